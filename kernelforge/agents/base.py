@@ -1,0 +1,66 @@
+"""The two agents: a Coder proposes candidates, a Judge names one thing to mend or to improve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What an agent may know of a task. Nothing here names a hidden size, a seed or an expected output."""
+
+    task: Task
+    facts: TaskFacts
+    """Facts of the sizes ``full`` and ``small`` only."""
+    shared: Mapping[str, str]
+    """What all sizes, hidden ones included, have in common: ``{"x.shape[1]": "1..4096"}``-like statements."""
+    graph: Graph
+    """The reference at the full size."""
+    device: Mapping[str, str]
+    """What the device says of itself."""
+
+
+@dataclass(frozen=True)
+class CoderRequest:
+    """One proposal asked for. ``parent`` is the attempt to mend or to improve, with its evaluation and profile."""
+
+    brief: Brief
+    operator: Operator
+    parent: Attempt | None
+    finding: Finding | None
+    history: Sequence[Attempt]
+    """All earlier attempts at the task, oldest first."""
+
+
+@dataclass(frozen=True)
+class CoderReply:
+    """The Coder's words, as a model would write them (two fenced blocks), and the messages to keep."""
+
+    text: str
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class JudgeReply:
+    finding: Finding
+    messages: tuple[Message, ...]
+
+
+class Coder(Protocol):
+    """``name`` is ``provider:model`` as the CLI spells it."""
+
+    name: str
+
+    def propose(self, request: CoderRequest) -> CoderReply: ...
+
+
+class Judge(Protocol):
+    name: str
+
+    def assess(self, brief: Brief, parent: Attempt, history: Sequence[Attempt]) -> JudgeReply:
+        """Name exactly one thing. The Judge is advisory: it cannot change a verdict."""
+        ...

@@ -1,0 +1,142 @@
+"""A launch plan resolved at one size: a flat list of buffers and steps, ready to be run by any device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from kernelforge.records.task import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One allocation. Inputs and weights are filled by the harness; workspace and outputs are poisoned."""
+
+    id: int
+    kind: Literal["input", "weight", "workspace"]
+    nbytes: int
+    label: str
+    """What errors call it: ``x`` (the parameter's name), ``w['fc.weight']``, ``out`` (the variable it was first bound to)."""
+    source: int | str | None = None
+    """Input: position in ``forward``. Weight: its name. Workspace: None."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A pointer argument."""
+
+    buffer: int
+    offset_bytes: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArg:
+    """A value argument; the type is one of ``i32 i64 f32 f64 f16 bf16``."""
+
+    type: Literal["i32", "i64", "f32", "f64", "f16", "bf16"]
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch. ``expression`` is the plan's name of the kernel: ``f`` or ``f<float, 256>``."""
+
+    expression: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    args: tuple[TensorArg | ScalarArg, ...]
+    line: int
+    """1-based line in the plan."""
+    cluster: tuple[int, int, int] | None = None
+    cooperative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A timed memset to zero, from ``zeros``."""
+
+    buffer: int
+    offset_bytes: int
+    nbytes: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One tensor that ``forward`` returned: contiguous, inside a workspace buffer."""
+
+    buffer: int
+    offset_bytes: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        count = self.dtype.itemsize
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPlan:
+    """Buffers by id, steps in order, outputs as returned; serial semantics."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Launch | Fill, ...]
+    outputs: tuple[Output, ...]
+    constants: dict[str, int] = field(default_factory=dict)
+    """Names that the source sees as ``constexpr int``: tune choices and the plan's top-level integers."""
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Launch))
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Kernels launched, each once, in order of first launch."""
+        return tuple(dict.fromkeys(launch.expression for launch in self.launches))
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON for the runner's channel."""
+        return {
+            "buffers": [asdict(buffer) for buffer in self.buffers],
+            "steps": [{"step": type(step).__name__, **asdict(step)} for step in self.steps],
+            "outputs": [asdict(output) for output in self.outputs],
+            "constants": self.constants,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> ResolvedPlan:
+        """Inverse of :meth:`to_wire`."""
+
+        def argument(raw: dict[str, Any]) -> TensorArg | ScalarArg:
+            if "buffer" in raw:
+                return TensorArg(raw["buffer"], raw["offset_bytes"], DType(raw["dtype"]))
+            return ScalarArg(raw["type"], raw["value"])
+
+        def step(raw: dict[str, Any]) -> Launch | Fill:
+            if raw["step"] == "Fill":
+                return Fill(raw["buffer"], raw["offset_bytes"], raw["nbytes"], raw["line"])
+            return Launch(
+                expression=raw["expression"],
+                grid=tuple(raw["grid"]),
+                block=tuple(raw["block"]),
+                dynamic_shared_bytes=raw["dynamic_shared_bytes"],
+                args=tuple(argument(arg) for arg in raw["args"]),
+                line=raw["line"],
+                cluster=None if raw["cluster"] is None else tuple(raw["cluster"]),
+                cooperative=raw["cooperative"],
+            )
+
+        return cls(
+            buffers=tuple(Buffer(**raw) for raw in wire["buffers"]),
+            steps=tuple(step(raw) for raw in wire["steps"]),
+            outputs=tuple(
+                Output(raw["buffer"], raw["offset_bytes"], tuple(raw["shape"]), DType(raw["dtype"]))
+                for raw in wire["outputs"]
+            ),
+            constants=dict(wire["constants"]),
+        )

@@ -1,0 +1,106 @@
+"""What every device can do, and what it says of itself.
+
+A device never sees expected outputs. It gives out *sessions*: each is one disposable, confined runner that holds
+one build, runs resolved plans on inputs it is handed, and gives back bytes and counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Protocol
+
+from kernelforge.candidate.resolved import ResolvedPlan
+from kernelforge.compile.artifact import Artifact
+from kernelforge.records import Performance, Profile, SizeFacts
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a device declares; the harness asks for nothing else."""
+
+    measures_time: bool
+    checks_accesses: bool
+    """Bounds, alignment and races are checked on every access."""
+    counts_ptx: bool
+    clusters: bool
+    cooperative: bool
+
+
+@dataclass(frozen=True)
+class RunFault:
+    """A fault the device saw while a plan ran. ``kind`` decides the verdict, ``message`` is for the Coder."""
+
+    kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
+    message: str
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Outputs of one run of a plan, or the faults that spoiled it."""
+
+    outputs: tuple[bytes, ...]
+    """Raw elements, C order, one per plan output, then one per mutated input asked for."""
+    faults: tuple[RunFault, ...] = ()
+    thread_instructions: int | None = None
+    seconds: float = 0.0
+    """Wall time inside the runner."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run of a plan. ``tensors`` holds the bytes of every input and weight buffer, by buffer id."""
+
+    plan: ResolvedPlan
+    tensors: Mapping[int, bytes]
+    poison: int = 0xA5
+    """Byte that fills workspace, outputs and shared memory beforehand."""
+    mutable: frozenset[int] = frozenset()
+    """Buffers of inputs that the candidate may write; returned after the plan's outputs, in ascending id."""
+    deadline_s: float = 20.0
+    memory_bytes: int = 8 << 30
+    max_thread_instructions: int | None = None
+    """Stop (kind ``timeout``) after about this many."""
+
+
+class Session(Protocol):
+    """One disposable runner with one build loaded."""
+
+    def run(self, request: RunRequest) -> RunResult: ...
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
+        """Counters at the size of ``facts``, on sampled blocks where the device samples."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Session: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Device(Protocol):
+    """Where candidates run: ``emulated:h100``, later ``cuda:0``."""
+
+    name: str
+    kind: Literal["cuda", "emulated"]
+    arch: str
+    """Real architecture to compile for: ``sm_90a``."""
+    capabilities: Capabilities
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts a Coder may use: name, SMs, shared memory per block, registers, bandwidth; each with unit."""
+        ...
+
+    def open(self, artifact: Artifact) -> Session: ...
+
+
+@dataclass(frozen=True)
+class SampledBlocks:
+    """Which linear block ids a profile ran, of how many."""
+
+    ids: Sequence[int] = field(default_factory=tuple)
+    total: int = 0

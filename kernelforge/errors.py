@@ -1,0 +1,81 @@
+"""What can go wrong, one type per boundary.
+
+A candidate that is wrong is data: it becomes a :class:`~kernelforge.records.Verdict`, never an exception that
+ends a run. The exceptions here are for everything else, and each message says what happened, where, and what to
+do next. The CLI prints the message alone and leaves with :attr:`KernelForgeError.exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class KernelForgeError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    exit_code: int = 1
+
+
+class UsageError(KernelForgeError):
+    """The caller asked for something that cannot be: an unknown suite, a missing file, a bad option."""
+
+    exit_code = 2
+
+
+class TaskError(KernelForgeError):
+    """A task file or a suite is malformed, or its reference does not run."""
+
+    exit_code = 2
+
+
+class CandidateError(KernelForgeError):
+    """A reply or a candidate cannot be read; the message is written for the Coder who sent it."""
+
+    def __init__(self, message: str, *, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        """1-based line in the plan or the reply, where one is known."""
+
+
+class PlanError(CandidateError):
+    """The launch plan uses something the language does not have, or breaks one of its limits."""
+
+
+class PlanGuard(CandidateError):
+    """An ``assert`` of the plan refused a size: lost generality, not a mistake."""
+
+
+class SandboxError(KernelForgeError):
+    """The jail could not be built or a confined child misbehaved on its channel. Never the candidate's score."""
+
+
+class ChildTimeout(SandboxError):
+    """A confined child did not answer in time and was killed."""
+
+
+class ChildDied(SandboxError):
+    """A confined child ended without answering.
+
+    ``signal`` and ``exit_code`` are what the kernel reported; at most one is set.
+    """
+
+    def __init__(self, message: str, *, signal: int | None = None, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal
+        self.child_exit_code = exit_code
+
+
+class DeviceError(KernelForgeError):
+    """A device is missing or unusable; the message says what to install or to choose."""
+
+    exit_code = 2
+
+
+class UnsupportedError(KernelForgeError):
+    """Something legal that this device cannot do (an emulated instruction, a launch option): verdict ``INFRA``."""
+
+
+class StoreError(KernelForgeError):
+    """The results database is locked, full, corrupt or of a newer version."""
+
+
+class BudgetExhausted(KernelForgeError):
+    """A budget of the run is spent. The run stops in good order."""

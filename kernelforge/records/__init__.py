@@ -1,0 +1,60 @@
+"""The records that everything else passes around. Plain data, validated, hashable, JSON both ways."""
+
+from kernelforge.records.attempt import Attempt, Finding, Message, Operator, Reward
+from kernelforge.records.base import Record, content_hash
+from kernelforge.records.build import Build, Diagnostic, KernelFacts
+from kernelforge.records.candidate import Candidate
+from kernelforge.records.evaluation import (
+    Comparison,
+    Correctness,
+    Evaluation,
+    Fingerprint,
+    Performance,
+    SizeCheck,
+    Verdict,
+)
+from kernelforge.records.graph import Graph, Node
+from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
+from kernelforge.records.run import Budget, Run, RunConfig, RunState
+from kernelforge.records.task import DType, Size, SizeFacts, Task, TaskFacts, TaskPolicy, TensorSpec, WeightSpec
+
+__all__ = [
+    "Attempt",
+    "Budget",
+    "Build",
+    "Candidate",
+    "Comparison",
+    "Correctness",
+    "DType",
+    "Diagnostic",
+    "Evaluation",
+    "Finding",
+    "Fingerprint",
+    "Graph",
+    "KernelFacts",
+    "KernelProfile",
+    "MemoryHotSpot",
+    "Message",
+    "Metric",
+    "Node",
+    "Operator",
+    "Origin",
+    "Performance",
+    "Profile",
+    "Record",
+    "Reward",
+    "Roofline",
+    "Run",
+    "RunConfig",
+    "RunState",
+    "Size",
+    "SizeCheck",
+    "SizeFacts",
+    "Task",
+    "TaskFacts",
+    "TaskPolicy",
+    "TensorSpec",
+    "Verdict",
+    "WeightSpec",
+    "content_hash",
+]

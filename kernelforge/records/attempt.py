@@ -1,0 +1,82 @@
+"""Attempts: one turn of the loop, with everything that led to it and came of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from kernelforge.records.base import Record
+from kernelforge.records.candidate import Candidate
+from kernelforge.records.evaluation import Evaluation
+from kernelforge.records.profile import Profile
+
+
+class Operator(StrEnum):
+    """What a strategy asks a Coder to do."""
+
+    SEED = "seed"
+    REPAIR = "repair"
+    OPTIMISE = "optimise"
+
+
+class Finding(Record):
+    """The Judge's one finding. Optimise: bottleneck, method, plan. Repair: critical issue, why, minimal fix."""
+
+    kind: Literal["optimise", "repair", "stop"]
+    headline: str
+    """The bottleneck, or the critical issue, or why there is nothing left to do."""
+    why: str
+    """The metrics that justify it, or why the issue matters."""
+    action: str
+    """The method and modification plan, or the minimal fix."""
+    move: str | None = None
+    """Name of the built-in move, where the Judge is built in."""
+    metrics: tuple[str, ...] = ()
+    """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
+
+
+class Message(Record):
+    """One prompt or reply, kept verbatim."""
+
+    agent: Literal["coder", "judge"]
+    role: Literal["prompt", "reply"]
+    provider: str
+    content: str
+
+
+class Reward(Record):
+    """A reward policy's number, with the components it is made of."""
+
+    policy: str
+    """Name and version: ``kernelforge/1``."""
+    value: float | None
+    """None: no score (verdict ``INFRA``)."""
+    components: dict[str, float | None]
+
+
+class Attempt(Record):
+    """One proposal and what became of it."""
+
+    id: str
+    """``<run>/<task>/<number>``; the number is two digits or more."""
+    run: str
+    task: str
+    number: int = Field(ge=0)
+    operator: Operator
+    parent: str | None = None
+    finding: Finding | None = None
+    messages: tuple[Message, ...] = ()
+    candidate: Candidate | None = None
+    """None when the reply held none."""
+    evaluation: Evaluation
+    profile: Profile | None = None
+    reward: Reward
+    accepted: bool
+    """Whether it became the task's best."""
+    note: str = ""
+    """Why it was or was not accepted."""
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float = Field(ge=0)

@@ -1,0 +1,40 @@
+"""Candidates: what a Coder proposes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from kernelforge.records.base import Record, content_hash
+
+MAX_SOURCE_BYTES = 256 * 1024
+MAX_PLAN_BYTES = 64 * 1024
+
+
+class Candidate(Record):
+    """CUDA C++ device source and the launch plan that goes with it, named by the hash of its content."""
+
+    source: str = Field(min_length=1)
+    plan: str = Field(min_length=1)
+    choices: dict[str, int] = {}
+    """Values of the plan's ``# tune:`` names; a name left out takes its first value."""
+    lane: Literal["plan", "modelnew"] = "plan"
+
+    @field_validator("source")
+    @classmethod
+    def _bounded_source(cls, value: str) -> str:
+        if len(value.encode()) > MAX_SOURCE_BYTES:
+            raise ValueError(f"source is larger than {MAX_SOURCE_BYTES} bytes")
+        return value
+
+    @field_validator("plan")
+    @classmethod
+    def _bounded_plan(cls, value: str) -> str:
+        if len(value.encode()) > MAX_PLAN_BYTES:
+            raise ValueError(f"plan is larger than {MAX_PLAN_BYTES} bytes")
+        return value
+
+    @property
+    def hash(self) -> str:
+        return content_hash("candidate", self.source, self.plan, self.choices, self.lane)

@@ -1,0 +1,168 @@
+"""Evaluations: the verdict on a candidate, why, and what is known of its speed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from kernelforge.records.base import Record, content_hash
+from kernelforge.records.build import Build
+from kernelforge.records.profile import Origin
+
+
+class Verdict(StrEnum):
+    """The one enum of outcomes. ``INFRA`` (ours, or unsupported here) is never a score."""
+
+    OK = "OK"
+    WRONG = "WRONG"
+    POLICY = "POLICY"
+    BUILD = "BUILD"
+    CRASH = "CRASH"
+    TIMEOUT = "TIMEOUT"
+    LIMIT = "LIMIT"
+    INFRA = "INFRA"
+
+
+class Comparison(Record):
+    """How a candidate's outputs compare with the oracle's, at one size with one draw of inputs."""
+
+    ok: bool
+    message: str = ""
+    """What a Coder can use: which output, worst element with index, expected and got, how many differ."""
+    output: int | None = None
+    """Position of the offending output."""
+    mismatched: int = Field(default=0, ge=0)
+    total: int = Field(default=0, ge=0)
+    worst_index: tuple[int, ...] | None = None
+    expected: float | None = None
+    got: float | None = None
+    error: float | None = None
+    """Largest error found, as a multiple of the tolerance: above 1 fails."""
+
+    @model_validator(mode="after")
+    def _explained(self) -> Comparison:
+        if not self.ok and not self.message:
+            raise ValueError("a failed comparison needs a message")
+        return self
+
+
+class SizeCheck(Record):
+    """Correctness at one size."""
+
+    size: str
+    status: Literal["passed", "failed", "guarded", "skipped"]
+    """``guarded``: the plan's own assert refused a hidden size. ``skipped``: too large for this device, see ``message``."""
+    families: tuple[str, ...] = ()
+    """Input distributions that were run, in order."""
+    message: str = ""
+    error: float | None = None
+    """Largest error over the draws, as a multiple of the tolerance."""
+    launches: int | None = None
+
+
+class Correctness(Record):
+    """Correctness over all sizes."""
+
+    sizes: tuple[SizeCheck, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(check.status != "failed" for check in self.sizes)
+
+    @property
+    def generality(self) -> float:
+        """Share of sizes that were not refused by the plan."""
+        return sum(check.status != "guarded" for check in self.sizes) / max(len(self.sizes), 1)
+
+
+class Performance(Record):
+    """Time of the candidate at the full size. A modelled time can never be labelled measured."""
+
+    time_us: float = Field(gt=0)
+    origin: Origin
+    interval_us: tuple[float, float] | None = None
+    """Confidence interval of a measured time."""
+    samples: int | None = Field(default=None, ge=1)
+    protocol: str
+    """``emulated/1`` for modelled times; the timing protocol's version for measured ones."""
+    bound: str
+    speedup: float | None = Field(default=None, gt=0)
+    """Against the fastest baseline; only where both were measured."""
+    speedup_lower: float | None = Field(default=None, gt=0)
+    speedup_eager: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _honest(self) -> Performance:
+        if self.origin not in (Origin.MEASURED, Origin.MODELLED):
+            raise ValueError("a time is measured or modelled")
+        if self.origin is Origin.MODELLED:
+            if self.protocol.split("/")[0] != "emulated":
+                raise ValueError("a modelled time belongs to the protocol 'emulated/N'")
+            if self.samples is not None or self.interval_us is not None:
+                raise ValueError("a modelled time has no samples and no interval")
+            if self.speedup is not None or self.speedup_lower is not None or self.speedup_eager is not None:
+                raise ValueError("a modelled time has no speedup")
+        elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
+            raise ValueError("a measured time needs samples, an interval and a timing protocol")
+        return self
+
+
+class Fingerprint(Record):
+    """What made the numbers."""
+
+    device: str
+    device_kind: Literal["cuda", "emulated"]
+    arch: str
+    toolchain: str
+    kernelforge: str
+    evaluator: str
+    """Version of the evaluation protocol; changes when a verdict could."""
+    torch: str
+    python: str
+    host: str
+    jail: str
+
+
+class Evaluation(Record):
+    """Build, verdict, correctness and performance of one candidate on one task and device."""
+
+    candidate: str
+    task: str
+    """Digest of the task."""
+    fingerprint: Fingerprint
+    verdict: Verdict
+    stage: Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+    """Where the cascade ended."""
+    reason: str = ""
+    """Empty for OK; else what happened, for a Coder and for a person."""
+    build: Build | None = None
+    correctness: Correctness | None = None
+    performance: Performance | None = None
+    seconds: dict[str, float] = {}
+    """Wall time by stage: ``build oracle emulation harness ...``."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Evaluation:
+        if self.verdict is Verdict.OK:
+            if self.build is None or not self.build.ok:
+                raise ValueError("OK needs a good build")
+            if self.correctness is None or not self.correctness.passed:
+                raise ValueError("OK needs passed correctness")
+        else:
+            if self.performance is not None:
+                raise ValueError(f"verdict {self.verdict} must not carry a performance")
+            if not self.reason:
+                raise ValueError(f"verdict {self.verdict} needs a reason")
+        if self.performance is not None:
+            measured = self.performance.origin is Origin.MEASURED
+            if measured and self.fingerprint.device_kind == "emulated":
+                raise ValueError("an emulated device cannot carry a measured time")
+        return self
+
+    @property
+    def key(self) -> str:
+        """Binds the evaluation to what it depends on: candidate, task, evaluator, device, toolchain."""
+        f = self.fingerprint
+        return content_hash("evaluation", self.candidate, self.task, f.evaluator, f.device, f.toolchain)

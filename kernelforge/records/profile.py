@@ -1,0 +1,97 @@
+"""Profiles: metrics with units and origin, and where they put a kernel on the roofline."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from kernelforge.records.base import Record
+
+
+class Origin(StrEnum):
+    """Where a number comes from. Never mixed silently."""
+
+    MEASURED = "measured"
+    """Read from hardware counters or clocks."""
+    COUNTED = "counted"
+    """Counted exactly over the PTX that ran (or scaled from sampled blocks; then ``sampled`` is below 1)."""
+    COMPILER = "compiler"
+    """Reported by ptxas for the real architecture."""
+    MODELLED = "modelled"
+    """Computed from a model of the hardware, uncalibrated."""
+
+
+class Metric(Record):
+    """One number, named as Nsight Compute does where it means the same, ``ptx__*`` where it counts PTX."""
+
+    name: str
+    value: float
+    unit: str
+    """``byte``, ``sector``, ``inst``, ``%``, ``us``, ``warp``, ``block``, ``register/thread``, ``request``, ``1``..."""
+    origin: Origin
+
+
+class MemoryHotSpot(Record):
+    """One memory instruction, with what it cost and where it stands in the source."""
+
+    source_line: int
+    opcode: str
+    space: str
+    access: str
+    requests: int
+    transactions: int
+    """32-byte sectors for global and local, wavefronts for shared memory."""
+    ideal_transactions: int
+
+
+class KernelProfile(Record):
+    """Metrics of all launches of one kernel in one run of the plan, summed where they are sums."""
+
+    kernel: str
+    launches: int = Field(ge=1)
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    sampled: float = Field(gt=0, le=1)
+    """Share of blocks that were run; sums are scaled up by its inverse."""
+    metrics: tuple[Metric, ...]
+    hot_spots: tuple[MemoryHotSpot, ...] = ()
+
+
+class Roofline(Record):
+    """Where the whole plan stands against the device's roofs."""
+
+    flops: float
+    dram_bytes: float
+    compulsory_bytes: float
+    arithmetic_intensity: float
+    """Flop per DRAM byte."""
+    ridge: float
+    """Flop per byte where the device's compute roof begins to bind."""
+    bound: str
+    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``issue``, ``latency`` or ``launch``."""
+    time_us: float
+    """Time under that bound."""
+    time_origin: Origin
+
+
+class Profile(Record):
+    """Counters of one candidate at one size on one device."""
+
+    size: str
+    device: str
+    kernels: tuple[KernelProfile, ...]
+    metrics: tuple[Metric, ...]
+    """Totals over the plan."""
+    roofline: Roofline
+
+    def metric(self, name: str) -> Metric | None:
+        """The plan-wide metric of that name, if there is one."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None
+
+    def value(self, name: str) -> float | None:
+        metric = self.metric(name)
+        return None if metric is None else metric.value
