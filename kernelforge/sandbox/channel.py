@@ -45,7 +45,9 @@ class Channel:
     def close(self) -> None:
         self._sock.close()
 
-    def send(self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None) -> None:
+    def send(
+        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
+    ) -> None:
         """Send one frame.
 
         Raises:
