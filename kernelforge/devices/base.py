@@ -6,8 +6,8 @@ one build, runs resolved plans on inputs it is handed, and gives back bytes and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
 
@@ -34,6 +34,14 @@ class RunFault:
 
     kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
     message: str
+
+
+class RunFaulted(Exception):
+    """A profile could not be taken because the run faulted."""
+
+    def __init__(self, fault: RunFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,11 @@ class Session(Protocol):
     def run(self, request: RunRequest) -> RunResult: ...
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
-        """Counters at the size of ``facts``, on sampled blocks where the device samples."""
+        """Counters at the size of ``facts``, on sampled blocks where the device samples.
+
+        Raises:
+            RunFaulted: a launch faulted.
+        """
         ...
 
     def close(self) -> None: ...
@@ -96,11 +108,3 @@ class Device(Protocol):
         ...
 
     def open(self, artifact: Artifact) -> Session: ...
-
-
-@dataclass(frozen=True)
-class SampledBlocks:
-    """Which linear block ids a profile ran, of how many."""
-
-    ids: Sequence[int] = field(default_factory=tuple)
-    total: int = 0

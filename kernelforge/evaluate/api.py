@@ -1,0 +1,53 @@
+"""``evaluate``: one candidate against one task, from Python."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from kernelforge.candidate import parse_reply
+from kernelforge.devices import best_device
+from kernelforge.errors import CandidateError
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.records import Candidate, Task
+from kernelforge.tasks import load_task
+
+
+def evaluate(
+    task: Task | str | Path,
+    candidate: Candidate | str,
+    *,
+    device: str | None = None,
+    profile: bool = True,
+    seed: int | None = None,
+    allow_unconfined: bool = False,
+) -> EvaluationResult:
+    """Evaluate one candidate.
+
+    Args:
+        task: a task, ``suite/name``, or the path of a task file.
+        candidate: a candidate, or the text of a reply with its two fenced blocks.
+        device: where to run; None for the best device here.
+        profile: also profile at the full size.
+        seed: secret seed of the inputs; None draws a fresh one.
+        allow_unconfined: go on where no jail works (recorded in the fingerprint).
+
+    Raises:
+        KernelForgeError: the task cannot be loaded or run, or this machine lacks something. A candidate that is
+            wrong in any way is a verdict, never an exception.
+    """
+    loaded = task if isinstance(task, Task) else load_task(task)
+    with Workshop(device or best_device(), threads=2, allow_unconfined=allow_unconfined) as workshop:
+        evaluator = workshop.evaluator(loaded)
+        try:
+            if isinstance(candidate, str):
+                try:
+                    candidate = parse_reply(candidate)
+                except CandidateError as error:
+                    return EvaluationResult(evaluator.rejected(error, candidate), None)
+            return evaluator.evaluate(
+                candidate, seed=secrets.randbits(63) if seed is None else seed, profile=profile
+            )
+        finally:
+            evaluator.oracle.close()

@@ -1,0 +1,342 @@
+"""The cascade: plan, compile, policy gate, small size, hidden sizes, full size, profile. Cheapest gate first.
+
+This runs in the parent. It sees candidate text only through the plan interpreter, candidate code only as bytes on
+their way to a confined runner, and expected outputs not at all: the oracle's child compares.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from kernelforge.candidate import Plan, ResolvedPlan, parse_plan, signatures
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices.base import Device, RunFault, RunFaulted, RunRequest, RunResult, Session
+from kernelforge.errors import CandidateError, PlanGuard
+from kernelforge.evaluate.oracle import Draw, Oracle
+from kernelforge.records import (
+    Build,
+    Candidate,
+    Comparison,
+    Correctness,
+    Evaluation,
+    Fingerprint,
+    Performance,
+    Profile,
+    Size,
+    SizeCheck,
+    SizeFacts,
+    Task,
+    Verdict,
+    content_hash,
+)
+
+EVALUATOR_VERSION = "1"
+"""Changes whenever a verdict could."""
+
+POISONS = (0xA5, 0x5A)
+"""Workspace, outputs and shared memory hold each of these in turn before a run; the results must agree."""
+
+FULL_SIZE_INSTRUCTIONS = 8_000_000_000
+"""The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
+
+Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+
+_VERDICT_OF_FAULT = {
+    "sanitizer": Verdict.CRASH,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "unsupported": Verdict.INFRA,
+}
+
+
+class EvaluationResult(NamedTuple):
+    """An evaluation, and the profile of an OK candidate."""
+
+    evaluation: Evaluation
+    profile: Profile | None
+
+
+@dataclass
+class _Failure(Exception):
+    """Ends the cascade with a verdict other than OK."""
+
+    verdict: Verdict
+    stage: Stage
+    reason: str
+
+
+@dataclass
+class _Work:
+    """What the cascade has gathered so far."""
+
+    seed: int
+    build: Build | None = None
+    plans: dict[str, ResolvedPlan] = field(default_factory=dict)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    checks: list[SizeCheck] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+
+class Evaluator:
+    """Evaluates candidates for one task on one device. Holds that task's oracle; not for use by two threads."""
+
+    def __init__(self, task: Task, oracle: Oracle, compiler: Compiler, device: Device, fingerprint: Fingerprint) -> None:
+        self.task = task
+        self.oracle = oracle
+        self.compiler = compiler
+        self.device = device
+        self.fingerprint = fingerprint
+        self.facts = oracle.facts()
+
+    def evaluate(self, candidate: Candidate, *, seed: int, profile: bool = True) -> EvaluationResult:
+        """Run the cascade.
+
+        ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it.
+        """
+        start = time.perf_counter()
+        work = _Work(seed)
+        found: tuple[Profile, Performance] | None = None
+        failure: _Failure | None = None
+        try:
+            found = self._cascade(candidate, work, profile)
+        except _Failure as caught:
+            failure = caught
+        named = sum(work.seconds.values())
+        seconds = {**work.seconds, "harness": max(time.perf_counter() - start - named, 0.0)}
+        evaluation = Evaluation(
+            candidate=candidate.hash,
+            task=self.task.digest,
+            fingerprint=self.fingerprint,
+            verdict=Verdict.OK if failure is None else failure.verdict,
+            stage="done" if failure is None else failure.stage,
+            reason="" if failure is None else failure.reason,
+            build=work.build,
+            correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
+            performance=found[1] if found and failure is None else None,
+            seconds={part: round(value, 6) for part, value in seconds.items()},
+        )
+        return EvaluationResult(evaluation, found[0] if found and failure is None else None)
+
+    def rejected(self, reply_error: CandidateError, text: str) -> Evaluation:
+        """The evaluation of a reply that holds no candidate: verdict ``POLICY`` at stage ``parse``."""
+        return Evaluation(
+            candidate=content_hash("reply", text),
+            task=self.task.digest,
+            fingerprint=self.fingerprint,
+            verdict=Verdict.POLICY,
+            stage="parse",
+            reason=str(reply_error),
+        )
+
+    def _cascade(self, candidate: Candidate, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
+        self._resolve(candidate, work)
+        self._compile(candidate, work)
+        ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
+        found: tuple[Profile, Performance] | None = None
+        for size in ordered:
+            if size.name not in work.plans:
+                continue
+            with self._session(work, size) as session:
+                if size.name != "full":
+                    self._check_size(session, size, work)
+                else:
+                    found = self._full(session, size, work, profile)
+        return found
+
+    def _resolve(self, candidate: Candidate, work: _Work) -> None:
+        """Resolve the plan at every size; an ``assert`` may refuse hidden sizes only."""
+        try:
+            plan: Plan = parse_plan(candidate.plan)
+        except CandidateError as error:
+            raise _Failure(Verdict.POLICY, "plan", f"launch plan: {error}") from error
+        for size in self.task.sizes:
+            facts = self.facts.at(size.name)
+            weights = {weight.name: weight.spec for weight in facts.weights}
+            for weight in facts.weights:
+                weights.update(dict.fromkeys(weight.aliases, weight.spec))
+            try:
+                resolved = plan.resolve(facts.inputs, weights, facts.attrs, candidate.choices)
+                self._match_outputs(resolved, facts)
+            except PlanGuard as guard:
+                if not size.is_hidden:
+                    reason = f"the plan's assert refuses the {size.name} size, which it must support: {guard}"
+                    raise _Failure(Verdict.POLICY, "plan", reason) from guard
+                message = "refused by the plan's own assert: lost generality"
+                work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
+            except CandidateError as error:
+                where = "" if size.name == "full" else f" (at {_public(size)})"
+                raise _Failure(Verdict.POLICY, "plan", f"launch plan: {error}{where}") from error
+            else:
+                work.plans[size.name] = resolved
+
+    def _match_outputs(self, plan: ResolvedPlan, facts: SizeFacts) -> None:
+        expected = facts.outputs[: len(facts.outputs) - len(self.task.policy.mutates)]
+        if len(plan.outputs) != len(expected):
+            raise CandidateError(f"forward returns {len(plan.outputs)} tensors, the reference {len(expected)}")
+        for index, (got, want) in enumerate(zip(plan.outputs, expected, strict=True)):
+            if got.shape != want.shape or got.dtype != want.dtype:
+                raise CandidateError(
+                    f"output {index} has shape {got.shape} and dtype {got.dtype}, "
+                    f"the reference gives {want.shape} and {want.dtype}"
+                )
+
+    def _compile(self, candidate: Candidate, work: _Work) -> None:
+        for size in self.task.sizes:
+            plan = work.plans.get(size.name)
+            if plan is None:
+                continue
+            with work.clock("build"):
+                result = self.compiler.build(
+                    candidate.source,
+                    plan.expressions,
+                    arch=self.device.arch,
+                    signatures=signatures(plan),
+                    constants=plan.constants,
+                )
+            if isinstance(result, Artifact):
+                work.artifacts[size.name] = result
+                work.build = work.build or result.build
+                continue
+            work.build = result
+            if result.refused:
+                raise _Failure(Verdict.POLICY, "policy", result.refused)
+            if result.limit:
+                verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
+                raise _Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
+            errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
+            raise _Failure(Verdict.BUILD, "compile", errors)
+
+    @contextmanager
+    def _session(self, work: _Work, size: Size) -> Iterator[Session]:
+        with self.device.open(work.artifacts[size.name]) as session:
+            yield session
+
+    def _check_size(self, session: Session, size: Size, work: _Work) -> None:
+        stage: Stage = "small" if size.name == "small" else "hidden"
+        families = self.oracle.families(size.name)
+        worst = 0.0
+        for position, family in enumerate(families):
+            # The task's own distribution runs under both poisons; the others take turns.
+            poisons = POISONS if position == 0 else (POISONS[position % 2],)
+            comparison = self._run_and_compare(session, size, family, poisons, work, stage)
+            worst = max(worst, comparison.error or 0.0)
+        plan = work.plans[size.name]
+        work.checks.append(
+            SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=len(plan.launches))
+        )
+
+    def _run_and_compare(
+        self, session: Session, size: Size, family: str, poisons: tuple[int, ...], work: _Work, stage: Stage
+    ) -> Comparison:
+        with work.clock("oracle"):
+            seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
+            draw = self.oracle.draw(size.name, family, seed)
+        plan = work.plans[size.name]
+        first: tuple[bytes, ...] | None = None
+        comparison = Comparison(ok=True)
+        try:
+            for poison in poisons:
+                result = self._run(session, self._request(plan, draw, poison), work)
+                if result.faults:
+                    self._fail(result.faults[0], size, family, stage, work)
+                if first is not None and result.outputs == first:
+                    continue
+                with work.clock("oracle"):
+                    specs = self.facts.at(size.name).outputs
+                    shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+                    comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
+                if first is not None and comparison.ok:
+                    comparison = Comparison(
+                        ok=False,
+                        message="the result changes with what memory held before the run: "
+                        "an output or workspace element is read or returned without being written",
+                    )
+                if not comparison.ok:
+                    self._failed_check(size, comparison.message, work, family, comparison.error)
+                    reason = f"at {_public(size)}, {family} inputs: {comparison.message}"
+                    raise _Failure(Verdict.WRONG, stage, reason)
+                first = result.outputs
+        finally:
+            self.oracle.release(draw.handle)
+        return comparison
+
+    def _request(self, plan: ResolvedPlan, draw: Draw, poison: int, **limits: float) -> RunRequest:
+        tensors: dict[int, bytes] = {}
+        mutable: set[int] = set()
+        for buffer in plan.buffers:
+            if isinstance(buffer.source, int):
+                tensors[buffer.id] = draw.tensors[buffer.source]
+                if buffer.source in self.task.policy.mutates:
+                    mutable.add(buffer.id)
+            elif isinstance(buffer.source, str):
+                tensors[buffer.id] = draw.weights[buffer.source]
+        return RunRequest(plan, tensors, poison=poison, mutable=frozenset(mutable), **limits)  # type: ignore[arg-type]
+
+    def _run(self, session: Session, request: RunRequest, work: _Work) -> RunResult:
+        start = time.perf_counter()
+        result = session.run(request)
+        elapsed = time.perf_counter() - start
+        work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + min(result.seconds, elapsed)
+        return result
+
+    def _fail(self, fault: RunFault, size: Size, family: str, stage: Stage, work: _Work) -> None:
+        self._failed_check(size, fault.message, work, family)
+        reason = f"at {_public(size)}, {family} inputs: {fault.message}"
+        raise _Failure(_VERDICT_OF_FAULT[fault.kind], stage, reason)
+
+    def _failed_check(
+        self, size: Size, message: str, work: _Work, family: str, error: float | None = None
+    ) -> None:
+        check = SizeCheck(size=size.name, status="failed", families=(family,), message=message, error=error)
+        work.checks.append(check)
+
+    def _full(
+        self, session: Session, size: Size, work: _Work, profile: bool
+    ) -> tuple[Profile, Performance] | None:
+        """Profile at the full size, then run it whole where that is affordable."""
+        family = self.oracle.families(size.name)[0]
+        plan = work.plans[size.name]
+        found: tuple[Profile, Performance] | None = None
+        with work.clock("oracle"):
+            seed = int(content_hash(work.seed, self.task.name, size.name, "profile"), 16)
+            draw = self.oracle.draw(size.name, family, seed, expected=False)
+        try:
+            if profile:
+                with work.clock("profile"):
+                    found = session.profile(self._request(plan, draw, POISONS[0]), self.facts.at(size.name))
+        except RunFaulted as faulted:
+            self._fail(faulted.fault, size, family, "full", work)
+        finally:
+            self.oracle.release(draw.handle)
+        instructions = None if found is None else found[0].value("ptx__thread_inst_executed.sum")
+        if instructions is not None and instructions > FULL_SIZE_INSTRUCTIONS:
+            message = (
+                f"about {instructions:.2g} thread instructions, over {FULL_SIZE_INSTRUCTIONS:.2g}: "
+                "blocks were sampled, values not compared"
+            )
+            work.checks.append(SizeCheck(size=size.name, status="skipped", message=message))
+            return found
+        comparison = self._run_and_compare(session, size, family, POISONS[:1], work, "full")
+        check = SizeCheck(
+            size=size.name, status="passed", families=(family,), error=comparison.error, launches=len(plan.launches)
+        )
+        work.checks.append(check)
+        return found
+
+
+def _public(size: Size) -> str:
+    """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
+    return "a hidden size" if size.is_hidden else f"the {size.name} size"

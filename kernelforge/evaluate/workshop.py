@@ -1,0 +1,100 @@
+"""Everything an evaluation needs, started once and shared: warm processes, compiler cache, device, fingerprint."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+
+from platformdirs import user_cache_path
+
+from kernelforge.compile import Compiler
+from kernelforge.devices import make_device
+from kernelforge.devices.base import Device
+from kernelforge.errors import SandboxError
+from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.records import Fingerprint, Task
+from kernelforge.sandbox import JailReport, Zygote, probe
+from kernelforge.version import __version__
+
+
+class Workshop:
+    """The parent's handles on its helpers. Safe to share between threads; close it when done.
+
+    Args:
+        device: name as in ``emulated:h100``.
+        threads: threads that one emulated run may use.
+        cache: folder of the build cache; None for the user's cache folder.
+        allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
+    """
+
+    def __init__(
+        self, device: str, *, threads: int = 1, cache: Path | None = None, allow_unconfined: bool = False
+    ) -> None:
+        self.jail: JailReport = probe()
+        if self.jail.tier == "none" and not allow_unconfined:
+            raise SandboxError(
+                f"no jail works on this machine ({self.jail.detail}), so untrusted code is refused. "
+                "Run `kernelforge doctor` for what is missing, or pass --allow-unconfined to run without one."
+            )
+        root = user_cache_path("kernelforge")
+        self.compiler = Compiler(cache or root / "builds", allow_unconfined=allow_unconfined)
+        self.device: Device = make_device(device, threads=threads, allow_unconfined=allow_unconfined)
+        self._threads = threads
+        self._allow_unconfined = allow_unconfined
+        self._oracle_zygote: Zygote | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes the numbers on this machine."""
+        return Fingerprint(
+            device=self.device.name,
+            device_kind=self.device.kind,
+            arch=self.device.arch,
+            toolchain=self.compiler.toolchain,
+            kernelforge=__version__,
+            evaluator=EVALUATOR_VERSION,
+            torch=_version_of("torch"),
+            python=platform.python_version(),
+            host=f"{platform.system().lower()}-{platform.machine()}",
+            jail=self.jail.tier,
+        )
+
+    def oracle(self, task: Task) -> Oracle:
+        """A fresh oracle child for one task; the caller closes it."""
+        with self._lock:
+            if self._oracle_zygote is None:
+                self._oracle_zygote = Zygote("oracle", allow_unconfined=self._allow_unconfined)
+        return Oracle(self._oracle_zygote, task, threads=self._threads)
+
+    def evaluator(self, task: Task) -> Evaluator:
+        """An evaluator with an oracle of its own; the caller closes ``evaluator.oracle``."""
+        return Evaluator(task, self.oracle(task), self.compiler, self.device, self.fingerprint)
+
+    def close(self) -> None:
+        """End every helper process."""
+        self.compiler.close()
+        self.device.close()
+        with self._lock:
+            if self._oracle_zygote is not None:
+                self._oracle_zygote.close()
+                self._oracle_zygote = None
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
