@@ -46,8 +46,6 @@ def evaluate(
                     candidate = parse_reply(candidate)
                 except CandidateError as error:
                     return EvaluationResult(evaluator.rejected(error, candidate), None)
-            return evaluator.evaluate(
-                candidate, seed=secrets.randbits(63) if seed is None else seed, profile=profile
-            )
+            return evaluator.evaluate(candidate, seed=secrets.randbits(63) if seed is None else seed, profile=profile)
         finally:
             evaluator.oracle.close()

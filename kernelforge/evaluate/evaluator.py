@@ -93,7 +93,9 @@ class _Work:
 class Evaluator:
     """Evaluates candidates for one task on one device. Holds that task's oracle; not for use by two threads."""
 
-    def __init__(self, task: Task, oracle: Oracle, compiler: Compiler, device: Device, fingerprint: Fingerprint) -> None:
+    def __init__(
+        self, task: Task, oracle: Oracle, compiler: Compiler, device: Device, fingerprint: Fingerprint
+    ) -> None:
         self.task = task
         self.oracle = oracle
         self.compiler = compiler
@@ -297,15 +299,11 @@ class Evaluator:
         reason = f"at {_public(size)}, {family} inputs: {fault.message}"
         raise _Failure(_VERDICT_OF_FAULT[fault.kind], stage, reason)
 
-    def _failed_check(
-        self, size: Size, message: str, work: _Work, family: str, error: float | None = None
-    ) -> None:
+    def _failed_check(self, size: Size, message: str, work: _Work, family: str, error: float | None = None) -> None:
         check = SizeCheck(size=size.name, status="failed", families=(family,), message=message, error=error)
         work.checks.append(check)
 
-    def _full(
-        self, session: Session, size: Size, work: _Work, profile: bool
-    ) -> tuple[Profile, Performance] | None:
+    def _full(self, session: Session, size: Size, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
         """Profile at the full size, then run it whole where that is affordable."""
         family = self.oracle.families(size.name)[0]
         plan = work.plans[size.name]

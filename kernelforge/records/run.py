@@ -12,7 +12,7 @@ from kernelforge.records.base import Record, content_hash
 class Budget(Record):
     """Limits of a run; None is no limit. Rounds are per task and include the seed."""
 
-    rounds: int = Field(default=6, ge=1)
+    rounds: int = Field(default=8, ge=1)
     evaluations: int | None = Field(default=None, ge=1)
     wall_seconds: float | None = Field(default=None, gt=0)
 
@@ -33,6 +33,8 @@ class RunConfig(Record):
     jobs: int = Field(ge=1)
     stop_after: int = Field(default=3, ge=1)
     """End a task after this many rounds without a new best."""
+    allow_unconfined: bool = False
+    """Go on where no jail works; such a run is never rewarded."""
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,229 @@
+"""One task of a run: ask the strategy, the Judge and the Coder; evaluate; journal; tell the strategy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING
+
+from kernelforge.agents.acceptance import improves
+from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError, SandboxError, TaskError, UnsupportedError
+from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluate.oracle import shared_facts
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.records import (
+    Attempt,
+    Candidate,
+    Evaluation,
+    Finding,
+    Message,
+    Operator,
+    Reward,
+    Run,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+)
+from kernelforge.rewards import reward
+from kernelforge.run.events import Event
+from kernelforge.search import Proposal, make_strategy
+from kernelforge.store import Store
+
+if TYPE_CHECKING:
+    from kernelforge.run.loop import Spending
+
+
+class TaskLoop:
+    """Works on one task until its strategy ends or the run's budget does. Lives in one thread."""
+
+    def __init__(
+        self,
+        run: Run,
+        task: Task,
+        past: list[Attempt],
+        workshop: Workshop,
+        store: Store,
+        coder: Coder,
+        judge: Judge,
+        spending: Spending,
+        report: Callable[[Event], None],
+    ) -> None:
+        self.run = run
+        self.task = task
+        self.attempts: list[Attempt] = []
+        self.workshop = workshop
+        self.store = store
+        self.coder = coder
+        self.judge = judge
+        self.spending = spending
+        self.report = report
+        config = run.config
+        self.strategy = make_strategy(config.strategy, rounds=config.budget.rounds, stop_after=config.stop_after)
+        for attempt in past:
+            self._remember(attempt)
+
+    def work(self) -> bool:
+        """Work until nothing is left to do.
+
+        Returns:
+            True when the task is finished, False when the run's budget or a stop ended it early.
+        """
+        if self.spending.refusal() is not None:
+            return False
+        self.report(Event("task_started", task=self.task.name))
+        self._stage("describe")
+        evaluator = self.workshop.evaluator(self.task)
+        try:
+            brief = self._brief(evaluator)
+            while True:
+                proposal = self.strategy.ask(Random(content_hash(self.run.config.seed, self.task.name, self._next)))
+                if proposal is None:
+                    return self._finish(self.strategy.stopped or "the strategy has nothing more to try", ())
+                judged = self._judge(brief, proposal)
+                if judged is None:
+                    return False
+                finding, messages = judged
+                if finding is not None and finding.kind == "stop":
+                    return self._finish(f"judge: {finding.headline}", messages)
+                refusal = self.spending.take_evaluation()
+                if refusal is not None:
+                    self.report(Event("task_finished", task=self.task.name, message=f"stopped: {refusal}"))
+                    return False
+                evaluator = self._attempt(evaluator, brief, proposal, finding, messages)
+        finally:
+            evaluator.oracle.close()
+
+    @property
+    def _next(self) -> int:
+        return len(self.attempts)
+
+    @property
+    def _best(self) -> Attempt | None:
+        return None if self.strategy.best is None else self.attempts[self.strategy.best]
+
+    def _remember(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self.strategy.tell(attempt)
+
+    def _stage(self, stage: str) -> None:
+        self.report(Event("stage", task=self.task.name, round=self._next, stage=stage))
+
+    def _brief(self, evaluator: Evaluator) -> Brief:
+        graph = evaluator.oracle.trace("full")
+        facts = evaluator.facts
+        self.store.put_task(self.run.id, self.task, facts, graph)
+        visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
+        return Brief(
+            task=self.task,
+            facts=TaskFacts(task_digest=facts.task_digest, sizes=visible),
+            shared=shared_facts(self.task, facts),
+            graph=graph,
+            device=self.workshop.device.describe(),
+        )
+
+    def _judge(self, brief: Brief, proposal: Proposal) -> tuple[Finding | None, tuple[Message, ...]] | None:
+        if not proposal.judge or proposal.parent is None:
+            return None, ()
+        if self.spending.refusal() is not None:
+            return None
+        self._stage("judge")
+        reply = self.judge.assess(brief, self.attempts[proposal.parent], self.attempts)
+        return reply.finding, reply.messages
+
+    def _attempt(
+        self,
+        evaluator: Evaluator,
+        brief: Brief,
+        proposal: Proposal,
+        finding: Finding | None,
+        messages: tuple[Message, ...],
+    ) -> Evaluator:
+        """Make, evaluate and journal one attempt; gives back the evaluator to go on with."""
+        started, clock = datetime.now(UTC), time.perf_counter()
+        parent = None if proposal.parent is None else self.attempts[proposal.parent]
+        self._stage("coder")
+        reply = self.coder.propose(CoderRequest(brief, proposal.operator, parent, finding, tuple(self.attempts)))
+        self._stage("evaluate")
+        candidate: Candidate | None = None
+        try:
+            candidate = parse_reply(reply.text)
+        except CandidateError as error:
+            result = EvaluationResult(evaluator.rejected(error, reply.text), None)
+        else:
+            seed = int(content_hash(self.run.config.seed, self.task.name, self._next), 16)
+            try:
+                result = evaluator.evaluate(candidate, seed=seed)
+            except (SandboxError, TaskError, UnsupportedError) as error:
+                result = EvaluationResult(_infra(evaluator, candidate, str(error)), None)
+                evaluator.oracle.close()
+                evaluator = self.workshop.evaluator(self.task)
+        attempt = Attempt(
+            id=f"{self.run.id}/{self.task.name}/{self._next:02d}",
+            run=self.run.id,
+            task=self.task.name,
+            number=self._next,
+            operator=proposal.operator,
+            parent=None if parent is None else parent.id,
+            finding=finding,
+            messages=messages + reply.messages,
+            candidate=candidate,
+            evaluation=result.evaluation,
+            profile=result.profile,
+            reward=self._reward(result.evaluation),
+            accepted=False,
+            started=started.isoformat(timespec="milliseconds"),
+            seconds=round(time.perf_counter() - clock, 6),
+        )
+        accepted, note = self._accept(attempt)
+        attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
+        self.store.add_attempt(attempt)
+        self._remember(attempt)
+        self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
+        return evaluator
+
+    def _reward(self, evaluation: Evaluation) -> Reward:
+        scored = reward(self.run.config.reward, evaluation)
+        if evaluation.fingerprint.jail == "none":
+            return scored.model_copy(update={"value": None})
+        return scored
+
+    def _accept(self, attempt: Attempt) -> tuple[bool, str]:
+        verdict = attempt.evaluation.verdict
+        if verdict is not Verdict.OK:
+            return False, f"not accepted: {verdict}"
+        best = self._best
+        if best is None:
+            return True, "first correct attempt"
+        finding = self._optimisation(attempt)
+        if finding is None:
+            return False, "correct, but it answers no finding"
+        return improves(best, attempt, finding)
+
+    def _optimisation(self, attempt: Attempt) -> Finding | None:
+        """The finding that a chain of repairs set out to answer."""
+        current: Attempt | None = attempt
+        by_id = {one.id: one for one in self.attempts}
+        while current is not None and current.operator is Operator.REPAIR:
+            current = by_id.get(current.parent or "")
+        return None if current is None else current.finding
+
+    def _finish(self, reason: str, messages: tuple[Message, ...]) -> bool:
+        self.store.finish_task(self.run.id, self.task.name, reason, messages)
+        self.report(Event("task_finished", task=self.task.name, message=reason))
+        return True
+
+
+def _infra(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:
+    return Evaluation(
+        candidate=candidate.hash,
+        task=evaluator.task.digest,
+        fingerprint=evaluator.fingerprint,
+        verdict=Verdict.INFRA,
+        stage="compile",
+        reason=reason,
+    )
