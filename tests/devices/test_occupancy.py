@@ -1,0 +1,131 @@
+"""Occupancy against cases worked by hand from the CUDA rules, and against NVIDIA's own header."""
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from kernelforge.devices.occupancy import l1_bytes, occupancy
+from kernelforge.devices.specs import A100, H100, KIB, DeviceSpec
+
+
+def limits(spec: DeviceSpec, threads: int, registers: int, shared: int) -> tuple[int, int, int, int]:
+    found = occupancy(spec, threads_per_block=threads, registers_per_thread=registers, shared_bytes=shared)
+    return found.limit_blocks, found.limit_warps, found.limit_registers, found.limit_shared_mem
+
+
+def test_a_small_kernel_is_limited_by_warps() -> None:
+    # 8 warps a block: 64 / 8. 32 registers: 1024 a warp, 16 warps a partition. 1 KiB reserved: 228 blocks.
+    assert limits(H100, 256, 32, 0) == (32, 8, 8, 228)
+
+
+def test_one_warp_blocks_are_limited_by_blocks() -> None:
+    assert limits(H100, 32, 16, 0) == (32, 64, 128, 228)
+    found = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=0)
+    assert found.percent == 50.0
+    assert found.limiters == ("blocks",)
+
+
+def test_registers_are_rounded_to_256_a_warp() -> None:
+    # 33 registers: 1056, rounded to 1280 a warp; 16384 / 1280 = 12 warps a partition, 48 an SM.
+    assert limits(H100, 256, 33, 0)[2] == 6
+    assert limits(H100, 256, 40, 0)[2] == 6
+    assert limits(H100, 256, 41, 0)[2] == 5
+
+
+def test_255_registers_leave_eight_warps() -> None:
+    # 8160 rounds to 8192 a warp: 2 warps a partition.
+    assert limits(H100, 256, 255, 0)[2] == 1
+    assert limits(H100, 32, 255, 0)[2] == 8
+
+
+def test_a_block_whose_registers_do_not_fit_cannot_run() -> None:
+    assert limits(H100, 1024, 65, 0)[2] == 0
+    assert limits(H100, 1024, 64, 0)[2] == 1
+
+
+def test_shared_memory_counts_the_reserved_kilobyte() -> None:
+    # 32 KiB + 1 KiB = 33 KiB: 228 / 33 = 6 on the H100, 164 / 33 = 4 on the A100.
+    assert limits(H100, 128, 32, 32 * KIB)[3] == 6
+    assert limits(A100, 128, 32, 32 * KIB)[3] == 4
+    assert limits(H100, 128, 32, 227 * KIB)[3] == 1
+    assert limits(H100, 128, 32, 227 * KIB + 1)[3] == 0
+
+
+def test_shared_memory_is_rounded_to_128_bytes() -> None:
+    found = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=1)
+    assert found.shared_bytes_per_block == 1152
+
+
+def test_partial_warps_count_whole() -> None:
+    assert limits(H100, 33, 32, 0)[1] == 32
+
+
+def test_more_threads_than_a_block_holds_cannot_run() -> None:
+    assert limits(H100, 1025, 16, 0)[1] == 0
+
+
+def test_l1_is_what_the_smallest_fitting_carveout_leaves() -> None:
+    # 8 resident blocks of 1 KiB: carve-out 8 KiB. 7 of 17 KiB by shared memory... by warps 8: 136 -> 164 KiB.
+    bare = occupancy(H100, threads_per_block=256, registers_per_thread=32, shared_bytes=0)
+    assert l1_bytes(H100, bare) == 248 * KIB
+    tiled = occupancy(H100, threads_per_block=256, registers_per_thread=32, shared_bytes=16 * KIB)
+    assert l1_bytes(H100, tiled) == (256 - 164) * KIB
+
+
+HARNESS = r"""
+#include <stdio.h>
+#include "cuda_occupancy.h"
+int main(void) {
+    cudaOccDeviceProp p[2] = {
+        {9, 0, 1024, 2048, 65536, 65536, 32, 49152, 233472, 132, 232448, 1024},
+        {8, 0, 1024, 2048, 65536, 65536, 32, 49152, 167936, 108, 166912, 1024}};
+    cudaOccDeviceState state = {0};
+    state.carveoutConfig = SHAREDMEM_CARVEOUT_DEFAULT;
+    int d, threads, registers, shared;
+    while (scanf("%d %d %d %d", &d, &threads, &registers, &shared) == 4) {
+        cudaOccFuncAttributes a = {0};
+        a.maxThreadsPerBlock = 1024; a.numRegs = registers; a.sharedSizeBytes = 0;
+        a.partitionedGCConfig = PARTITIONED_GC_OFF;
+        a.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN; a.maxDynamicSharedSizeBytes = shared; a.numBlockBarriers = 1;
+        cudaOccResult r;
+        int status = cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p[d], &a, &state, threads, shared);
+        printf("%d %d %d %d %d\n", status, r.blockLimitBlocks, r.blockLimitWarps, r.blockLimitRegs,
+               r.blockLimitSharedMem);
+    }
+    return 0;
+}
+"""
+
+
+def header_folder() -> Path | None:
+    package = find_spec("nvidia.cu13")
+    for root in () if package is None else package.submodule_search_locations or ():
+        if (Path(root) / "include" / "cuda_occupancy.h").exists():
+            return Path(root) / "include"
+    return None
+
+
+def test_limits_equal_those_of_nvidias_header(tmp_path: Path) -> None:
+    compiler, include = shutil.which("cc"), header_folder()
+    if compiler is None or include is None:
+        pytest.skip("needs a C compiler and the nvidia-cuda-runtime headers")
+    (tmp_path / "limits.c").write_text(HARNESS)
+    program = tmp_path / "limits"
+    subprocess.run([compiler, "-w", "-I", include, tmp_path / "limits.c", "-o", program], check=True)
+    cases = [
+        (device, threads, registers, shared)
+        for device in (0, 1)
+        for threads in (32, 33, 96, 128, 160, 256, 384, 512, 640, 768, 1000, 1024)
+        for registers in (8, 16, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 127, 128, 168, 200, 255)
+        for shared in (0, 1, 1000, 8192, 16384, 33000, 49152, 65536, 100000, 166912 - 1024)
+    ]
+    text = "\n".join(" ".join(map(str, case)) for case in cases)
+    answer = subprocess.run([program], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(answer) == len(cases)
+    for case, line in zip(cases, answer, strict=True):
+        status, *theirs = map(int, line.split())
+        assert status == 0
+        assert limits((H100, A100)[case[0]], *case[1:]) == tuple(theirs), case

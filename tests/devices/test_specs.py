@@ -1,0 +1,38 @@
+"""The emulated devices' figures."""
+
+from dataclasses import fields
+
+import pytest
+
+from kernelforge.devices.specs import A100, H100, H200, SPECS, DeviceSpec
+
+NOT_FIGURES = {"key", "title", "arch", "sources"}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+def test_every_figure_names_its_source(spec: DeviceSpec) -> None:
+    figures = {field.name for field in fields(spec)} - NOT_FIGURES
+    assert set(spec.sources) == figures
+    assert all(spec.sources.values())
+
+
+def test_peak_arithmetic_agrees_with_the_datasheets() -> None:
+    assert H100.fp32_flops_per_s == pytest.approx(67e12, rel=0.01)
+    assert H200.fp32_flops_per_s == pytest.approx(67e12, rel=0.01)
+    assert A100.fp32_flops_per_s == pytest.approx(19.5e12, rel=0.01)
+
+
+def test_ridge_is_peak_arithmetic_over_peak_bandwidth() -> None:
+    assert H100.ridge_flop_per_byte == pytest.approx(20.0, rel=0.01)
+    assert A100.ridge_flop_per_byte == pytest.approx(9.55, rel=0.01)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+def test_sustained_bandwidth_lies_below_peak_and_l2_above_dram(spec: DeviceSpec) -> None:
+    assert 0.7 * spec.dram_bandwidth_gbps < spec.dram_sustained_gbps < spec.dram_bandwidth_gbps
+    assert spec.l2_bandwidth_gbps > spec.dram_bandwidth_gbps
+    assert spec.l1_latency_cycles < spec.l2_latency_cycles < spec.dram_latency_cycles
+
+
+def test_the_default_comes_first() -> None:
+    assert next(iter(SPECS)) == "h100"
