@@ -7,6 +7,7 @@ pickled; a frame over the caps or with a wrong header is an error of the channel
 from __future__ import annotations
 
 import json
+import mmap
 import select
 import socket
 import struct
@@ -21,6 +22,7 @@ _HEADER = struct.Struct("<4sIIQ")
 _MAGIC = b"KFF1"
 MAX_JSON_BYTES = 64 << 20
 MAX_BLOBS = 4096
+_MAPPED_FROM = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,18 @@ class Frame:
 
 
 class Channel:
-    """One end of a stream socket, speaking frames. ``max_blob_bytes`` caps the sum of a frame's blobs."""
+    """One end of a stream socket, speaking frames.
 
-    def __init__(self, sock: socket.socket, *, max_blob_bytes: int = 8 << 30) -> None:
+    ``max_blob_bytes`` caps the sum of a received frame's blobs, ``max_json_bytes`` its text.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *, max_blob_bytes: int = 8 << 30, max_json_bytes: int = MAX_JSON_BYTES
+    ) -> None:
         self._sock = sock
         self._sock.setblocking(False)
         self.max_blob_bytes = max_blob_bytes
+        self.max_json_bytes = max_json_bytes
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -73,13 +81,13 @@ class Channel:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         magic, text_bytes, count, total = _HEADER.unpack(self._read(_HEADER.size, deadline))
-        if magic != _MAGIC or text_bytes > MAX_JSON_BYTES or count > MAX_BLOBS or total > self.max_blob_bytes:
+        if magic != _MAGIC or text_bytes > self.max_json_bytes or count > MAX_BLOBS or total > self.max_blob_bytes:
             raise SandboxError("a confined child broke the frame format or a size cap")
         lengths = struct.unpack(f"<{count}Q", self._read(8 * count, deadline))
         if sum(lengths) != total:
             raise SandboxError("a confined child announced blobs that do not add up")
         text = self._read(text_bytes, deadline)
-        blobs = tuple(bytes(self._read(length, deadline)) for length in lengths)
+        blobs = tuple(self._read(length, deadline) for length in lengths)
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -106,10 +114,21 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise ChildDied("the child is gone") from error
 
-    def _read(self, count: int, deadline: float | None) -> bytearray:
-        buffer = bytearray(count)
-        view, done = memoryview(buffer), 0
-        while done < count:
+    def _read(self, count: int, deadline: float | None) -> bytes:
+        # Large buffers are mapped, so that an announced length takes memory only as bytes really come.
+        mapped = mmap.mmap(-1, count) if count > _MAPPED_FROM else None
+        buffer: bytearray | mmap.mmap = bytearray(count) if mapped is None else mapped
+        try:
+            with memoryview(buffer) as view:
+                self._fill(view, deadline)
+                return bytes(view)
+        finally:
+            if mapped is not None:
+                mapped.close()
+
+    def _fill(self, view: memoryview, deadline: float | None) -> None:
+        done = 0
+        while done < view.nbytes:
             try:
                 got = self._sock.recv_into(view[done:])
             except BlockingIOError:
@@ -120,4 +139,3 @@ class Channel:
             if got == 0:
                 raise ChildDied("the child closed its channel")
             done += got
-        return buffer

@@ -1,0 +1,181 @@
+"""How a freshly forked child gives up everything it was not granted. Runs in the child; any failure is fatal to it.
+
+Tiers: ``namespaces`` (private root, no network, own processes; Landlock and seccomp on top where the kernel has
+them), ``landlock`` (Landlock and seccomp together, where namespaces are refused), ``none`` (resource limits only).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelforge.sandbox import landlock, linux, seccomp
+from kernelforge.sandbox.limits import Limits
+
+Tier = Literal["namespaces", "landlock", "none"]
+
+_STAGE = "/proc"  # The private root is built on top of /proc: nothing that is granted can be under it.
+_INSIDE_UID = 1000
+_FIRST_UID = 0x70000000
+_NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What one child may have."""
+
+    tier: Tier
+    limits: Limits
+    mounts: tuple[str, ...]
+    devices: tuple[str, ...]
+    headroom_bytes: int
+    tmp: str | None
+    """Folder that stands for ``/tmp`` where there is no private root."""
+
+
+def enter_namespaces() -> None:
+    """Leave the parent's namespaces. The next fork is process 1 of the new ones."""
+    flags = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        try:
+            linux.unshare(flags)
+            return
+        except PermissionError:
+            pass  # root without CAP_SYS_ADMIN, as in most containers: a user namespace may still be allowed
+    linux.unshare(flags | linux.CLONE_NEWUSER)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{_INSIDE_UID} {uid} 1"),
+        ("gid_map", f"{_INSIDE_UID} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
+    """Confine this single-threaded process to ``grant``; returns the layers in force, outermost first.
+
+    ``keep`` are descriptors that stay open; ``outer_pid`` makes the unprivileged user id distinct.
+
+    Raises:
+        OSError: a layer that the tier is made of failed. The caller must exit.
+    """
+    _quiet_standard_streams()
+    linux.close_all_but(keep | {0, 1, 2})
+    sizes = _memory_now()
+    layers: list[str] = []
+    if grant.tier == "namespaces":
+        _private_root(grant)
+        layers += ["namespaces", "private root"]
+    _working_folder(grant)
+    _drop_privileges(outer_pid, grant)
+    layers.append("no privileges")
+    _limit(grant, sizes)
+    layers.append("limits")
+    if grant.tier != "none":
+        version = _landlock(grant)
+        if version:
+            layers.append(f"landlock {version}")
+        elif grant.tier == "landlock":
+            raise OSError(38, "this kernel has no Landlock")
+        try:
+            seccomp.install()
+            layers.append("seccomp")
+        except OSError:
+            if grant.tier == "landlock":
+                raise
+    return layers
+
+
+def _quiet_standard_streams() -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+
+
+def _memory_now() -> tuple[int, int]:
+    """Bytes of address space and of private writable memory that the zygote's image takes."""
+    with open("/proc/self/statm") as file:
+        fields = file.read().split()
+    page = resource.getpagesize()
+    return int(fields[0]) * page, int(fields[5]) * page
+
+
+def _private_root(grant: Grant) -> None:
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    secure = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
+    for path in grant.mounts:
+        os.makedirs(_STAGE + path, exist_ok=True)
+        linux.bind_read_only(path, _STAGE + path)
+    for device in grant.devices:
+        os.makedirs(_STAGE + "/dev", exist_ok=True)
+        os.close(os.open(f"{_STAGE}/dev/{device}", os.O_CREAT | os.O_WRONLY, 0o600))
+        linux.bind_read_only(f"/dev/{device}", f"{_STAGE}/dev/{device}", device=True)
+    os.makedirs(_STAGE + "/tmp", exist_ok=True)
+    size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes=4096"
+    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | linux.MS_NOEXEC, size)
+    os.chdir(_STAGE)
+    linux.pivot_root_here()
+    linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID)
+
+
+def _working_folder(grant: Grant) -> None:
+    folder = "/tmp" if grant.tier == "namespaces" else grant.tmp or "/"
+    os.chdir(folder)
+    os.environ["TMPDIR"] = folder
+
+
+def _drop_privileges(outer_pid: int, grant: Grant) -> None:
+    if os.getuid() == 0 or os.geteuid() == 0:
+        os.setgroups([])
+        uid = _FIRST_UID + outer_pid % 0x0FFFFFFF
+        for candidate in (uid, _NOBODY):
+            try:
+                os.setresgid(candidate, candidate, candidate)
+            except OSError:
+                if candidate == _NOBODY:
+                    raise
+                continue  # a container that maps few ids
+            if grant.tmp is not None:
+                os.chown(grant.tmp, candidate, candidate)
+            os.setresuid(candidate, candidate, candidate)
+            break
+    linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
+    linux.drop_capabilities()
+    linux.prctl("prctl(DUMPABLE)", linux.PR_SET_DUMPABLE, 0)
+    # Changing ids clears the signal, so it is asked for last.
+    linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _limit(grant: Grant, sizes: tuple[int, int]) -> None:
+    limits, (space, data) = grant.limits, sizes
+    seconds = max(1, math.ceil(limits.cpu_s))
+    for what, soft, hard in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CPU, seconds, seconds + 1),
+        (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, 256, 256),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_MSGQUEUE, 0, 0),
+        (resource.RLIMIT_NPROC, limits.processes, limits.processes),
+        (resource.RLIMIT_AS, *[space + limits.memory_bytes + grant.headroom_bytes] * 2),
+        (resource.RLIMIT_DATA, *[data + limits.memory_bytes] * 2),
+    ):
+        ceiling = resource.getrlimit(what)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(what, (soft, hard))
+
+
+def _landlock(grant: Grant) -> int:
+    if grant.tier == "namespaces":
+        return landlock.restrict(readable=["/"], writable=["/tmp", *(f"/dev/{name}" for name in grant.devices)])
+    readable = [path for path in grant.mounts if os.path.isdir(path)]
+    devices = [f"/dev/{name}" for name in grant.devices]
+    return landlock.restrict(readable=readable, writable=[*([grant.tmp] if grant.tmp else []), *devices])

@@ -1,0 +1,51 @@
+"""What a confined child may use, and how one ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one child. Memory counts what the child takes beyond its warm zygote."""
+
+    wall_s: float = 60.0
+    """Longest wait for one reply (:meth:`Child.call`); then the parent kills the child."""
+    cpu_s: float = 60.0
+    """CPU time of the child's whole life, all threads together; rounded up to seconds."""
+    memory_bytes: int = 2 << 30
+    tmp_bytes: int = 64 << 20
+    """Size of the private ``/tmp``."""
+    processes: int = 1
+    """Threads the child may have in all. New processes are always refused."""
+    file_bytes: int = 64 << 20
+    """Largest single file."""
+    reply_bytes: int = 8 << 30
+    """Largest sum of blobs in one reply."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a child ended. ``killed`` means by its parent; ``memory`` is certain or, for SIGKILL, most likely."""
+
+    cause: Literal["exit", "signal", "memory", "cpu", "disk", "killed"]
+    exit_code: int | None = None
+    signal: int | None = None
+    max_rss_bytes: int | None = None
+    cpu_s: float | None = None
+
+    def __str__(self) -> str:
+        match self.cause:
+            case "exit":
+                return f"exit code {self.exit_code}"
+            case "signal":
+                return f"signal {self.signal}"
+            case "memory":
+                return "out of memory"
+            case "cpu":
+                return "out of CPU time"
+            case "disk":
+                return "out of temporary space"
+            case "killed":
+                return "killed by its parent"

@@ -1,0 +1,136 @@
+"""The few Linux calls a jail is made of, by ctypes. Every failure is an OSError that names the call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from functools import cache
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+}
+# Numbers from 424 on are the same on every architecture.
+NR_CLOSE_RANGE, NR_MOUNT_SETATTR = 436, 442
+NR_LANDLOCK_CREATE, NR_LANDLOCK_ADD, NR_LANDLOCK_RESTRICT = 444, 445, 446
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def number(name: str) -> int:
+    """System call number of ``name`` here; OSError on a processor that is not supported."""
+    try:
+        return _NUMBERS[platform.machine()][name]
+    except KeyError:
+        raise OSError(38, f"{name}: unknown system call number on {platform.machine()}") from None
+
+
+def syscall(what: str, nr: int, *args: object) -> int:
+    call = libc().syscall
+    call.restype = ctypes.c_long
+    return _check(call(ctypes.c_long(nr), *args), what)
+
+
+def unshare(flags: int) -> None:
+    _check(libc().unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    def text(value: str | None) -> ctypes.c_char_p:
+        return ctypes.c_char_p(None if value is None else os.fsencode(value))
+
+    _check(
+        libc().mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(data)), f"mount on {target}"
+    )
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64), ("fd", ctypes.c_uint64)]
+
+
+def bind_read_only(source: str, target: str, *, device: bool = False) -> None:
+    """Bind ``source``, with everything mounted under it, on ``target``; not writable, no set-uid."""
+    mount(source, target, None, MS_BIND | MS_REC)
+    flags = MS_NOSUID | (MS_NOEXEC if device else MS_RDONLY | MS_NODEV)
+    attributes = _MountAttr(set=flags)
+    at_fdcwd, at_recursive = -100, 0x8000
+    try:
+        syscall(
+            "mount_setattr", NR_MOUNT_SETATTR, ctypes.c_int(at_fdcwd), ctypes.c_char_p(os.fsencode(target)),
+            ctypes.c_uint(at_recursive), ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)),
+        )  # fmt: skip
+    except OSError as error:
+        if error.errno != 38:
+            raise
+        # Before Linux 5.12 only the top mount can be changed; flags it has already must be repeated.
+        held = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY | 1024 | 2048 | 4096)
+        mount(None, target, None, MS_REMOUNT | MS_BIND | flags | (held & 15))
+
+
+def pivot_root_here() -> None:
+    """Make the working directory the root and let go of the old one."""
+    syscall("pivot_root", number("pivot_root"), ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
+    _check(libc().umount2(ctypes.c_char_p(b"."), ctypes.c_int(MNT_DETACH)), "umount2")
+    os.chdir("/")
+
+
+def prctl(what: str, option: int, argument: int = 0) -> None:
+    zero = ctypes.c_ulong(0)
+    _check(libc().prctl(ctypes.c_int(option), ctypes.c_ulong(argument), zero, zero, zero), what)
+
+
+def drop_capabilities() -> None:
+    """Empty the bounding, ambient, permitted, effective and inheritable sets."""
+    for capability in range(64):
+        try:
+            prctl("prctl(CAPBSET_DROP)", PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == 22:
+                break
+            if error.errno != 1:
+                raise
+    prctl("prctl(CAP_AMBIENT)", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    header = struct.pack("<Ii", 0x20080522, 0)
+    syscall("capset", number("capset"), ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+
+
+def close_all_but(keep: set[int]) -> None:
+    """Close every descriptor outside ``keep``."""
+    low = 0
+    for fd in [*sorted(keep), 1 << 20]:
+        if low < fd:
+            os.closerange(low, fd) if fd < 1 << 20 else _close_from(low)
+        low = fd + 1
+
+
+def _close_from(low: int) -> None:
+    try:
+        syscall("close_range", NR_CLOSE_RANGE, ctypes.c_uint(low), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0))
+    except OSError:
+        os.closerange(low, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,138 @@
+"""The jail's self-test, child side: try one door after another and say what opened."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kernelforge.errors import ChildDied
+from kernelforge.sandbox.channel import Channel
+
+
+def read_file(path: str) -> str:
+    """Content, for a canary to be looked for."""
+    with open(path, "rb") as file:
+        return file.read(65536).decode("utf-8", "replace")
+
+
+def write_file(path: str) -> str:
+    with open(path, "ab") as file:
+        file.write(b"x")
+    return "written"
+
+
+def environment() -> str:
+    return "\n".join(f"{name}={value}" for name, value in os.environ.items())
+
+
+def descriptors() -> str:
+    """Open descriptors that are neither /dev/null nor the channel."""
+    null = os.fstat(0)
+    found = []
+    for fd in range(3, 4096):
+        with contextlib.suppress(OSError):
+            facts = os.fstat(fd)
+            if (facts.st_dev, facts.st_ino) != (null.st_dev, null.st_ino):
+                found.append(str(fd))
+    return " ".join(found)
+
+
+def tcp(port: int) -> str:
+    socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    return "connected"
+
+
+def udp(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"x", ("127.0.0.1", port))
+    return "sent"
+
+
+def unix(address: str) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(address)
+    return "connected"
+
+
+def peek_memory(pid: int, address: int, length: int) -> str:
+    """Read another process's memory by the system call made for it."""
+
+    class Piece(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+    buffer = ctypes.create_string_buffer(length)
+    local, remote = Piece(ctypes.addressof(buffer), length), Piece(address, length)
+    libc = ctypes.CDLL(None, use_errno=True)
+    got = libc.process_vm_readv(
+        pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), ctypes.c_ulong(0)
+    )
+    if got < 0:
+        raise OSError(ctypes.get_errno(), "process_vm_readv")
+    return buffer.raw[:got].decode("utf-8", "replace")
+
+
+def signal_process(pid: int) -> str:
+    os.kill(pid, 0)
+    return "signalled"
+
+
+def trace_process(pid: int) -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    attach, detach = 16, 17
+    if libc.ptrace(ctypes.c_long(attach), pid, None, None) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+    libc.ptrace(ctypes.c_long(detach), pid, None, None)
+    return "attached"
+
+
+def fork() -> str:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return "forked"
+
+
+def run_program(path: str) -> str:
+    return str(subprocess.run([path], timeout=2, check=False).returncode)
+
+
+def become_root() -> str:
+    os.setuid(0)
+    return f"uid {os.getuid()}"
+
+
+DOORS: dict[str, Callable[..., str]] = {
+    door.__name__: door
+    for door in (
+        read_file, write_file, environment, descriptors, tcp, udp, unix, peek_memory, signal_process, trace_process,
+        fork, run_program, become_root,
+    )
+}  # fmt: skip
+
+
+def warm_up(options: dict[str, Any]) -> None:
+    """Import now what a door would import: the jail has no files."""
+    signal.getsignal(signal.SIGTERM)
+    "warm".encode("idna")
+    assert sys.flags.isolated
+
+
+def serve(channel: Channel) -> None:
+    """Answer ``{"door": name, "arguments": [...]}`` with what the door gave or the error it closed with."""
+    while True:
+        try:
+            request = channel.receive().data
+        except ChildDied:
+            return
+        try:
+            reply = {"opened": True, "gave": DOORS[request["door"]](*request["arguments"])}
+        except Exception as error:
+            reply = {"opened": False, "gave": f"{type(error).__name__}: {error}"}
+        channel.send(reply)

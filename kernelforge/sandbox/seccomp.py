@@ -1,0 +1,125 @@
+"""A seccomp filter that refuses what no child needs: sockets, new programs and processes, tracing, namespaces, keys.
+
+The filter names what is refused rather than what is allowed: LLVM, torch and the C library change the calls they
+make between versions, and the file system, the network and other processes are closed by other layers as well.
+A refused call fails with EPERM (``clone3`` with ENOSYS, so that the C library falls back to ``clone``, whose flags
+can be read). A call under another ABI kills the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+from kernelforge.sandbox import linux
+
+_SAME = {
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
+    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
+    "pidfd_open": 434, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447,
+    "process_mrelease": 448, "set_mempolicy_home_node": 450, "statmount": 457, "listmount": 458,
+}  # fmt: skip
+_X86_64 = {
+    "socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "socketpair": 53, "accept4": 288,
+    "fork": 57, "vfork": 58, "execve": 59, "execveat": 322,
+    "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "perf_event_open": 298,
+    "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "tkill": 200,
+    "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "mq_open": 240, "memfd_create": 319,
+    "unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
+    "name_to_handle_at": 303, "open_by_handle_at": 304, "swapon": 167, "swapoff": 168, "reboot": 169,
+    "sethostname": 170, "setdomainname": 171, "init_module": 175, "finit_module": 313, "delete_module": 176,
+    "kexec_load": 246, "kexec_file_load": 320, "acct": 163, "quotactl": 179, "bpf": 321, "userfaultfd": 323,
+    "add_key": 248, "request_key": 249, "keyctl": 250, "iopl": 172, "ioperm": 173, "syslog": 103,
+    "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159, "personality": 135,
+    "mknod": 133, "mknodat": 259, "move_pages": 279, "migrate_pages": 256, "lookup_dcookie": 212, "vhangup": 153,
+    "fanotify_init": 300, "setpriority": 141,
+}  # fmt: skip
+_AARCH64 = {
+    "socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "socketpair": 199, "accept4": 242,
+    "execve": 221, "execveat": 281,
+    "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "perf_event_open": 241,
+    "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "tkill": 130,
+    "shmget": 194, "shmat": 196, "semget": 190, "msgget": 186, "mq_open": 180, "memfd_create": 279,
+    "unshare": 97, "setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
+    "name_to_handle_at": 264, "open_by_handle_at": 265, "swapon": 224, "swapoff": 225, "reboot": 142,
+    "sethostname": 161, "setdomainname": 162, "init_module": 105, "finit_module": 273, "delete_module": 106,
+    "kexec_load": 104, "kexec_file_load": 294, "acct": 89, "quotactl": 60, "bpf": 280, "userfaultfd": 282,
+    "add_key": 217, "request_key": 218, "keyctl": 219, "syslog": 116,
+    "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266, "adjtimex": 171, "personality": 92,
+    "mknodat": 33, "move_pages": 239, "migrate_pages": 238, "lookup_dcookie": 18, "vhangup": 58,
+    "fanotify_init": 262, "setpriority": 140,
+}  # fmt: skip
+_MACHINES = {
+    # audit architecture, refused calls, clone, kill, tgkill, first number of another ABI (x32)
+    "x86_64": (0xC000003E, {**_X86_64, **_SAME}, 56, 62, 234, 0x40000000),
+    "aarch64": (0xC00000B7, {**_AARCH64, **_SAME}, 220, 129, 131, None),
+}
+_CLONE3 = 435
+_CLONE_THREAD = 0x00010000
+
+_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS = 1, 38
+_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0 = 0, 4, 16
+
+
+def build(pid: int) -> bytes:
+    """The BPF program for a process that calls itself ``pid``: it may signal itself and no other.
+
+    Raises:
+        OSError: the processor is not supported.
+    """
+    if platform.machine() not in _MACHINES:
+        raise OSError(_ENOSYS, f"no seccomp filter for {platform.machine()}")
+    architecture, refused, clone, kill, tgkill, other_abi = _MACHINES[platform.machine()]
+    deny, enosys, die, allow = _ERRNO | _EPERM, _ERRNO | _ENOSYS, _KILL, _ALLOW
+    program: list[tuple[int, int, int, int]] = []
+
+    def emit(code: int, value: int, yes: int = 0, no: int = 0) -> None:
+        program.append((code, yes, no, value))
+
+    emit(_LOAD, _OFFSET_ARCH)
+    emit(_JEQ, architecture, 1, 0)
+    emit(_RETURN, die)
+    emit(_LOAD, _OFFSET_NR)
+    if other_abi is not None:
+        emit(_JGE, other_abi, 0, 1)
+        emit(_RETURN, die)
+    for nr in sorted(refused.values()):
+        emit(_JEQ, nr, 0, 1)
+        emit(_RETURN, deny)
+    emit(_JEQ, _CLONE3, 0, 1)
+    emit(_RETURN, enosys)
+    emit(_JEQ, clone, 0, 4)
+    emit(_LOAD, _OFFSET_ARG0)
+    emit(_JSET, _CLONE_THREAD, 0, 1)
+    emit(_RETURN, allow)
+    emit(_RETURN, deny)
+    for nr in (kill, tgkill):
+        emit(_JEQ, nr, 0, 4)
+        emit(_LOAD, _OFFSET_ARG0)
+        emit(_JEQ, pid, 0, 1)
+        emit(_RETURN, allow)
+        emit(_RETURN, deny)
+    emit(_RETURN, allow)
+    return b"".join(struct.pack("<HBBI", *step) for step in program)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+
+
+def install() -> None:
+    """Filter every thread of the calling process, for good; ``no_new_privs`` must be set already.
+
+    Raises:
+        OSError: the kernel or the processor has no seccomp filters, or refused this one.
+    """
+    steps = build(os.getpid())
+    program = _Program(len(steps) // 8, steps)
+    set_mode_filter, tsync = 1, 1
+    linux.syscall(
+        "seccomp", linux.number("seccomp"), ctypes.c_uint(set_mode_filter), ctypes.c_uint(tsync), ctypes.byref(program)
+    )

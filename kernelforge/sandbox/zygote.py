@@ -1,0 +1,320 @@
+"""The parent's handles: a warm, trusted zygote, and the confined children it forks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from kernelforge import errors
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.jail import Tier
+from kernelforge.sandbox.limits import Death, Limits
+from kernelforge.sandbox.policy import RolePolicy, import_path, role_policy
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from kernelforge.sandbox.zygote_process import main; main(int(sys.argv[1]))"
+)
+_WARM_UP_S = 180.0
+_SPAWN_S = 30.0
+_MAX_JSON_BYTES = 16 << 20
+
+
+class Zygote:
+    """One warm, trusted process that forks confined children of one role in a few milliseconds.
+
+    It starts on first use, in a session of its own (Ctrl-C does not reach it), with the environment its role
+    declares and no descriptor but its control socket. A zygote that died is started again by the next
+    :meth:`spawn`. Safe to use from several threads.
+
+    Args:
+        role: a table of ``sandbox/jail.toml``: ``compiler``, ``runner``, ``oracle`` or ``probe``.
+        options: passed to the role's ``warm_up``.
+        tier: force a jail tier; by default the strongest that :func:`~kernelforge.sandbox.probe` finds working.
+        allow_unconfined: run with resource limits alone where no tier works, rather than refuse.
+        policy: grants to use instead of the role's own.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        tier: Tier | None = None,
+        allow_unconfined: bool = False,
+        policy: RolePolicy | None = None,
+    ) -> None:
+        self.role = role
+        self._options = dict(options or {})
+        self._tier = tier
+        self._allow_unconfined = allow_unconfined
+        self._policy = policy or role_policy(role)
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def tier(self) -> Tier:
+        """The jail tier of the children; decided when first asked for.
+
+        Raises:
+            SandboxError: no tier works here and running unconfined was not allowed.
+        """
+        if self._tier is None:
+            from kernelforge.sandbox.probe import probe
+
+            self._tier = probe().usable_tier(self._allow_unconfined)
+        return self._tier
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running zygote."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start and warm up now rather than at the first :meth:`spawn`; does nothing when it is running."""
+        with self._lock:
+            self._running()
+
+    def spawn(self, limits: Limits | None = None) -> Child:
+        """Fork one confined child.
+
+        Raises:
+            SandboxError: the zygote does not start, or the jail cannot be built. Also any
+                :class:`~kernelforge.errors.KernelForgeError` that the role's ``warm_up`` raised.
+        """
+        limits = limits or Limits()
+        tmp = tempfile.mkdtemp(prefix="kernelforge-") if self.tier == "landlock" else None
+        try:
+            child = self._fork(limits, tmp)
+        except BaseException:
+            if tmp is not None:
+                shutil.rmtree(tmp, ignore_errors=True)
+            raise
+        try:
+            child.await_jail(_SPAWN_S)
+        except BaseException:
+            child.close()
+            raise
+        return child
+
+    def close(self) -> None:
+        """End the zygote and, with it, every child that is left."""
+        with self._lock:
+            self._stop()
+
+    def __enter__(self) -> Zygote:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fork(self, limits: Limits, tmp: str | None) -> Child:
+        request = json.dumps({"limits": asdict(limits), "tmp": tmp}).encode()
+        with self._lock:
+            for last in (False, True):
+                control = self._running()
+                try:
+                    control.send(request)
+                    data, fds, _, _ = socket.recv_fds(control, 4096, 2)
+                    if data and len(fds) == 2:
+                        return Child(self.role, json.loads(data)["pid"], fds[0], fds[1], limits, tmp)
+                    reason = "it closed its control socket"
+                except OSError as error:
+                    reason = str(error)
+                self._stop()
+                if last:
+                    raise SandboxError(f"the {self.role} zygote died twice while forking a child: {reason}")
+        raise AssertionError("unreachable")
+
+    def _running(self) -> socket.socket:
+        """The control socket of a warm zygote. The lock is held."""
+        if self._control is not None and self._process is not None and self._process.poll() is None:
+            return self._control
+        self._stop()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _START, str(theirs.fileno()), json.dumps(import_path())],
+                env=self._policy.environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise SandboxError(f"cannot start the {self.role} zygote: {error}") from error
+        finally:
+            theirs.close()
+        self._control = ours
+        setup = {
+            "module": self._policy.module,
+            "mounts": self._policy.mounts,
+            "devices": self._policy.devices,
+            "headroom_bytes": self._policy.headroom_bytes,
+            "tier": self.tier,
+            "options": self._options,
+        }
+        try:
+            ours.settimeout(_WARM_UP_S)
+            ours.send(json.dumps(setup).encode())
+            reply = json.loads(ours.recv(256 << 10) or b"{}")
+            ours.settimeout(_SPAWN_S)
+        except (OSError, ValueError) as error:
+            self._stop()
+            raise SandboxError(f"the {self.role} zygote did not warm up: {error}") from error
+        if not reply.get("ready"):
+            code = self._stop()
+            kind = getattr(errors, str(reply.get("error")), SandboxError)
+            message = reply.get("message") or f"it ended with status {code} before it was warm"
+            if not issubclass(kind, errors.KernelForgeError):
+                kind = SandboxError
+            raise kind(message if kind is not SandboxError else f"the {self.role} zygote failed: {message}")
+        return ours
+
+    def _stop(self) -> int | None:
+        control, process = self._control, self._process
+        self._control = self._process = None
+        if control is not None:
+            control.close()
+        if process is None:
+            return None
+        try:
+            return process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+class Child:
+    """One confined, disposable child: a channel, and the means to end it."""
+
+    def __init__(self, role: str, pid: int, channel_fd: int, status_fd: int, limits: Limits, tmp: str | None) -> None:
+        self.role = role
+        self.pid = pid
+        """Process id of the child's monitor; the child dies with it."""
+        self.limits = limits
+        self.layers: tuple[str, ...] = ()
+        """Layers of the jail in force, outermost first."""
+        sock = socket.socket(fileno=channel_fd)
+        self.channel = Channel(sock, max_blob_bytes=limits.reply_bytes, max_json_bytes=_MAX_JSON_BYTES)
+        self._status_fd: int | None = status_fd
+        self._tmp = tmp
+        self._killed = False
+        self._death: Death | None = None
+        try:
+            self._pidfd: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._pidfd = None
+
+    def call(
+        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
+    ) -> Frame:
+        """Send a request and wait for its reply, at most ``timeout_s`` (default: the wall limit).
+
+        Raises:
+            ChildTimeout: no reply in time; the child has been killed.
+            ChildDied: the child ended first; the message says how.
+            SandboxError: the reply breaks the frame format; the child has been killed.
+        """
+        wait = self.limits.wall_s if timeout_s is None else timeout_s
+        try:
+            self.channel.send(data, blobs, timeout_s=wait)
+            frame = self.channel.receive(timeout_s=wait)
+        except ChildTimeout as error:
+            self.kill()
+            raise ChildTimeout(f"the {self.role} child gave no answer in {wait:g} s and was killed") from error
+        except ChildDied as error:
+            raise self._died() from error
+        except SandboxError:
+            self.kill()
+            raise
+        if "crash" in frame.data:
+            raise self._died(str(frame.data["crash"]))
+        return frame
+
+    def await_jail(self, timeout_s: float) -> None:
+        """Wait until the child says that it is confined.
+
+        Raises:
+            SandboxError: it is not.
+        """
+        try:
+            frame = self.channel.receive(timeout_s=timeout_s)
+        except ChildDied as error:
+            raise SandboxError(f"the {self.role} child died while its jail was built: {self.death()}") from error
+        if "layers" not in frame.data:
+            raise SandboxError(f"the jail of the {self.role} child cannot be built: {frame.data.get('jail_error')}")
+        self.layers = tuple(frame.data["layers"])
+
+    def kill(self) -> None:
+        """Kill the child and all it started; returns when it is gone."""
+        if self._death is None and self._pidfd is not None:
+            self._killed = True
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self.death()
+
+    def death(self, timeout_s: float = 5.0) -> Death | None:
+        """How the child ended; None while it still runs after ``timeout_s``."""
+        if self._death is None and self._status_fd is not None:
+            poller = select.poll()
+            poller.register(self._status_fd, select.POLLIN)
+            if not poller.poll(timeout_s * 1000):
+                return None
+            text = os.read(self._status_fd, 4096)
+            facts = json.loads(text) if text else {"cause": "signal", "signal": int(signal.SIGKILL)}
+            if self._killed and not text:
+                facts = {"cause": "killed", "signal": int(signal.SIGKILL)}
+            self._death = Death(**facts)
+        return self._death
+
+    def close(self) -> None:
+        """Kill the child if it still runs, and free what it held."""
+        self.kill()
+        self.channel.close()
+        for fd in (self._status_fd, self._pidfd):
+            if fd is not None:
+                os.close(fd)
+        self._status_fd = self._pidfd = None
+        if self._tmp is not None:
+            shutil.rmtree(self._tmp, ignore_errors=True)
+            self._tmp = None
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _died(self, trace: str = "") -> ChildDied:
+        death = self.death()
+        message = f"the {self.role} child ended without an answer: {death or 'still running, channel closed'}"
+        if trace:
+            message = f"the {self.role} child failed:\n{trace.rstrip()}"
+        return ChildDied(
+            message,
+            signal=None if death is None else death.signal,
+            exit_code=None if death is None else death.exit_code,
+        )

@@ -1,0 +1,182 @@
+"""The zygote's own side: warm up once, then fork a confined, disposable child for every request.
+
+Each child is two processes: a *monitor*, which makes the namespaces, waits and reports how the child ended; and the
+child proper, process 1 of its own namespace. The monitor dies with the zygote, the child with its monitor, and the
+zygote when its parent closes the control socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from types import ModuleType
+from typing import Any, NoReturn
+
+from kernelforge.errors import KernelForgeError
+from kernelforge.sandbox import jail, linux
+from kernelforge.sandbox.channel import Channel
+from kernelforge.sandbox.limits import Limits
+
+EXIT_CRASH, EXIT_MEMORY, EXIT_DISK, EXIT_JAIL = 70, 71, 72, 73
+MAX_CONTROL_BYTES = 256 << 10
+_SOCKET_BUFFER_BYTES = 4 << 20
+
+
+def main(control_fd: int) -> NoReturn:
+    """Serve the parent until it closes the control socket."""
+    control = socket.socket(fileno=control_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are reaped by the kernel
+    warnings.simplefilter("ignore", DeprecationWarning)
+    setup = json.loads(control.recv(MAX_CONTROL_BYTES))
+    try:
+        worker = importlib.import_module(setup["module"])
+        worker.warm_up(setup["options"])
+        gc.collect()
+        gc.freeze()
+        reply: dict[str, Any] = {"ready": True}
+    except BaseException as error:
+        text = str(error) if isinstance(error, KernelForgeError) else traceback.format_exc()[-8000:]
+        reply = {"error": type(error).__name__, "message": text}
+    control.send(json.dumps(reply).encode())
+    if "ready" not in reply:
+        os._exit(1)
+    while request := control.recv(MAX_CONTROL_BYTES):
+        _spawn(control, json.loads(request), setup, worker)
+    os._exit(0)
+
+
+def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any], worker: ModuleType) -> None:
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (parent_end, child_end):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+    status_read, status_write = os.pipe()
+    grant = jail.Grant(
+        tier=setup["tier"],
+        limits=Limits(**request["limits"]),
+        mounts=tuple(setup["mounts"]),
+        devices=tuple(setup["devices"]),
+        headroom_bytes=setup["headroom_bytes"],
+        tmp=request["tmp"],
+    )
+    pid = os.fork()
+    if pid == 0:
+        _monitor(grant, child_end, status_write, worker)
+    with contextlib.suppress(BrokenPipeError):
+        socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [parent_end.fileno(), status_read])
+    parent_end.close()
+    child_end.close()
+    os.close(status_read)
+    os.close(status_write)
+
+
+def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: ModuleType) -> NoReturn:
+    """Fork the child into its namespaces, wait for it, report how it ended."""
+    report: dict[str, Any] = {"cause": "exit", "exit_code": EXIT_JAIL}
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        linux.close_all_but({child_end.fileno(), status})
+        outer_pid = os.getpid()
+        failure = ""
+        if grant.tier == "namespaces":
+            try:
+                jail.enter_namespaces()
+            except OSError as error:
+                failure = str(error)
+        pid = os.fork()
+        if pid == 0:
+            os.close(status)
+            _child(grant, child_end, outer_pid, failure, worker)
+        child_end.close()
+        report = _wait(pid, grant)
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(status, json.dumps(report).encode())
+        os._exit(0)
+
+
+def _child(grant: jail.Grant, child_end: socket.socket, outer_pid: int, failure: str, worker: ModuleType) -> NoReturn:
+    """Confine, say so, serve."""
+    code = EXIT_CRASH
+    try:
+        channel = Channel(child_end)
+        try:
+            if failure:
+                raise OSError(failure)
+            layers = jail.confine(grant, {child_end.fileno()}, outer_pid)
+        except BaseException as error:
+            code = EXIT_JAIL
+            channel.send({"jail_error": f"{type(error).__name__}: {error}"}, timeout_s=5)
+            return
+        channel.send({"layers": layers}, timeout_s=5)
+        try:
+            worker.serve(channel)
+            code = 0
+        except MemoryError:
+            code = EXIT_MEMORY
+        except OSError as error:
+            code = EXIT_DISK if error.errno == 28 else EXIT_CRASH
+            if code == EXIT_CRASH:
+                channel.send({"crash": traceback.format_exc()[-8000:]}, timeout_s=5)
+        except Exception:
+            channel.send({"crash": traceback.format_exc()[-8000:]}, timeout_s=5)
+    except BaseException:
+        code = code or EXIT_CRASH
+    finally:
+        os._exit(code)
+
+
+def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
+    """Wait for the child; where ``/tmp`` is a plain folder, kill a child that outgrows it."""
+    full = False
+    if grant.tmp is not None:
+        handle = os.pidfd_open(pid)
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        while not poller.poll(50):
+            if not full and _folder_bytes(grant.tmp) > grant.limits.tmp_bytes:
+                full = True
+                os.kill(pid, signal.SIGKILL)
+    _, status, usage = os.wait4(pid, 0)
+    report: dict[str, Any] = {
+        "max_rss_bytes": usage.ru_maxrss * 1024,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "exit_code": None,
+        "signal": None,
+    }
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        spent = report["cpu_s"] >= grant.limits.cpu_s
+        if full:
+            cause = "disk"
+        elif number == signal.SIGXCPU or (number == signal.SIGKILL and spent):
+            cause = "cpu"
+        else:
+            cause = "memory" if number == signal.SIGKILL else "signal"
+        return {**report, "cause": cause, "signal": number}
+    code = os.WEXITSTATUS(status)
+    cause = {EXIT_MEMORY: "memory", EXIT_DISK: "disk"}.get(code, "exit")
+    return {**report, "cause": cause, "exit_code": code}
+
+
+def _folder_bytes(folder: str) -> int:
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return total
+
+
+if __name__ == "__main__":
+    sys.exit("this module is started by kernelforge.sandbox.Zygote")
