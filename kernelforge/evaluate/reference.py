@@ -1,0 +1,263 @@
+"""Child side: the reference model of a task file at one size, run with the semantics that candidates are held to.
+
+Runs third-party code (the task file); only ever import this in a confined child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelforge.errors import TaskError
+from kernelforge.records import DType, TensorSpec, WeightSpec
+from kernelforge.tasks.constants import Scalar, substitute
+
+Value = torch.Tensor | int | float | bool | None
+
+_MAX_SEQUENCE_ATTRIBUTE = 8
+"""Longest tuple of scalars on a module that is shown as numbered attributes."""
+
+
+class Reference:
+    """The model of one task file at one choice of module constants, in the mode and dtype it was constructed in.
+
+    Raises:
+        TaskError: the file does not run; the message names the step that failed.
+    """
+
+    def __init__(self, source: str, constants: Mapping[str, Scalar], *, filename: str = "task.py") -> None:
+        self._module = types.ModuleType("kernelforge_task")
+        code = compile(substitute(source, constants), filename, "exec")
+        with _step("running the task file"), seeded(0):
+            exec(code, self._module.__dict__)
+        with _step("get_init_inputs()"), seeded(0):
+            init = self._module.get_init_inputs()
+        with _step("constructing Model"), seeded(0):
+            model = self._module.Model(**init) if isinstance(init, dict) else self._module.Model(*init)
+        if not isinstance(model, nn.Module):
+            raise TaskError("`Model` is not a torch.nn.Module")
+        self.model: nn.Module = model
+        self._refuse_active_dropout()
+        self._parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self._buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+
+    def inputs(self, seed: int) -> tuple[Value, ...]:
+        """Positional arguments of ``forward`` as the task's own ``get_inputs`` draws them."""
+        with _step("get_inputs()"), seeded(seed):
+            drawn = self._module.get_inputs()
+        if not isinstance(drawn, list | tuple):
+            raise TaskError("get_inputs() must return a list of the arguments of forward")
+        for position, value in enumerate(drawn):
+            if not isinstance(value, torch.Tensor | int | float | bool | None):
+                raise TaskError(
+                    f"get_inputs() position {position} is a {type(value).__name__}; tensors and numbers are supported"
+                )
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                raise TaskError(f"get_inputs() position {position} is a sparse tensor; only dense ones are supported")
+        return tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in drawn)
+
+    def redraw_weights(self, seed: int) -> None:
+        """Perturb every floating parameter, so that ones and zeros of a fresh norm do not stay trivial.
+
+        A parameter p becomes p + s * normal, with s a quarter of its root mean square (0.1 where that is zero).
+        Running statistics of batch norms are drawn too; other buffers (masks, tables) stay as constructed.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                original = self._parameters[name]
+                if not original.is_floating_point() or original.numel() == 0:
+                    continue
+                rms = original.double().square().mean().sqrt().item()
+                noise = torch.randn(original.shape, generator=generator, dtype=torch.float32).to(original.dtype)
+                parameter.copy_(original + noise * (0.25 * rms if rms > 0 else 0.1))
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+                    assert module.running_var is not None
+                    module.running_mean.copy_(torch.randn(module.running_mean.shape, generator=generator) * 0.1)
+                    module.running_var.copy_(torch.rand(module.running_var.shape, generator=generator) + 0.5)
+        self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+
+    def run(
+        self, inputs: Sequence[Value], mutates: Sequence[int] = (), model: nn.Module | None = None, seed: int = 0
+    ) -> tuple[torch.Tensor, ...]:
+        """Flattened outputs, then the inputs named by ``mutates``; buffers are restored first, inputs are copied.
+
+        ``model`` stands in for the reference's own (its double precision twin).
+        """
+        arguments = [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        target = self.model if model is None else model
+        if model is None:
+            self._restore_buffers()
+        with _step("Model.forward"), torch.no_grad(), seeded(seed):
+            result = target(*arguments)
+        outputs = flatten_outputs(result)
+        for position in mutates:
+            value = arguments[position] if position < len(arguments) else None
+            if not isinstance(value, torch.Tensor):
+                raise TaskError(f"policy.mutates names input {position}, which is not a tensor input of forward")
+            outputs.append(value)
+        if not outputs:
+            raise TaskError("Model.forward returned no tensor")
+        return tuple(output.detach() for output in outputs)
+
+    def in_double(self) -> nn.Module:
+        """A copy of the model with parameters, buffers and plain tensor attributes in float64."""
+        self._restore_buffers()
+        with _step("casting Model to float64"):
+            twin = copy.deepcopy(self.model).double()
+        for module in twin.modules():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    setattr(module, name, value.double())
+        return twin
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Every parameter, buffer and plain tensor attribute, once, by its first dotted name."""
+        self._restore_buffers()
+        return {spec.name: tensor for spec, tensor in self._named_weights()}
+
+    def weight_specs(self) -> tuple[WeightSpec, ...]:
+        return tuple(spec for spec, _ in self._named_weights())
+
+    def attributes(self) -> dict[str, int | float | bool | str]:
+        """Public scalar attributes of modules by dotted name; short tuples of scalars as ``name.0``, ``name.1``."""
+        found: dict[str, int | float | bool | str] = {}
+        for prefix, module in self.model.named_modules():
+            for name, value in vars(module).items():
+                if name.startswith("_") or name == "training":
+                    continue
+                dotted = f"{prefix}.{name}" if prefix else name
+                if isinstance(value, int | float | bool | str):
+                    found[dotted] = value
+                elif isinstance(value, tuple | list) and 0 < len(value) <= _MAX_SEQUENCE_ATTRIBUTE:
+                    for position, item in enumerate(value):
+                        if isinstance(item, int | float | bool | str):
+                            found[f"{dotted}.{position}"] = item
+        return found
+
+    def _named_weights(self) -> Iterator[tuple[WeightSpec, torch.Tensor]]:
+        named: list[tuple[str, str, torch.Tensor]] = []
+        named += [("parameter", n, p.detach()) for n, p in self.model.named_parameters(remove_duplicate=False)]
+        named += [("buffer", n, b.detach()) for n, b in self.model.named_buffers(remove_duplicate=False)]
+        for prefix, module in self.model.named_modules():
+            for name, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    named.append(("attribute", f"{prefix}.{name}" if prefix else name, value.detach()))
+        groups: dict[tuple[Any, ...], list[tuple[str, str, torch.Tensor]]] = {}
+        for kind, name, tensor in named:
+            same = (tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride(), tensor.dtype)
+            groups.setdefault(same, []).append((kind, name, tensor))
+        for members in groups.values():
+            kind, name, tensor = members[0]
+            if not tensor.is_contiguous():
+                tensor = tensor.contiguous()
+            spec = WeightSpec.model_validate(
+                {"name": name, "spec": tensor_spec(tensor), "kind": kind, "aliases": tuple(m[1] for m in members[1:])}
+            )
+            yield spec, tensor
+
+    def _restore_buffers(self) -> None:
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                if name in self._buffers:
+                    buffer.copy_(self._buffers[name])
+
+    def _refuse_active_dropout(self) -> None:
+        kinds = nn.modules.dropout._DropoutNd
+        for name, module in self.model.named_modules():
+            rate = getattr(module, "p", None) if isinstance(module, kinds) else None
+            rate = module.dropout if isinstance(module, nn.RNNBase) else rate
+            if rate and module.training:
+                raise TaskError(
+                    f"module '{name}' ({type(module).__name__}, p={rate}) is active: its result is random, so no "
+                    "candidate can be compared with it; call self.eval() in Model.__init__, or set p to 0"
+                )
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's, numpy's and Python's global generators seeded inside, restored after."""
+    import random
+
+    import numpy as np
+
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % (1 << 32))
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def _step(what: str) -> Iterator[None]:
+    """Whatever third-party code raises becomes a TaskError that says where."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except Exception as error:
+        text = str(error).strip().split("\n")[0][:500]
+        raise TaskError(f"{what} failed: {type(error).__name__}: {text}") from error
+
+
+def flatten_outputs(result: Any) -> list[torch.Tensor]:
+    """Tensors of a result in order: tuples, lists and dicts opened, None left out."""
+    if result is None:
+        return []
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return [tensor for part in result for tensor in flatten_outputs(part)]
+    raise TaskError(
+        f"Model.forward returned a {type(result).__name__}; tensors in tuples, lists and dicts are supported"
+    )
+
+
+def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, dtype and strides of a tensor.
+
+    Raises:
+        TaskError: its dtype does not cross the boundary to a candidate.
+    """
+    try:
+        dtype = DType(str(tensor.dtype).removeprefix("torch."))
+    except ValueError as error:
+        raise TaskError(f"tensors of {tensor.dtype} are not supported; use one of {', '.join(DType)}") from error
+    return TensorSpec(shape=tuple(tensor.shape), dtype=dtype, stride=tuple(tensor.stride()))
+
+
+def storage_span(tensor: torch.Tensor) -> torch.Tensor:
+    """The flat run of elements from a tensor's first to its last, gaps included; the tensor itself when contiguous."""
+    if tensor.is_contiguous():
+        return tensor.reshape(-1)
+    if tensor.numel() == 0:
+        return tensor.new_empty(0)
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1,), (1,))
+
+
+def clone_strided(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, in storage of its own."""
+    if tensor.is_contiguous():
+        return tensor.clone()
+    return storage_span(tensor).clone().as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """Raw elements of a tensor's storage span."""
+    flat = storage_span(tensor).contiguous()
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

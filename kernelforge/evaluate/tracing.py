@@ -1,0 +1,128 @@
+"""Child side: the reference as a flat graph of ATen operators, by ``torch.export`` before any decomposition.
+
+Operators keep their high-level names (``aten.layer_norm``, ``aten.softmax``, ``aten.conv2d``), parameters are
+weight nodes by dotted name, and every value has its real shape. Runs third-party code; for confined children.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.reference import Reference, Value, tensor_spec
+from kernelforge.records import Graph, Node, TensorSpec
+from kernelforge.tasks.constants import Scalar
+
+
+def trace_source(source: str, constants: Mapping[str, Scalar], size: str = "full") -> Graph:
+    """Graph of the ``Model`` in a task file's text, at the module constants given.
+
+    Raises:
+        TaskError: the file does not run, or its control flow depends on tensor values.
+    """
+    reference = Reference(source, constants)
+    return trace_reference(reference, reference.inputs(0), size)
+
+
+def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) -> Graph:
+    """Graph of a reference on its inputs. Shapes are those of ``inputs``; nothing is computed on real data."""
+    program = _export(reference.model, inputs)
+    signature = program.graph_signature
+    weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    weights |= dict(signature.inputs_to_lifted_tensor_constants)
+    canonical = {alias: spec.name for spec in reference.weight_specs() for alias in (spec.name, *spec.aliases)}
+    positions = iter(range(len(inputs)))
+    user_inputs = set(signature.user_inputs)
+    nodes: list[Node] = []
+    for node in program.graph.nodes:
+        spec = _spec(node.meta.get("val"))
+        if node.op == "placeholder":
+            if node.name in weights:
+                name = weights[node.name]
+                nodes.append(Node(name=node.name, kind="weight", op=canonical.get(name, name), spec=spec))
+            elif node.name in user_inputs:
+                nodes.append(Node(name=node.name, kind="input", op=str(next(positions)), spec=spec))
+        elif node.op == "output":
+            results = [_plain(arg) for arg in _flat(node.args[0])]
+            nodes.append(Node(name=node.name, kind="output", op="output", args=tuple(results)))
+        elif node.op == "call_function" and (node.users or not _is_pure(node)):
+            nodes.append(
+                Node(
+                    name=node.name,
+                    kind="op",
+                    op=operator_name(node.target),
+                    args=tuple(_plain(arg) for arg in node.args),
+                    kwargs={name: _plain(arg) for name, arg in node.kwargs.items()},
+                    spec=spec,
+                )
+            )
+    return Graph(size=size, nodes=tuple(nodes))
+
+
+def operator_name(target: Any) -> str:
+    """``aten.softmax.int`` for an ATen overload, ``getitem`` for taking one of several results."""
+    if target is operator.getitem:
+        return "getitem"
+    name = str(target)
+    return name.removesuffix(".default") if name.startswith("aten.") else name
+
+
+class _Wrapped(nn.Module):
+    """The model under one name, so that a task's ``forward`` may have any signature."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Value) -> Any:
+        return self.model(*inputs)
+
+
+def _export(model: nn.Module, inputs: Sequence[Value]) -> torch.export.ExportedProgram:
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return torch.export.export(model, tuple(inputs), strict=False)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise TaskError(f"the reference's control flow or shapes depend on tensor values: {error}") from error
+    except Exception as error:
+        text = str(error).strip().split("\n")[0][:500]
+        raise TaskError(f"the reference cannot be traced to a graph: {type(error).__name__}: {text}") from error
+
+
+def _spec(value: Any) -> TensorSpec | None:
+    return tensor_spec(value) if isinstance(value, torch.Tensor) else None
+
+
+def _flat(results: Any) -> list[Any]:
+    if isinstance(results, tuple | list):
+        return [item for result in results for item in _flat(result)]
+    return [] if results is None else [results]
+
+
+def _is_pure(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or not schema.is_mutable
+
+
+def _plain(argument: Any) -> Any:
+    """An argument as JSON."""
+    if isinstance(argument, fx.Node):
+        return {"ref": argument.name}
+    if isinstance(argument, tuple | list):
+        return [_plain(item) for item in argument]
+    if isinstance(argument, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return str(argument).removeprefix("torch.")
+    if argument is None or isinstance(argument, int | float | bool | str):
+        return argument
+    return str(argument)

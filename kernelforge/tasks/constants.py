@@ -1,0 +1,168 @@
+"""Module constants of a task file: read, folded and replaced in the text, never by running it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kernelforge.errors import TaskError
+
+Scalar = int | float | bool
+
+_MAX_MAGNITUDE = 2**63
+"""Folding stops here, so that no task text makes us compute a huge power."""
+
+
+class Binding(NamedTuple):
+    """One module-level ``NAME = expression``. ``shared`` marks a chained assignment (``A = B = 4``)."""
+
+    name: str
+    value: ast.expr
+    shared: tuple[str, ...]
+
+
+def module_constants(tree: ast.Module) -> dict[str, Scalar]:
+    """Numbers bound to names at module level, with arithmetic over earlier ones folded, in file order."""
+    known: dict[str, Scalar] = {}
+    for binding in _bindings(tree):
+        value = _fold(binding.value, known)
+        if value is None:
+            known.pop(binding.name, None)
+        else:
+            known[binding.name] = value
+    return known
+
+
+def substitute(source: str, constants: Mapping[str, Scalar]) -> str:
+    """The task's text with the values of module constants replaced; constants derived from them follow by themselves.
+
+    Raises:
+        TaskError: a name is not a module constant of the file, is bound twice, or shares its value with another.
+    """
+    if not constants:
+        return source
+    tree = ast.parse(source)
+    bindings: dict[str, list[Binding]] = {}
+    for binding in _bindings(tree):
+        bindings.setdefault(binding.name, []).append(binding)
+    numbers = module_constants(tree)
+    edits: dict[tuple[int, int], bytes] = {}
+    starts = _line_starts(source)
+    for name, value in constants.items():
+        found = bindings.get(name, [])
+        if not found or name not in numbers:
+            raise TaskError(
+                f"there is no module constant {name!r} to set; the file has: {', '.join(numbers) or 'none'}"
+            )
+        if len(found) > 1:
+            raise TaskError(f"module constant {name!r} is assigned more than once, so a size cannot set it")
+        if found[0].shared and any(constants.get(other, numbers[name]) != value for other in found[0].shared):
+            names = ", ".join((name, *found[0].shared))
+            raise TaskError(f"module constants {names} share one assignment: a size must set them all to one value")
+        node = found[0].value
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or node.col_offset)
+        edits[start, end] = repr(value).encode()
+    text = source.encode()
+    for (start, end), new in sorted(edits.items(), reverse=True):
+        text = text[:start] + new + text[end:]
+    return text.decode()
+
+
+def evaluate_expression(expression: str, constants: Mapping[str, Scalar]) -> Scalar:
+    """Value of an arithmetic expression over module constants, such as ``IN_CHANNELS * KERNEL ** 2``.
+
+    Raises:
+        TaskError: it is not arithmetic over the constants given.
+    """
+    try:
+        node = ast.parse(expression, mode="eval").body
+    except SyntaxError as error:
+        raise TaskError(f"not an arithmetic expression: {expression!r}") from error
+    value = _fold(node, constants)
+    if value is None:
+        raise TaskError(
+            f"cannot work out {expression!r}: use numbers, + - * / // % ** and the constants "
+            f"{', '.join(constants) or '(none)'}"
+        )
+    return value
+
+
+def _bindings(tree: ast.Module) -> list[Binding]:
+    found: list[Binding] = []
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets: list[ast.expr] = [node.target]
+            value = node.value
+        elif isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        else:
+            continue
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                found.append(Binding(target.id, value, tuple(name for name in names if name != target.id)))
+            elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+                pairs = zip(target.elts, value.elts, strict=False)
+                found += [Binding(one.id, part, ()) for one, part in pairs if isinstance(one, ast.Name)]
+    return found
+
+
+def _fold(node: ast.expr, known: Mapping[str, Scalar]) -> Scalar | None:
+    """Value of constant arithmetic, or None where it is anything else."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            return known.get(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            inner = _fold(operand, known)
+            return None if inner is None else -inner
+        case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[argument], keywords=[]):
+            inner = _fold(argument, known)
+            if inner is None or not math.isfinite(inner):
+                return None
+            return int(inner) if kind == "int" else float(inner)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _fold(left, known), _fold(right, known)
+            if a is None or b is None:
+                return None
+            return _arithmetic(op, a, b)
+    return None
+
+
+def _arithmetic(op: ast.operator, a: Scalar, b: Scalar) -> Scalar | None:
+    try:
+        match op:
+            case ast.Add():
+                value: Scalar = a + b
+            case ast.Sub():
+                value = a - b
+            case ast.Mult():
+                value = a * b
+            case ast.Div():
+                value = a / b
+            case ast.FloorDiv():
+                value = a // b
+            case ast.Mod():
+                value = a % b
+            case ast.Pow() if abs(a) <= 2**20 and 0 <= b <= 64:
+                value = a**b
+            case _:
+                return None
+    except (ZeroDivisionError, OverflowError):
+        return None
+    return value if abs(value) <= _MAX_MAGNITUDE else None
+
+
+def _line_starts(source: str) -> list[int]:
+    """Byte offset of each line: ``ast`` counts columns in UTF-8 bytes, and splits lines at newlines only."""
+    starts = [0]
+    text = source.encode()
+    position = text.find(b"\n")
+    while position >= 0:
+        starts.append(position + 1)
+        position = text.find(b"\n", position + 1)
+    return starts

@@ -1,0 +1,80 @@
+"""One task file in KernelBench's format, read with ``ast`` alone."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelforge.errors import TaskError
+from kernelforge.tasks.constants import Scalar, module_constants
+
+_MAX_SOURCE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """What the text of a task file says of itself."""
+
+    source: str
+    title: str
+    """First line of the module's docstring, or the empty string."""
+    constants: dict[str, Scalar]
+    """Module constants, arithmetic folded."""
+    parameters: tuple[str, ...]
+    """Names of ``Model.forward``'s positional parameters, without ``self``."""
+
+
+def read_task_source(path: Path) -> str:
+    """Text of a task file.
+
+    Raises:
+        TaskError: the file is missing, is not text, or is over 1 MiB.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise TaskError(f"there is no task file {path}; `kernelforge tasks list` shows the tasks there are") from error
+    except OSError as error:
+        raise TaskError(f"cannot read the task file {path}: {error.strerror}") from error
+    if len(raw) > _MAX_SOURCE_BYTES:
+        raise TaskError(f"{path} is {len(raw)} bytes; a task file has at most {_MAX_SOURCE_BYTES}")
+    try:
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def parse_task_file(source: str, name: str) -> TaskFile:
+    """Check that a text is a task and read what it says. ``name`` is what errors call it.
+
+    Raises:
+        TaskError: a syntax error, or no ``Model`` with ``forward``, ``get_inputs`` or ``get_init_inputs``.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise TaskError(f"{name}, line {error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise TaskError(f"{name} is not Python text: {error}") from error
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"), None)
+    if model is None:
+        raise TaskError(f"{name} has no `class Model(nn.Module)` at module level; a task file needs one")
+    if not model.bases:
+        raise TaskError(f"{name}, line {model.lineno}: `Model` must derive from `nn.Module`")
+    for function in ("get_inputs", "get_init_inputs"):
+        if function not in functions:
+            what = "the arguments of `forward`" if function == "get_inputs" else "the arguments of `Model(...)`"
+            raise TaskError(f"{name} has no `def {function}()` at module level; it returns a list of {what}")
+    forward = next((node for node in model.body if isinstance(node, ast.FunctionDef) and node.name == "forward"), None)
+    if forward is None:
+        raise TaskError(f"{name}, line {model.lineno}: `Model` has no `forward`")
+    arguments = [*forward.args.posonlyargs, *forward.args.args]
+    docstring = ast.get_docstring(tree) or ""
+    return TaskFile(
+        source=source,
+        title=docstring.split("\n")[0].strip(),
+        constants=module_constants(tree),
+        parameters=tuple(argument.arg for argument in arguments[1:]),
+    )

@@ -1,0 +1,29 @@
+"""Two-dimensional convolution, 3x3, padded to keep the image size, with a bias."""
+
+import torch
+import torch.nn as nn
+
+BATCH = 8
+IN_CHANNELS = 16
+OUT_CHANNELS = 32
+HEIGHT = 64
+WIDTH = 64
+KERNEL = 3
+PADDING = KERNEL // 2
+
+
+class Model(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, padding: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel, padding=padding)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, IN_CHANNELS, HEIGHT, WIDTH)]
+
+
+def get_init_inputs():
+    return [IN_CHANNELS, OUT_CHANNELS, KERNEL, PADDING]

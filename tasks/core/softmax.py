@@ -1,0 +1,20 @@
+"""Softmax over the rows of a matrix."""
+
+import torch
+import torch.nn as nn
+
+ROWS = 1024
+COLS = 4096
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
