@@ -1,4 +1,4 @@
-"""The records that everything else passes around. Plain data, validated, hashable, JSON both ways."""
+"""The records that everything else passes around. Plain data, validated, frozen, JSON both ways."""
 
 from kernelforge.records.attempt import Attempt, Finding, Message, Operator, Reward
 from kernelforge.records.base import Record, content_hash

@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernelforge.records.base import Record
 from kernelforge.records.candidate import Candidate
-from kernelforge.records.evaluation import Evaluation
+from kernelforge.records.evaluation import Evaluation, Verdict
 from kernelforge.records.profile import Profile
 
 
@@ -51,8 +51,8 @@ class Reward(Record):
 
     policy: str
     """Name and version: ``kernelforge/1``."""
-    value: float | None
-    """None: no score (verdict ``INFRA``)."""
+    value: float | None = Field(allow_inf_nan=False)
+    """None: no score (verdict ``INFRA``, or a run without a jail)."""
     components: dict[str, float | None]
 
 
@@ -80,3 +80,18 @@ class Attempt(Record):
     started: str
     """UTC, ISO 8601."""
     seconds: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Attempt:
+        verdict = self.evaluation.verdict
+        if self.candidate is not None and self.candidate.hash != self.evaluation.candidate:
+            raise ValueError("the evaluation is of another candidate")
+        if self.candidate is None and verdict is Verdict.OK:
+            raise ValueError("OK needs a candidate")
+        if verdict is not Verdict.OK and (self.accepted or self.profile is not None):
+            raise ValueError(f"an attempt with verdict {verdict} cannot be accepted or carry a profile")
+        if verdict is Verdict.INFRA and self.reward.value is not None:
+            raise ValueError("INFRA is never a score")
+        if (self.operator is Operator.SEED) != (self.parent is None):
+            raise ValueError("a seed has no parent, every other attempt has one")
+        return self

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """Immutable, closed (unknown fields are errors), JSON both ways; NaN and infinities survive as strings."""
+    """Frozen, closed (unknown fields are errors), JSON both ways; NaN and infinities survive as strings."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=True, use_attribute_docstrings=True
     )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with ``update`` applied and validated like any new record, which pydantic's own copy is not.
+
+        Raises:
+            pydantic.ValidationError: the copy would be a state that this record does not allow.
+        """
+        copy = super().model_copy(deep=deep)
+        return copy if not update else type(self).model_validate({**dict(copy), **update})
+
+
+def restore_non_finite(value: Any) -> Any:
+    """Undo what JSON did to NaN and infinities where a field's type does not say that it is a number."""
+    if isinstance(value, str):
+        return _NON_FINITE.get(value, value)
+    if isinstance(value, Mapping):
+        return {key: restore_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(restore_non_finite(item) for item in value)
+    return value
+
+
+_NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 def content_hash(*parts: Any) -> str:

@@ -38,7 +38,7 @@ class KernelFacts(Record):
 
 
 class Build(Record):
-    """One compilation. ``ok`` builds carry kernels; failed ones carry at least one error."""
+    """One compilation. One that is ``ok`` has no errors; any other says why: an error, a refusal or a limit."""
 
     key: str
     """Content address: source, options, toolchain version, architecture."""
@@ -60,6 +60,8 @@ class Build(Record):
     def _consistent(self) -> Build:
         if self.ok and (self.refused or self.limit):
             raise ValueError("a build that is ok cannot be refused or have hit a limit")
+        if self.ok and self.errors:
+            raise ValueError("a build that is ok cannot carry errors")
         if not self.ok and not self.refused and not self.limit and not self.errors:
             raise ValueError("a failed build needs an error, a refusal or a limit")
         return self

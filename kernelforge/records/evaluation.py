@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Literal
 
@@ -43,8 +44,12 @@ class Comparison(Record):
 
     @model_validator(mode="after")
     def _explained(self) -> Comparison:
+        if self.mismatched > self.total:
+            raise ValueError(f"{self.mismatched} of {self.total} elements cannot differ")
         if not self.ok and not self.message:
             raise ValueError("a failed comparison needs a message")
+        if self.ok and self.mismatched:
+            raise ValueError(f"a comparison with {self.mismatched} wrong elements is not ok")
         return self
 
 
@@ -53,7 +58,7 @@ class SizeCheck(Record):
 
     size: str
     status: Literal["passed", "failed", "guarded", "skipped"]
-    """``guarded``: the plan's own assert refused a hidden size. ``skipped``: too large for this device, see ``message``."""
+    """``guarded``: the plan's own assert refused a hidden size. ``skipped``: too large here, see ``message``."""
     families: tuple[str, ...] = ()
     """Input distributions that were run, in order."""
     message: str = ""
@@ -61,15 +66,32 @@ class SizeCheck(Record):
     """Largest error over the draws, as a multiple of the tolerance."""
     launches: int | None = None
 
+    @model_validator(mode="after")
+    def _explained(self) -> SizeCheck:
+        if self.status != "passed" and not self.message:
+            raise ValueError(f"size {self.size} {self.status}: a message must say why")
+        if self.status == "guarded" and not self.size.startswith("hidden"):
+            raise ValueError(f"a plan may refuse hidden sizes only, not {self.size}")
+        return self
+
 
 class Correctness(Record):
     """Correctness over all sizes."""
 
     sizes: tuple[SizeCheck, ...]
 
+    @model_validator(mode="after")
+    def _each_size_once(self) -> Correctness:
+        names = [check.size for check in self.sizes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"sizes repeat: {', '.join(names)}")
+        return self
+
     @property
     def passed(self) -> bool:
-        return all(check.status != "failed" for check in self.sizes)
+        """Whether values were compared at one size at least, and no size failed."""
+        states = {check.status for check in self.sizes}
+        return "passed" in states and "failed" not in states
 
     @property
     def generality(self) -> float:
@@ -80,18 +102,20 @@ class Correctness(Record):
 class Performance(Record):
     """Time of the candidate at the full size. A modelled time can never be labelled measured."""
 
-    time_us: float = Field(gt=0)
+    time_us: float = Field(gt=0, allow_inf_nan=False)
     origin: Origin
     interval_us: tuple[float, float] | None = None
-    """Confidence interval of a measured time."""
+    """Confidence interval of a measured time: lower and upper end."""
     samples: int | None = Field(default=None, ge=1)
     protocol: str
     """``emulated/1`` for modelled times; the timing protocol's version for measured ones."""
     bound: str
-    speedup: float | None = Field(default=None, gt=0)
+    speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against the fastest baseline; only where both were measured."""
-    speedup_lower: float | None = Field(default=None, gt=0)
-    speedup_eager: float | None = Field(default=None, gt=0)
+    speedup_lower: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Lower end of the confidence interval of ``speedup``."""
+    speedup_eager: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Against eager PyTorch, as others publish it."""
 
     @model_validator(mode="after")
     def _honest(self) -> Performance:
@@ -106,6 +130,10 @@ class Performance(Record):
                 raise ValueError("a modelled time has no speedup")
         elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
             raise ValueError("a measured time needs samples, an interval and a timing protocol")
+        if self.interval_us is not None and not 0 < self.interval_us[0] <= self.interval_us[1] < math.inf:
+            raise ValueError(f"{self.interval_us} is not an interval of times")
+        if self.speedup_lower is not None and (self.speedup is None or self.speedup_lower > self.speedup):
+            raise ValueError("the lower bound of a speedup needs a speedup that is not below it")
         return self
 
 
@@ -150,6 +178,8 @@ class Evaluation(Record):
                 raise ValueError("OK needs a good build")
             if self.correctness is None or not self.correctness.passed:
                 raise ValueError("OK needs passed correctness")
+            if self.reason:
+                raise ValueError("OK needs no reason")
         else:
             if self.performance is not None:
                 raise ValueError(f"verdict {self.verdict} must not carry a performance")
@@ -159,6 +189,8 @@ class Evaluation(Record):
             measured = self.performance.origin is Origin.MEASURED
             if measured and self.fingerprint.device_kind == "emulated":
                 raise ValueError("an emulated device cannot carry a measured time")
+            if not measured and self.fingerprint.device_kind != "emulated":
+                raise ValueError("a modelled time comes from an emulated device only")
         return self
 
     @property

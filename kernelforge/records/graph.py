@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from kernelforge.records.base import Record
+from pydantic import BeforeValidator
+
+from kernelforge.records.base import Record, restore_non_finite
 from kernelforge.records.task import TensorSpec
 
 
@@ -15,8 +17,8 @@ class Node(Record):
     kind: Literal["input", "weight", "op", "output"]
     op: str
     """ATen overload packet (``aten.softmax``), the weight's dotted name, or the input's position."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
+    args: Annotated[tuple[Any, ...], BeforeValidator(restore_non_finite)] = ()
+    kwargs: Annotated[dict[str, Any], BeforeValidator(restore_non_finite)] = {}
     spec: TensorSpec | None = None
     """The value's shape and dtype where it is one tensor."""
 

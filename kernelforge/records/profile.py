@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from kernelforge.records.base import Record
 
@@ -74,6 +74,13 @@ class Roofline(Record):
     """Time under that bound."""
     time_origin: Origin
 
+    @field_validator("time_origin")
+    @classmethod
+    def _a_time(cls, value: Origin) -> Origin:
+        if value not in (Origin.MEASURED, Origin.MODELLED):
+            raise ValueError("a time is measured or modelled")
+        return value
+
 
 class Profile(Record):
     """Counters of one candidate at one size on one device."""
@@ -84,6 +91,17 @@ class Profile(Record):
     metrics: tuple[Metric, ...]
     """Totals over the plan."""
     roofline: Roofline
+
+    @model_validator(mode="after")
+    def _nothing_measured_when_emulated(self) -> Profile:
+        if self.device.partition(":")[0] != "emulated":
+            return self
+        if self.roofline.time_origin is Origin.MEASURED:
+            raise ValueError("an emulated device cannot carry a measured time")
+        for metric in (*self.metrics, *(one for kernel in self.kernels for one in kernel.metrics)):
+            if metric.origin is Origin.MEASURED:
+                raise ValueError(f"an emulated device cannot carry the measured metric {metric.name}")
+        return self
 
     def metric(self, name: str) -> Metric | None:
         """The plan-wide metric of that name, if there is one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernelforge.records.base import Record, content_hash
 
@@ -22,7 +22,7 @@ class RunConfig(Record):
 
     suite: str
     suite_digest: str
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...] = Field(min_length=1)
     device: str
     strategy: str
     coder: str
@@ -31,10 +31,16 @@ class RunConfig(Record):
     budget: Budget
     seed: int
     jobs: int = Field(ge=1)
-    stop_after: int = Field(default=3, ge=1)
+    stop_after: int = Field(ge=1)
     """End a task after this many rounds without a new best."""
     allow_unconfined: bool = False
     """Go on where no jail works; such a run is never rewarded."""
+
+    @model_validator(mode="after")
+    def _each_task_once(self) -> RunConfig:
+        if len(set(self.tasks)) != len(self.tasks):
+            raise ValueError(f"tasks repeat: {', '.join(self.tasks)}")
+        return self
 
     @property
     def digest(self) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from kernelforge.records.base import Record, content_hash
+from kernelforge.records.base import Record, content_hash, restore_non_finite
 
 
 class DType(StrEnum):
@@ -47,6 +47,14 @@ class TensorSpec(Record):
     dtype: DType
     stride: tuple[int, ...]
 
+    @model_validator(mode="after")
+    def _one_stride_per_extent(self) -> TensorSpec:
+        if len(self.shape) != len(self.stride):
+            raise ValueError(f"shape {self.shape} and stride {self.stride} differ in length")
+        if any(number < 0 for number in (*self.shape, *self.stride)):
+            raise ValueError(f"shape {self.shape} and stride {self.stride} must not be negative")
+        return self
+
     @property
     def numel(self) -> int:
         count = 1
@@ -61,11 +69,14 @@ class TensorSpec(Record):
 
     @property
     def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps; a tensor of no elements always does, as in torch."""
+        if self.numel == 0:
+            return True
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if extent != 1 and stride != expected:
                 return False
-            expected *= max(extent, 1)
+            expected *= extent
         return True
 
     @classmethod
@@ -81,10 +92,16 @@ class TensorSpec(Record):
 class Size(Record):
     """One choice of the task file's module constants."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str = Field(pattern=r"^(full|small|hidden(_[a-z0-9_]+)?)$")
     """``full`` (the file as it is), ``small``, or ``hidden_...``."""
     constants: dict[str, int | float | bool] = {}
     """Module constants replaced in the file; none for ``full``."""
+
+    @model_validator(mode="after")
+    def _full_is_the_file(self) -> Size:
+        if self.name == "full" and self.constants:
+            raise ValueError("the size 'full' is the file as it is; it replaces no constants")
+        return self
 
     @property
     def is_hidden(self) -> bool:
@@ -101,7 +118,7 @@ class TaskPolicy(Record):
     accumulator: Literal["float32", "float64"] = "float32"
     """What a candidate may accumulate in; sets the sequential-accumulation bound."""
     reduction_length: str | None = None
-    """Arithmetic expression over the module constants: how many terms one output element sums. None = measured by the oracle."""
+    """Arithmetic over the module constants: how many terms one output element sums. None = found by the oracle."""
     library: tuple[str, ...] = ()
     """Torch operators a plan may call through ``library``; none by default."""
     ties: tuple[int, ...] = ()
@@ -120,6 +137,13 @@ class Task(Record):
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     sizes: tuple[Size, ...]
     policy: TaskPolicy = TaskPolicy()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_path(cls, value: str) -> str:
+        if any(part in ("", ".", "..") for part in value.split("/")):
+            raise ValueError(f"a task's name is a plain relative path, {value!r} is not")
+        return value
 
     @model_validator(mode="after")
     def _has_full_and_small(self) -> Task:
@@ -160,7 +184,7 @@ class SizeFacts(Record):
     outputs: tuple[TensorSpec, ...]
     """Flattened outputs, then the inputs named by ``mutates``."""
     weights: tuple[WeightSpec, ...]
-    attrs: dict[str, int | float | bool | str]
+    attrs: Annotated[dict[str, int | float | bool | str], BeforeValidator(restore_non_finite)]
     """Scalar attributes of modules by dotted name."""
     compulsory_bytes: int = Field(ge=0)
     """Bytes that must be read or written at least once: inputs + weights + outputs that are touched."""
