@@ -1,0 +1,311 @@
+"""An attempt as rows of the tables in ``schema.py``, and back, without loss.
+
+SQLite has no NaN (it stores NULL), so a NaN travels as the text ``NaN``, which the records read as the number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Candidate,
+    Correctness,
+    Diagnostic,
+    Evaluation,
+    Finding,
+    KernelFacts,
+    KernelProfile,
+    MemoryHotSpot,
+    Message,
+    Metric,
+    Performance,
+    Profile,
+    Reward,
+    Roofline,
+    SizeCheck,
+)
+
+Row = dict[str, Any]
+Rows = dict[str, list[Row]]
+
+WHOLE_PLAN = -1
+"""``metrics.kernel`` of a metric over the whole plan; otherwise the position in ``profile_kernels``."""
+
+_KERNEL_FACTS = TypeAdapter(tuple[KernelFacts, ...])
+_DIAGNOSTICS = TypeAdapter(tuple[Diagnostic, ...])
+_HOT_SPOTS = TypeAdapter(tuple[MemoryHotSpot, ...])
+_FINGERPRINT = (
+    "device",
+    "device_kind",
+    "arch",
+    "toolchain",
+    "kernelforge",
+    "evaluator",
+    "torch",
+    "python",
+    "host",
+    "jail",
+)
+_ROOFLINE = (
+    "flops", "dram_bytes", "compulsory_bytes", "arithmetic_intensity", "ridge", "bound", "time_us", "time_origin",
+)  # fmt: skip
+_SPEED = ("time_us", "origin", "samples", "protocol", "bound", "speedup", "speedup_lower", "speedup_eager")
+
+
+class _Blobs:
+    """Texts by SHA-256, gathered while an attempt is taken apart."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+
+    def add(self, text: str) -> str:
+        data = text.encode()
+        name = hashlib.sha256(data).hexdigest()
+        self.rows[name] = {"sha256": name, "bytes": len(data), "content": text}
+        return name
+
+
+def _plain(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _row(**columns: Any) -> Row:
+    return {name: _plain(value) for name, value in columns.items()}
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = {key: _infinite(number) for key, number in value.items()}
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _infinite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
+    """Take an attempt apart: its blobs, its row in ``attempts``, and its rows in the other tables."""
+    blobs = _Blobs()
+    candidate = attempt.candidate
+    head = _row(
+        id=attempt.id,
+        run=attempt.run,
+        task=attempt.task,
+        number=attempt.number,
+        operator=attempt.operator.value,
+        parent=attempt.parent,
+        candidate=None if candidate is None else candidate.hash,
+        lane=None if candidate is None else candidate.lane,
+        source=None if candidate is None else blobs.add(candidate.source),
+        plan=None if candidate is None else blobs.add(candidate.plan),
+        choices=None if candidate is None else _json(candidate.choices),
+        verdict=attempt.evaluation.verdict.value,
+        accepted=int(attempt.accepted),
+        note=attempt.note,
+        started=attempt.started,
+        seconds=attempt.seconds,
+    )
+    rows = _evaluation_rows(attempt.id, attempt.evaluation, blobs)
+    if attempt.profile is not None:
+        rows |= _profile_rows(attempt.id, attempt.profile)
+    if attempt.finding is not None:
+        finding = attempt.finding.model_dump() | {"metrics": _json(attempt.finding.metrics)}
+        rows["findings"] = [_row(attempt=attempt.id, **finding)]
+    rows["messages"] = [
+        _row(attempt=attempt.id, position=i, **message.model_dump() | {"content": blobs.add(message.content)})
+        for i, message in enumerate(attempt.messages)
+    ]
+    reward = attempt.reward
+    rows["rewards"] = [
+        _row(attempt=attempt.id, policy=reward.policy, value=reward.value, components=_json(reward.components))
+    ]
+    return list(blobs.rows.values()), head, rows
+
+
+def _evaluation_rows(attempt: str, evaluation: Evaluation, blobs: _Blobs) -> Rows:
+    speed = evaluation.performance
+    low, high = speed.interval_us if speed and speed.interval_us else (None, None)
+    rows: Rows = {
+        "evaluations": [
+            _row(
+                attempt=attempt,
+                key=evaluation.key,
+                candidate=evaluation.candidate,
+                task_digest=evaluation.task,
+                verdict=evaluation.verdict.value,
+                stage=evaluation.stage,
+                reason=evaluation.reason,
+                **evaluation.fingerprint.model_dump(),
+                checked=int(evaluation.correctness is not None),
+                interval_low_us=low,
+                interval_high_us=high,
+                **{name: None if speed is None else getattr(speed, name) for name in _SPEED},
+            )
+        ],
+        "timings": [_row(attempt=attempt, stage=stage, seconds=s) for stage, s in evaluation.seconds.items()],
+    }
+    if evaluation.build is not None:
+        build = evaluation.build
+        columns = build.model_dump(exclude={"kernels", "diagnostics"})
+        kernels = _KERNEL_FACTS.dump_json(build.kernels).decode()
+        diagnostics = blobs.add(_DIAGNOSTICS.dump_json(build.diagnostics).decode())
+        rows["builds"] = [_row(attempt=attempt, **columns, kernels=kernels, diagnostics=diagnostics)]
+    if evaluation.correctness is not None:
+        rows["size_checks"] = [
+            _row(attempt=attempt, position=i, **check.model_dump() | {"families": _json(check.families)})
+            for i, check in enumerate(evaluation.correctness.sizes)
+        ]
+    return rows
+
+
+def _profile_rows(attempt: str, profile: Profile) -> Rows:
+    def metric_rows(kernel: int, metrics: Iterable[Metric]) -> list[Row]:
+        return [
+            _row(attempt=attempt, kernel=kernel, position=i, **metric.model_dump(mode="python"))
+            for i, metric in enumerate(metrics)
+        ]
+
+    metrics = metric_rows(WHOLE_PLAN, profile.metrics)
+    kernels = []
+    for position, kernel in enumerate(profile.kernels):
+        kernels.append(
+            _row(
+                attempt=attempt,
+                position=position,
+                kernel=kernel.kernel,
+                launches=kernel.launches,
+                grid=_json(kernel.grid),
+                block=_json(kernel.block),
+                sampled=kernel.sampled,
+                hot_spots=_HOT_SPOTS.dump_json(kernel.hot_spots).decode(),
+            )
+        )
+        metrics += metric_rows(position, kernel.metrics)
+    head = _row(attempt=attempt, size=profile.size, device=profile.device, **profile.roofline.model_dump())
+    return {"profiles": [head], "profile_kernels": kernels, "metrics": metrics}
+
+
+def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Attempt:
+    """Put an attempt together again.
+
+    Args:
+        head: its row in ``attempts``.
+        rows: its rows in the other tables, each list in order of position.
+        blobs: content of every blob that the rows name.
+
+    Raises:
+        ValueError, KeyError: the rows do not make a valid record.
+    """
+    candidate = None
+    if head["candidate"] is not None:
+        candidate = Candidate(
+            source=blobs[head["source"]],
+            plan=blobs[head["plan"]],
+            choices=json.loads(head["choices"]),
+            lane=head["lane"],
+        )
+    (reward,) = rows["rewards"]
+    profiles, findings = rows.get("profiles"), rows.get("findings")
+    return Attempt(
+        **{name: head[name] for name in ("id", "run", "task", "number", "operator", "parent", "note", "started")},
+        seconds=head["seconds"],
+        accepted=bool(head["accepted"]),
+        candidate=candidate,
+        finding=None if not findings else _finding(findings[0]),
+        messages=tuple(
+            Message(agent=row["agent"], role=row["role"], provider=row["provider"], content=blobs[row["content"]])
+            for row in rows.get("messages", ())
+        ),
+        evaluation=_evaluation(rows, blobs),
+        profile=None if not profiles else _profile(profiles[0], rows),
+        reward=Reward(policy=reward["policy"], value=reward["value"], components=json.loads(reward["components"])),
+    )
+
+
+def _finding(row: Row) -> Finding:
+    columns = {name: row[name] for name in ("kind", "headline", "why", "action", "move")}
+    return Finding(**columns, metrics=tuple(json.loads(row["metrics"])))
+
+
+def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Evaluation:
+    (row,) = rows["evaluations"]
+    correctness = None
+    if row["checked"]:
+        checks = rows.get("size_checks", ())
+        correctness = Correctness(
+            sizes=tuple(
+                SizeCheck(
+                    **{name: check[name] for name in ("size", "status", "message", "error", "launches")},
+                    families=tuple(json.loads(check["families"])),
+                )
+                for check in checks
+            )
+        )
+    return Evaluation.model_validate(
+        {
+            **{name: row[name] for name in ("candidate", "verdict", "stage", "reason")},
+            "task": row["task_digest"],
+            "fingerprint": {name: row[name] for name in _FINGERPRINT},
+            "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
+            "correctness": correctness,
+            "performance": None if row["time_us"] is None else _performance(row),
+            "seconds": {timing["stage"]: timing["seconds"] for timing in rows.get("timings", ())},
+        }
+    )
+
+
+def _performance(row: Row) -> Performance:
+    low, high = row["interval_low_us"], row["interval_high_us"]
+    interval = None if low is None else (low, high)
+    return Performance.model_validate({**{name: row[name] for name in _SPEED}, "interval_us": interval})
+
+
+def _build(row: Row, blobs: Mapping[str, str]) -> Build:
+    names = ("key", "refused", "limit", "arch", "toolchain", "seconds")
+    return Build(
+        **{name: row[name] for name in names},
+        ok=bool(row["ok"]),
+        cached=bool(row["cached"]),
+        kernels=_KERNEL_FACTS.validate_json(row["kernels"]),
+        diagnostics=_DIAGNOSTICS.validate_json(blobs[row["diagnostics"]]),
+    )
+
+
+def _profile(row: Row, rows: Mapping[str, list[Row]]) -> Profile:
+    by_kernel: dict[int, list[Metric]] = {}
+    for metric in rows.get("metrics", ()):
+        columns = {name: metric[name] for name in ("name", "value", "unit", "origin")}
+        by_kernel.setdefault(metric["kernel"], []).append(Metric(**columns))
+    kernels = tuple(
+        KernelProfile(
+            **{name: kernel[name] for name in ("kernel", "launches", "sampled")},
+            grid=tuple(json.loads(kernel["grid"])),
+            block=tuple(json.loads(kernel["block"])),
+            metrics=tuple(by_kernel.get(kernel["position"], ())),
+            hot_spots=_HOT_SPOTS.validate_json(kernel["hot_spots"]),
+        )
+        for kernel in rows.get("profile_kernels", ())
+    )
+    return Profile(
+        size=row["size"],
+        device=row["device"],
+        kernels=kernels,
+        metrics=tuple(by_kernel.get(WHOLE_PLAN, ())),
+        roofline=Roofline.model_validate({name: row[name] for name in _ROOFLINE}),
+    )
+
+
+def blob_names(head: Row, rows: Mapping[str, list[Row]]) -> set[str]:
+    """SHA-256 of every blob that :func:`attempt_from_rows` will ask for."""
+    names = {head["source"], head["plan"]}
+    names |= {row["content"] for row in rows.get("messages", ())}
+    names |= {row["diagnostics"] for row in rows.get("builds", ())}
+    return names - {None}

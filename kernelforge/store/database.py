@@ -1,0 +1,173 @@
+"""One SQLite file, opened safely: WAL, foreign keys, one guarded connection, and errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlite_utils
+
+from kernelforge.errors import StoreError
+from kernelforge.store.locks import holders
+from kernelforge.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+
+BUSY_TIMEOUT_S = 10.0
+
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class Database:
+    """A connection that several threads share. Every statement runs under one lock."""
+
+    def __init__(self, path: Path, *, create: bool, read_only: bool, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._guard = threading.RLock()
+        self._pid = os.getpid()
+        if not create or read_only:
+            self._must_exist()
+        with self._explained("open"):
+            if create and not read_only:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = self._connect(busy_timeout_s)
+        self._db = sqlite_utils.Database(self._connection, execute_plugins=False)
+        try:
+            with self._explained("open"):
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _must_exist(self) -> None:
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder, not a results database")
+        if not self.path.exists():
+            raise StoreError(
+                f"there is no results database at {self.path}: start one with 'kernelforge run', "
+                "or name another results folder with --results"
+            )
+
+    def _connect(self, busy_timeout_s: float) -> sqlite3.Connection:
+        mode = "ro" if self.read_only else "rwc"
+        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
+            mode = "ro&immutable=1"  # WAL needs a writable folder for its index; nobody writes here, so none is needed
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(
+            uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA foreign_keys = ON")
+        version = execute("PRAGMA user_version").fetchone()[0]
+        owner = execute("PRAGMA application_id").fetchone()[0]
+        empty = execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+        if owner != APPLICATION_ID and not (empty and version == 0):
+            raise StoreError(f"{self.path} is an SQLite file of some other program: name another folder with --results")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer KernelForge (schema {version}, this one reads up to "
+                f"{SCHEMA_VERSION}): upgrade KernelForge, or name another results folder with --results"
+            )
+        if self.read_only:
+            if version < SCHEMA_VERSION:
+                raise StoreError(f"{self.path} holds no finished schema: start a run into its folder first")
+            return
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")  # an attempt that was reported must outlive a power cut; one fsync each
+        if version < SCHEMA_VERSION:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        with self.transaction() as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been faster
+            for script in MIGRATIONS[version:]:
+                for statement in _statements(script):
+                    db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite_utils.Database]:
+        """Write as one: all of the block, or nothing of it.
+
+        Raises:
+            StoreError: locked, full, corrupt or not writable; nothing was written.
+        """
+        with self._guard, self._explained("write to"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        """Rows of a query, as dicts by column."""
+        with self._guard, self._explained("read"):
+            return list(self._db.query(sql, parameters))
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Queries in the block see one state of the file."""
+        with self._guard, self._explained("read"):
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        if os.getpid() == self._pid:  # a forked child must not checkpoint its parent's file
+            with self._guard:
+                self._connection.close()
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(self._explain(error, doing)) from error
+        except OSError as error:
+            raise StoreError(f"cannot {doing} {self.path}: {error.strerror or error}") from error
+
+    def _explain(self, error: sqlite3.Error, doing: str) -> str:
+        extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        code = extended & 0xFF
+        where = f"cannot {doing} {self.path}"
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            who = holders([self.path, self._beside("-wal"), self._beside("-shm")])
+            by = f" by {', '.join(who)}" if who else " by another process"
+            return f"{where}: the results database is locked{by}; wait for it, stop it, or use another --results folder"
+        if code in _FULL or extended in _FULL:
+            return f"{where}: the disk is full; nothing of this write was kept. Free some space and run it again"
+        if code in _CORRUPT:
+            return (
+                f"{where}: it is not an intact results database ({error}). Move it away and start again, or try "
+                f"'sqlite3 {self.path} .recover'"
+            )
+        if code == sqlite3.SQLITE_READONLY:
+            return f"{where}: it is not writable for you; check its permissions and those of its folder"
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return f"{where}: it cannot be opened or made there; check the folder, or choose another with --results"
+        return f"{where}: {error}"
+
+
+def _statements(script: str) -> Iterator[str]:
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""

@@ -1,0 +1,215 @@
+"""The tables of a results database, and the check that this version of KernelForge can read one.
+
+``PRAGMA application_id`` says that a file is ours, ``PRAGMA user_version`` which of :data:`MIGRATIONS` it has had.
+``docs/results.md`` describes every table for people who open the file with plain ``sqlite3``.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x4B464F47
+"""``KFOG``: what ``file`` and SQLite tools show of a results database."""
+
+_VERSION_1 = """
+CREATE TABLE blobs (
+  sha256 TEXT PRIMARY KEY,
+  bytes INTEGER NOT NULL,
+  content TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY,
+  state TEXT NOT NULL CHECK (state IN ('running', 'stopped', 'finished')),
+  started TEXT NOT NULL,
+  ended TEXT,
+  kernelforge TEXT NOT NULL,
+  suite TEXT NOT NULL,
+  suite_digest TEXT NOT NULL,
+  device TEXT NOT NULL,
+  strategy TEXT NOT NULL,
+  coder TEXT NOT NULL,
+  judge TEXT NOT NULL,
+  config TEXT NOT NULL CHECK (json_valid(config))
+);
+
+CREATE TABLE tasks (
+  run TEXT NOT NULL REFERENCES runs(id),
+  name TEXT NOT NULL,
+  suite TEXT NOT NULL,
+  title TEXT NOT NULL,
+  level INTEGER NOT NULL,
+  digest TEXT NOT NULL,
+  record TEXT NOT NULL CHECK (json_valid(record)),
+  facts TEXT CHECK (facts IS NULL OR json_valid(facts)),
+  graph TEXT CHECK (graph IS NULL OR json_valid(graph)),
+  PRIMARY KEY (run, name)
+);
+
+CREATE TABLE attempts (
+  id TEXT PRIMARY KEY,
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  operator TEXT NOT NULL,
+  parent TEXT REFERENCES attempts(id),
+  candidate TEXT,
+  lane TEXT,
+  source TEXT REFERENCES blobs(sha256),
+  plan TEXT REFERENCES blobs(sha256),
+  choices TEXT CHECK (choices IS NULL OR json_valid(choices)),
+  verdict TEXT NOT NULL,
+  accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
+  note TEXT NOT NULL,
+  started TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  UNIQUE (run, task, number),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
+);
+
+CREATE TABLE evaluations (
+  attempt TEXT PRIMARY KEY REFERENCES attempts(id),
+  key TEXT NOT NULL,
+  candidate TEXT NOT NULL,
+  task_digest TEXT NOT NULL,
+  verdict TEXT NOT NULL,
+  stage TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  device TEXT NOT NULL,
+  device_kind TEXT NOT NULL,
+  arch TEXT NOT NULL,
+  toolchain TEXT NOT NULL,
+  kernelforge TEXT NOT NULL,
+  evaluator TEXT NOT NULL,
+  torch TEXT NOT NULL,
+  python TEXT NOT NULL,
+  host TEXT NOT NULL,
+  jail TEXT NOT NULL,
+  checked INTEGER NOT NULL,
+  time_us REAL,
+  origin TEXT,
+  interval_low_us REAL,
+  interval_high_us REAL,
+  samples INTEGER,
+  protocol TEXT,
+  bound TEXT,
+  speedup REAL,
+  speedup_lower REAL,
+  speedup_eager REAL
+);
+CREATE INDEX evaluations_key ON evaluations(key);
+
+CREATE TABLE builds (
+  attempt TEXT PRIMARY KEY REFERENCES attempts(id),
+  key TEXT NOT NULL,
+  ok INTEGER NOT NULL,
+  refused TEXT,
+  "limit" TEXT,
+  arch TEXT NOT NULL,
+  toolchain TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  cached INTEGER NOT NULL,
+  kernels TEXT NOT NULL CHECK (json_valid(kernels)),
+  diagnostics TEXT NOT NULL REFERENCES blobs(sha256)
+);
+
+CREATE TABLE size_checks (
+  attempt TEXT NOT NULL REFERENCES attempts(id),
+  position INTEGER NOT NULL,
+  size TEXT NOT NULL,
+  status TEXT NOT NULL,
+  families TEXT NOT NULL CHECK (json_valid(families)),
+  message TEXT NOT NULL,
+  error REAL,
+  launches INTEGER,
+  PRIMARY KEY (attempt, position)
+);
+
+CREATE TABLE timings (
+  attempt TEXT NOT NULL REFERENCES attempts(id),
+  stage TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  PRIMARY KEY (attempt, stage)
+);
+
+CREATE TABLE profiles (
+  attempt TEXT PRIMARY KEY REFERENCES attempts(id),
+  size TEXT NOT NULL,
+  device TEXT NOT NULL,
+  flops REAL NOT NULL,
+  dram_bytes REAL NOT NULL,
+  compulsory_bytes REAL NOT NULL,
+  arithmetic_intensity REAL NOT NULL,
+  ridge REAL NOT NULL,
+  bound TEXT NOT NULL,
+  time_us REAL NOT NULL,
+  time_origin TEXT NOT NULL
+);
+
+CREATE TABLE profile_kernels (
+  attempt TEXT NOT NULL REFERENCES profiles(attempt),
+  position INTEGER NOT NULL,
+  kernel TEXT NOT NULL,
+  launches INTEGER NOT NULL,
+  grid TEXT NOT NULL,
+  block TEXT NOT NULL,
+  sampled REAL NOT NULL,
+  hot_spots TEXT NOT NULL CHECK (json_valid(hot_spots)),
+  PRIMARY KEY (attempt, position)
+);
+
+CREATE TABLE metrics (
+  attempt TEXT NOT NULL REFERENCES profiles(attempt),
+  kernel INTEGER NOT NULL,
+  position INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  value REAL NOT NULL,
+  unit TEXT NOT NULL,
+  origin TEXT NOT NULL,
+  PRIMARY KEY (attempt, kernel, position)
+);
+
+CREATE TABLE findings (
+  attempt TEXT PRIMARY KEY REFERENCES attempts(id),
+  kind TEXT NOT NULL,
+  headline TEXT NOT NULL,
+  why TEXT NOT NULL,
+  action TEXT NOT NULL,
+  move TEXT,
+  metrics TEXT NOT NULL CHECK (json_valid(metrics))
+);
+
+CREATE TABLE messages (
+  attempt TEXT NOT NULL REFERENCES attempts(id),
+  position INTEGER NOT NULL,
+  agent TEXT NOT NULL,
+  role TEXT NOT NULL,
+  provider TEXT NOT NULL,
+  content TEXT NOT NULL REFERENCES blobs(sha256),
+  PRIMARY KEY (attempt, position)
+);
+
+CREATE TABLE rewards (
+  attempt TEXT PRIMARY KEY REFERENCES attempts(id),
+  policy TEXT NOT NULL,
+  value REAL,
+  components TEXT NOT NULL CHECK (json_valid(components))
+);
+
+CREATE VIEW attempt_sources AS
+  SELECT a.id, a.run, a.task, a.number, a.verdict, a.accepted, s.content AS source, p.content AS plan
+  FROM attempts a LEFT JOIN blobs s ON s.sha256 = a.source LEFT JOIN blobs p ON p.sha256 = a.plan;
+
+CREATE VIEW message_texts AS
+  SELECT m.attempt, m.position, m.agent, m.role, m.provider, b.content
+  FROM messages m JOIN blobs b ON b.sha256 = m.content;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+"""Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
+
+SCHEMA_VERSION = len(MIGRATIONS)
+
+ATTEMPT_TABLES = (
+    "evaluations", "builds", "size_checks", "timings", "profiles", "profile_kernels", "metrics", "findings", "messages",
+    "rewards",
+)  # fmt: skip
+"""Tables with rows that belong to one attempt, parents before children."""
