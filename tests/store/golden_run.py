@@ -58,6 +58,7 @@ def make_run(run_id: str = "r1", *, device: str = "emulated:h100", **changes: An
         "budget": Budget(rounds=6),
         "seed": 7,
         "jobs": 2,
+        "stop_after": 3,
     }
     state = changes.pop("state", RunState.RUNNING)
     started = changes.pop("started", "2026-11-21T06:00:00+00:00")
