@@ -31,7 +31,7 @@ class RunConfig(Record):
     budget: Budget
     seed: int
     jobs: int = Field(ge=1)
-    stop_after: int = Field(ge=1)
+    stop_after: int = Field(default=4, ge=1)
     """End a task after this many rounds without a new best."""
     allow_unconfined: bool = False
     """Go on where no jail works; such a run is never rewarded."""

@@ -49,9 +49,14 @@ POLICIES: Mapping[str, RewardPolicy] = {DEFAULT_POLICY: kernelforge_1}
 def reward(policy: str, evaluation: Evaluation) -> Reward:
     """Score ``evaluation`` under the policy of that name.
 
+    Two rules stand above every policy: ``INFRA`` is not a score, and what ran without a jail is never rewarded.
+
     Raises:
         UsageError: there is no such policy.
     """
     if policy not in POLICIES:
         raise UsageError(f"there is no reward policy {policy!r}; choose one of {', '.join(sorted(POLICIES))}")
-    return POLICIES[policy](evaluation)
+    scored = POLICIES[policy](evaluation)
+    if evaluation.verdict is Verdict.INFRA or evaluation.fingerprint.jail == "none":
+        return scored.model_copy(update={"value": None})
+    return scored

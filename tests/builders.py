@@ -1,0 +1,166 @@
+"""Small, valid records for tests that need some; every keyword overrides a field of the record it makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Candidate,
+    Correctness,
+    Diagnostic,
+    Evaluation,
+    Fingerprint,
+    KernelFacts,
+    Operator,
+    Origin,
+    Performance,
+    Reward,
+    Size,
+    SizeCheck,
+    Task,
+    Verdict,
+)
+
+RUN = "20260101-000000-abcd"
+TASK = "softmax"
+
+
+def make_task(**changes: Any) -> Task:
+    fields: dict[str, Any] = {
+        "name": TASK,
+        "suite": "core",
+        "title": "Softmax over rows",
+        "level": 1,
+        "source": "ROWS = 64\n",
+        "sizes": (Size(name="full"), Size(name="small", constants={"ROWS": 4})),
+    }
+    return Task(**(fields | changes))
+
+
+def make_candidate(text: str = "v0", **changes: Any) -> Candidate:
+    fields: dict[str, Any] = {
+        "source": f"// {text}\n__global__ void k(float* out) {{}}\n",
+        "plan": "def forward(x):\n    out = empty_like(x)\n    k[1, 32](out)\n    return out\n",
+    }
+    return Candidate(**(fields | changes))
+
+
+def make_fingerprint(**changes: Any) -> Fingerprint:
+    fields: dict[str, Any] = {
+        "device": "emulated:h100",
+        "device_kind": "emulated",
+        "arch": "sm_90a",
+        "toolchain": "nvrtc 13.0.88",
+        "kernelforge": "0.1.0",
+        "evaluator": "1",
+        "torch": "2.13.0",
+        "python": "3.11.7",
+        "host": "linux-x86_64",
+        "jail": "namespaces",
+    }
+    return Fingerprint(**(fields | changes))
+
+
+def make_kernel(**changes: Any) -> KernelFacts:
+    fields: dict[str, Any] = {
+        "expression": "k",
+        "symbol": "_Z1kPf",
+        "registers_per_thread": 16,
+        "static_shared_bytes": 0,
+        "spill_store_bytes": 0,
+        "spill_load_bytes": 0,
+        "stack_frame_bytes": 0,
+    }
+    return KernelFacts(**(fields | changes))
+
+
+def make_build(*, ok: bool = True, **changes: Any) -> Build:
+    """A good build, or one that failed with a compiler error."""
+    error = Diagnostic(file="candidate.cu", line=2, severity="error", message="expected a ';'")
+    fields: dict[str, Any] = {
+        "key": "0123456789abcdef",
+        "ok": ok,
+        "arch": "sm_90a",
+        "toolchain": "nvrtc 13.0.88",
+        "kernels": (make_kernel(),) if ok else (),
+        "diagnostics": () if ok else (error,),
+        "seconds": 0.04,
+    }
+    return Build(**(fields | changes))
+
+
+def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
+    fields: dict[str, Any] = {
+        "time_us": time_us,
+        "origin": Origin.MODELLED,
+        "protocol": "emulated/1",
+        "bound": "dram",
+    }
+    return Performance(**(fields | changes))
+
+
+def measured(time_us: float = 10.0, **changes: Any) -> Performance:
+    fields: dict[str, Any] = {
+        "time_us": time_us,
+        "origin": Origin.MEASURED,
+        "interval_us": (0.9 * time_us, 1.1 * time_us),
+        "samples": 100,
+        "protocol": "graph/1",
+        "bound": "dram",
+    }
+    return Performance(**(fields | changes))
+
+
+def make_evaluation(verdict: Verdict = Verdict.OK, **changes: Any) -> Evaluation:
+    """An evaluation on the emulated device: OK with a modelled time, anything else with a reason."""
+    ok = verdict is Verdict.OK
+    checks = (SizeCheck(size="small", status="passed"), SizeCheck(size="full", status="passed"))
+    fields: dict[str, Any] = {
+        "candidate": make_candidate().hash,
+        "task": make_task().digest,
+        "fingerprint": make_fingerprint(),
+        "verdict": verdict,
+        "stage": "done" if ok else "small",
+        "reason": "" if ok else f"it was {verdict}",
+        "build": make_build(ok=verdict is not Verdict.BUILD),
+        "correctness": Correctness(sizes=checks) if ok else None,
+        "performance": modelled() if ok else None,
+    }
+    return Evaluation(**(fields | changes))
+
+
+def measured_evaluation(speedup: float | None = None, **changes: Any) -> Evaluation:
+    """An OK evaluation on a GPU; ``speedup`` is also its lower bound."""
+    fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")
+    performance = measured(speedup=speedup, speedup_lower=speedup)
+    return make_evaluation(**({"fingerprint": fingerprint, "performance": performance} | changes))
+
+
+def make_attempt(
+    number: int,
+    verdict: Verdict = Verdict.OK,
+    *,
+    operator: Operator = Operator.SEED,
+    parent: int | None = None,
+    accepted: bool = False,
+    **changes: Any,
+) -> Attempt:
+    """An attempt at the one task of the one run here; ``parent`` is an attempt number."""
+    candidate = make_candidate(f"v{number}")
+    fields: dict[str, Any] = {
+        "id": f"{RUN}/{TASK}/{number:02d}",
+        "run": RUN,
+        "task": TASK,
+        "number": number,
+        "operator": operator,
+        "parent": None if parent is None else f"{RUN}/{TASK}/{parent:02d}",
+        "candidate": candidate,
+        "evaluation": make_evaluation(verdict, candidate=candidate.hash),
+        "reward": Reward(policy="test/1", value=None if verdict is Verdict.INFRA else 0.0, components={}),
+        "accepted": accepted,
+        "started": "2026-01-01T00:00:00.000+00:00",
+        "seconds": 1.0,
+    }
+    return Attempt(**(fields | changes))

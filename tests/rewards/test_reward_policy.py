@@ -1,0 +1,81 @@
+"""The default reward: its formula, its cap, and what is never a score."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from builders import make_evaluation, make_fingerprint, measured, measured_evaluation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Evaluation, Verdict
+from kernelforge.rewards import DEFAULT_POLICY, POLICIES, reward
+
+GATE = 0.3
+
+
+def value_of(evaluation: Evaluation) -> float | None:
+    return reward(DEFAULT_POLICY, evaluation).value
+
+
+@pytest.mark.parametrize("verdict", [v for v in Verdict if v not in (Verdict.OK, Verdict.INFRA)])
+def test_what_is_not_ok_earns_nothing(verdict: Verdict) -> None:
+    assert value_of(make_evaluation(verdict)) == 0.0
+
+
+def test_infra_is_not_a_score() -> None:
+    scored = reward(DEFAULT_POLICY, make_evaluation(Verdict.INFRA))
+    assert scored.value is None
+    assert set(scored.components.values()) == {None}
+
+
+def test_a_run_without_a_jail_is_never_rewarded() -> None:
+    assert value_of(make_evaluation(fingerprint=make_fingerprint(jail="none"))) is None
+    bare = make_fingerprint(device="cuda:0", device_kind="cuda", jail="none")
+    assert value_of(measured_evaluation(4.0, fingerprint=bare)) is None
+
+
+def test_an_emulated_device_earns_the_gate_and_has_no_speed_part() -> None:
+    scored = reward(DEFAULT_POLICY, make_evaluation())
+    assert scored.value == GATE
+    assert scored.components == {"correct": GATE, "log_speedup": None}
+
+
+@pytest.mark.parametrize(
+    ("speedup", "value"),
+    [(0.2, GATE), (1.0, GATE), (2.0, GATE + math.log(2)), (8.0, GATE + math.log(8)), (100.0, GATE + math.log(8))],
+)
+def test_the_speed_part_is_the_logarithm_of_the_speedup_capped(speedup: float, value: float) -> None:
+    assert value_of(measured_evaluation(speedup)) == pytest.approx(value)
+
+
+def test_the_lower_bound_counts_not_the_point_estimate() -> None:
+    evaluation = measured_evaluation(performance=measured(speedup=4.0, speedup_lower=2.0, speedup_eager=6.0))
+    assert value_of(evaluation) == pytest.approx(GATE + math.log(2))
+
+
+def test_a_measured_time_with_no_baseline_earns_the_gate() -> None:
+    assert reward(DEFAULT_POLICY, measured_evaluation(None)).components == {"correct": GATE, "log_speedup": None}
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+def test_a_faster_candidate_never_earns_less(one: float, other: float) -> None:
+    slow, fast = (value_of(measured_evaluation(speedup)) for speedup in sorted((one, other)))
+    assert slow is not None
+    assert fast is not None
+    assert 0 < slow <= fast
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_policy_is_a_pure_function_that_signs_with_its_name(policy: str) -> None:
+    evaluation = measured_evaluation(2.0)
+    scored = reward(policy, evaluation)
+    assert scored.policy == policy
+    assert scored == reward(policy, Evaluation.model_validate_json(evaluation.model_dump_json()))
+
+
+def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no reward policy 'x/1'; choose one of kernelforge/1"):
+        reward("x/1", make_evaluation())
