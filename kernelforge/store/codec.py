@@ -60,7 +60,7 @@ _ROOFLINE = (
 _SPEED = ("time_us", "origin", "samples", "protocol", "bound", "speedup", "speedup_lower", "speedup_eager")
 
 
-class _Blobs:
+class Blobs:
     """Texts by SHA-256, gathered while an attempt is taken apart."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def _infinite(value: Any) -> Any:
 
 def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
     """Take an attempt apart: its blobs, its row in ``attempts``, and its rows in the other tables."""
-    blobs = _Blobs()
+    blobs = Blobs()
     candidate = attempt.candidate
     head = _row(
         id=attempt.id,
@@ -119,10 +119,7 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
     if attempt.finding is not None:
         finding = attempt.finding.model_dump() | {"metrics": _json(attempt.finding.metrics)}
         rows["findings"] = [_row(attempt=attempt.id, **finding)]
-    rows["messages"] = [
-        _row(attempt=attempt.id, position=i, **message.model_dump() | {"content": blobs.add(message.content)})
-        for i, message in enumerate(attempt.messages)
-    ]
+    rows["messages"] = message_rows(attempt.messages, blobs, attempt=attempt.id)
     reward = attempt.reward
     rows["rewards"] = [
         _row(attempt=attempt.id, policy=reward.policy, value=reward.value, components=_json(reward.components))
@@ -130,7 +127,7 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
     return list(blobs.rows.values()), head, rows
 
 
-def _evaluation_rows(attempt: str, evaluation: Evaluation, blobs: _Blobs) -> Rows:
+def _evaluation_rows(attempt: str, evaluation: Evaluation, blobs: Blobs) -> Rows:
     speed = evaluation.performance
     low, high = speed.interval_us if speed and speed.interval_us else (None, None)
     rows: Rows = {
@@ -220,13 +217,26 @@ def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[s
         accepted=bool(head["accepted"]),
         candidate=candidate,
         finding=None if not findings else _finding(findings[0]),
-        messages=tuple(
-            Message(agent=row["agent"], role=row["role"], provider=row["provider"], content=blobs[row["content"]])
-            for row in rows.get("messages", ())
-        ),
+        messages=messages_from_rows(rows.get("messages", ()), blobs),
         evaluation=_evaluation(rows, blobs),
         profile=None if not profiles else _profile(profiles[0], rows),
         reward=Reward(policy=reward["policy"], value=reward["value"], components=json.loads(reward["components"])),
+    )
+
+
+def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> list[Row]:
+    """Rows of ``messages`` or ``closing_messages``; ``owner`` holds the columns that say whose they are."""
+    return [
+        {**owner, "position": i, **message.model_dump(), "content": blobs.add(message.content)}
+        for i, message in enumerate(messages)
+    ]
+
+
+def messages_from_rows(rows: Iterable[Row], blobs: Mapping[str, str]) -> tuple[Message, ...]:
+    """Inverse of :func:`message_rows`."""
+    return tuple(
+        Message(agent=row["agent"], role=row["role"], provider=row["provider"], content=blobs[row["content"]])
+        for row in rows
     )
 
 

@@ -41,7 +41,20 @@ CREATE TABLE tasks (
   record TEXT NOT NULL CHECK (json_valid(record)),
   facts TEXT CHECK (facts IS NULL OR json_valid(facts)),
   graph TEXT CHECK (graph IS NULL OR json_valid(graph)),
+  finished TEXT,
   PRIMARY KEY (run, name)
+);
+
+CREATE TABLE closing_messages (
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  agent TEXT NOT NULL,
+  role TEXT NOT NULL,
+  provider TEXT NOT NULL,
+  content TEXT NOT NULL REFERENCES blobs(sha256),
+  PRIMARY KEY (run, task, position),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
 );
 
 CREATE TABLE attempts (

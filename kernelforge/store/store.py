@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,9 +14,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Attempt, Graph, Run, RunState, Task, TaskFacts
+from kernelforge.records import Attempt, Graph, Message, Run, RunState, Task, TaskFacts
 from kernelforge.store import locks
-from kernelforge.store.codec import Row, attempt_from_rows, attempt_rows, blob_names
+from kernelforge.store.codec import (
+    Blobs,
+    Row,
+    attempt_from_rows,
+    attempt_rows,
+    blob_names,
+    message_rows,
+    messages_from_rows,
+)
 from kernelforge.store.database import BUSY_TIMEOUT_S, Database
 from kernelforge.store.schema import ATTEMPT_TABLES
 
@@ -170,6 +178,36 @@ class Store:
         rows = self._database.rows("SELECT record FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
         with _readable(self.path):
             return [Task.model_validate_json(row["record"]) for row in rows]
+
+    def finish_task(self, run_id: str, name: str, reason: str, messages: Sequence[Message] = ()) -> None:
+        """Note that nothing is left to do at a task, why, and the last words of the agents about it.
+
+        Raises:
+            StoreError: the run has not come to that task.
+        """
+        blobs = Blobs()
+        rows = message_rows(messages, blobs, run=run_id, task=name)
+        with self._database.transaction() as db:
+            done = db.execute("UPDATE tasks SET finished = ? WHERE run = ? AND name = ?", (reason, run_id, name))
+            if done.rowcount != 1:
+                raise StoreError(f"run {run_id} has no task {name} in {self.path} that could be finished")
+            db.execute("DELETE FROM closing_messages WHERE run = ? AND task = ?", (run_id, name))
+            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+            db.table("closing_messages").insert_all(rows)
+
+    def finished_tasks(self, run_id: str) -> dict[str, str]:
+        """Why each finished task of a run is finished, by task."""
+        rows = self._database.rows("SELECT name, finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
+        return {row["name"]: row["finished"] for row in rows if row["finished"] is not None}
+
+    def closing_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
+        """The agents' last words about a finished task: those that led to no further attempt."""
+        rows = self._database.rows(
+            "SELECT * FROM closing_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
+        )
+        blobs = self._blobs({row["content"] for row in rows})
+        with _readable(self.path):
+            return messages_from_rows(rows, blobs)
 
     def _task_row(self, run_id: str, name: str) -> Row:
         rows = self._database.rows("SELECT name, record FROM tasks WHERE run = ?", (run_id,))

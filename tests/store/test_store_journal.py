@@ -99,6 +99,20 @@ def test_a_task_needs_its_run(store: Store):
         store.put_task("ghost", task, make_facts(task), None)
 
 
+def test_a_finished_task_says_why_and_keeps_the_last_words(store: Store):
+    attempts = fill(store, make_run())
+    assert store.finished_tasks("r1") == {}
+    store.finish_task("r1", "softmax", "no new best in 4 rounds", attempts[0].messages)
+    store.finish_task("r1", "matmul", "judge: nothing left")
+    assert store.finished_tasks("r1") == {"softmax": "no new best in 4 rounds", "matmul": "judge: nothing left"}
+    assert store.closing_messages("r1", "softmax") == attempts[0].messages
+    assert store.closing_messages("r1", "matmul") == ()
+    store.finish_task("r1", "softmax", "again", attempts[0].messages[:1])
+    assert store.closing_messages("r1", "softmax") == attempts[0].messages[:1]
+    with pytest.raises(StoreError, match="nope"):
+        store.finish_task("r1", "nope", "why")
+
+
 @pytest.mark.parametrize("device", ["emulated:h100", "cuda:0"])
 def test_attempts_of_every_verdict_come_back_equal(store: Store, device: str):
     run = make_run(device=device)
