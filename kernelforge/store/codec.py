@@ -1,6 +1,7 @@
 """An attempt as rows of the tables in ``schema.py``, and back, without loss.
 
-SQLite has no NaN (it stores NULL), so a NaN travels as the text ``NaN``, which the records read as the number.
+SQLite has no NaN (it stores NULL), so a NaN travels as the text ``NaN``, which the records read as the number. It has
+no negative zero either: -0.0 comes back as 0.0, which is equal.
 """
 
 from __future__ import annotations

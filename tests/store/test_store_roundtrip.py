@@ -30,7 +30,7 @@ from kernelforge.store import Store
 
 PARENT = "r1/softmax/999"
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
-NUMBER = st.floats(allow_nan=True, allow_infinity=True)
+NUMBER = st.floats(allow_nan=True, allow_infinity=True).map(lambda number: number + 0.0)  # SQLite has no -0.0
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 COUNT = st.integers(0, 2**62)
 TRIPLE = st.tuples(*[st.integers(1, 2**31 - 1)] * 3)
