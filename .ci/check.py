@@ -1,0 +1,35 @@
+"""Everything that must hold before a change lands: lint, format, types, tests. Stops at the first that does not.
+
+    python .ci/check.py [arguments for pytest]
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = {
+    "lint": ["ruff", "check", "."],
+    "format": ["ruff", "format", "--check", "."],
+    "types": ["mypy"],
+    "tests": ["pytest", "-q", "--durations=10"],
+}
+
+
+def main(arguments: list[str]) -> int:
+    for name, command in STEPS.items():
+        extra = arguments if name == "tests" else []
+        print(f"== {name}: {' '.join(command + extra)}", flush=True)
+        start = time.monotonic()
+        code = subprocess.run([sys.executable, "-m", *command, *extra], cwd=ROOT, check=False).returncode
+        if code != 0:
+            print(f"== {name} failed with {code} after {time.monotonic() - start:.0f} s", file=sys.stderr)
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

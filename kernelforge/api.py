@@ -1,0 +1,89 @@
+"""``optimize``: search for a better kernel for one task, from Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelforge.records import Attempt, Budget, Run
+from kernelforge.rewards import DEFAULT_POLICY
+from kernelforge.run import Event, Observer, StopSignal, configure, start
+from kernelforge.store import DATABASE_NAME, Store
+from kernelforge.tasks import load_task
+from kernelforge.tasks.suites import LOOSE_SUITE
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What a search came to. Everything in it is in the results database too."""
+
+    run: Run
+    attempts: tuple[Attempt, ...]
+    """Every attempt, oldest first."""
+
+    @property
+    def best(self) -> Attempt | None:
+        """The last attempt that was accepted; None when nothing was correct."""
+        return next((attempt for attempt in reversed(self.attempts) if attempt.accepted), None)
+
+
+class _Silent:
+    def on_event(self, event: Event) -> None:
+        """Nobody is watching."""
+
+
+def optimize(
+    task: str | Path,
+    *,
+    device: str | None = None,
+    strategy: str = "refine",
+    coder: str = "builtin",
+    judge: str = "builtin",
+    reward: str = DEFAULT_POLICY,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    results: str | Path = "results",
+    observer: Observer | None = None,
+    stop: StopSignal | None = None,
+    allow_unconfined: bool = False,
+) -> Optimized:
+    """Search for a better kernel for one task; ``kernelforge run`` does the same for a suite.
+
+    Args:
+        task: ``suite/name``, a name within suite ``core``, or the path of a task file.
+        device: where candidates run; None for the best device here.
+        strategy: what decides which candidate to try next.
+        coder: who writes candidates, ``provider`` or ``provider:model``.
+        judge: who names the one thing to mend or to improve.
+        reward: policy that scores each attempt.
+        budget: limits; None for eight rounds.
+        seed: from which secret inputs and all choices are drawn; None for a fresh one.
+        results: folder of the results database. Journalled as it happens: ``kernelforge resume`` goes on after a kill.
+        observer: told of each event, from worker threads.
+        stop: asks the search to end early from another thread.
+        allow_unconfined: go on where no jail works; such attempts earn no reward.
+
+    Raises:
+        KernelForgeError: the task cannot be loaded or run, a name is unknown, or this machine lacks something.
+    """
+    loaded = load_task(task)
+    suite = loaded.suite
+    if Path(task).is_file():
+        suite = str(Path(task).resolve() if suite == LOOSE_SUITE else Path(task).resolve().parent)
+    elif "/" in str(task):
+        suite = str(task).rpartition("/")[0]
+    config = configure(
+        suite=suite,
+        tasks=(loaded.name,),
+        device=device,
+        strategy=strategy,
+        coder=coder,
+        judge=judge,
+        reward=reward,
+        budget=budget,
+        seed=seed,
+        allow_unconfined=allow_unconfined,
+    )
+    with Store.open(Path(results) / DATABASE_NAME) as store:
+        run = start(config, store, observer or _Silent(), stop or StopSignal())
+        return Optimized(run, tuple(store.attempts(run.id)))
