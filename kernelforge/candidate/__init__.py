@@ -1,0 +1,17 @@
+"""Candidates: a reply read into source and plan, a plan resolved into launches."""
+
+from kernelforge.candidate.limits import PlanLimits
+from kernelforge.candidate.plan import LaunchSignature, Plan, parse_plan, signatures
+from kernelforge.candidate.reply import format_reply, parse_reply
+from kernelforge.candidate.resolved import ResolvedPlan
+
+__all__ = [
+    "LaunchSignature",
+    "Plan",
+    "PlanLimits",
+    "ResolvedPlan",
+    "format_reply",
+    "parse_plan",
+    "parse_reply",
+    "signatures",
+]

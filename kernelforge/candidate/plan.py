@@ -1,0 +1,239 @@
+"""Launch plans: parsed once, resolved once per size into a flat list of buffers and launches.
+
+The text is read with :mod:`ast` and interpreted by closures of ours (:mod:`kernelforge.candidate.language`); it is
+never compiled or executed by Python. ``docs/launch-plan.md`` is the reference page of the language.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kernelforge.candidate.language.machine import Machine, PendingFill, PendingLaunch
+from kernelforge.candidate.language.statements import Program, compile_program
+from kernelforge.candidate.language.text import normalise, read
+from kernelforge.candidate.language.values import Fault, Refusal, Storage, Tensor, flatten, kind_of
+from kernelforge.candidate.limits import PlanLimits
+from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
+from kernelforge.candidate.workspace import share
+from kernelforge.errors import PlanError, PlanGuard
+from kernelforge.records.task import TensorSpec
+
+INT32 = 2**31
+
+
+class LaunchSignature(NamedTuple):
+    """A kernel with the argument types that one launch gives it, for the compiler's type check."""
+
+    expression: str
+    args: tuple[str, ...]
+    """``tensor:float32`` for a pointer, ``i32 i64 f32 f64 f16 bf16`` for a value."""
+
+
+class Plan:
+    """A parsed launch plan. Make one with :func:`parse_plan`."""
+
+    def __init__(self, text: str, program: Program, tunables: Mapping[str, tuple[int, ...]]) -> None:
+        self.text = text
+        self.tunables: dict[str, tuple[int, ...]] = dict(tunables)
+        """Values of each ``# tune:`` name, in the order written; at most 16 combinations in all."""
+        self._program = program
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters of ``forward``."""
+        return self._program.forward.parameters
+
+    @property
+    def combinations(self) -> tuple[dict[str, int], ...]:
+        """Every choice of the tunables, first values first; one empty choice when there are none."""
+        names = tuple(self.tunables)
+        return tuple(dict(zip(names, values, strict=True)) for values in itertools.product(*self.tunables.values()))
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Top-level integers, tunables at their first values."""
+        return self.constants_at({})
+
+    def constants_at(self, choices: Mapping[str, int]) -> dict[str, int]:
+        """What the source sees as ``constexpr int``: the tunables as chosen, then the top-level integers.
+
+        Raises:
+            PlanError: a choice that the plan does not offer, or a constant beyond 32 bits.
+        """
+        with self._reported():
+            return self._run_top_level(Machine(PlanLimits(), {}, {}), choices)
+
+    def resolve(
+        self,
+        inputs: Sequence[TensorSpec | int | float | bool | None],
+        weights: Mapping[str, TensorSpec],
+        attrs: Mapping[str, int | float | bool | str],
+        choices: Mapping[str, int] | None = None,
+        limits: PlanLimits | None = None,
+    ) -> ResolvedPlan:
+        """Run the plan at one size.
+
+        Args:
+            inputs: Arguments of ``forward``: tensors by spec, everything else by value.
+            weights: Tensors that ``w["name"]`` reaches; those used become buffers.
+            attrs: Scalars that ``attrs["name"]`` reaches.
+            choices: Values of the tunables; those left out take their first value.
+            limits: How much the plan may ask for.
+
+        Returns:
+            Buffers (inputs, then weights in order of first use, then workspace), steps and outputs. The buffer of a
+            strided tensor spans from its first element to its last.
+
+        Raises:
+            PlanGuard: an ``assert`` of the plan refused this size.
+            PlanError: anything else that is wrong, with the line.
+        """
+        with self._reported():
+            machine = Machine(limits or PlanLimits(), weights, attrs)
+            constants = self._run_top_level(machine, choices or {})
+            outputs = self._run_forward(machine, inputs)
+            return _assemble(machine, outputs, constants)
+
+    def _run_top_level(self, machine: Machine, choices: Mapping[str, int]) -> dict[str, int]:
+        module = self._program.module
+        machine.module = [machine, *(None for _ in range(module.size))]
+        for name in choices:
+            if name not in self.tunables:
+                raise Fault(f"there is no '# tune: {name} = ...' line to choose {name} by")
+        for name, values in self.tunables.items():
+            chosen = choices.get(name, values[0])
+            if chosen not in values:
+                raise Fault(f"{name} = {chosen} is not one of {' | '.join(map(str, values))}")
+            machine.module[module.slots[name]] = chosen
+        for line, price, execute in self._program.top_level:
+            try:
+                machine.spend(price)
+                execute(machine.module)
+            except Fault as error:
+                error.line = error.line or line
+                raise
+        constants = {name: machine.module[slot] for name, slot in module.slots.items()}
+        constants = {name: value for name, value in constants.items() if type(value) is int}
+        for name, value in constants.items():
+            if not -INT32 <= value < INT32:
+                raise Fault(f"the constant {name} = {value} does not fit the constexpr int that the source sees")
+        return constants
+
+    def _run_forward(
+        self, machine: Machine, inputs: Sequence[TensorSpec | int | float | bool | None]
+    ) -> tuple[Tensor, ...]:
+        forward = self._program.forward
+        names, needed = forward.parameters, len(forward.parameters) - len(forward.defaults)
+        if not needed <= len(inputs) <= len(names):
+            raise Fault(
+                f"forward takes {len(names)} arguments ({', '.join(names)}), the task gives {len(inputs)}", forward.line
+            )
+        values = [machine.take_input(value, names[position], position) for position, value in enumerate(inputs)]
+        machine.in_forward = True
+        returned = forward.call(machine, values, {})
+        try:
+            return _outputs(machine, returned)
+        except Fault as error:
+            error.line = error.line or forward.line
+            raise
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        with reported(self.text):
+            yield
+
+
+def parse_plan(text: str) -> Plan:
+    """Read a launch plan.
+
+    Raises:
+        PlanError: the text is not Python, uses what the language lacks, or is too large; with the line.
+    """
+    text = normalise(text)
+    with reported(text):
+        tree, tunables = read(text)
+        return Plan(text, compile_program(tree, tuple(tunables)), tunables)
+
+
+def signatures(resolved: ResolvedPlan) -> list[LaunchSignature]:
+    """Each kernel with the argument types it is launched with, each pair once, in order of first launch."""
+    return list(
+        dict.fromkeys(
+            LaunchSignature(
+                launch.expression,
+                tuple(f"tensor:{arg.dtype}" if isinstance(arg, TensorArg) else arg.type for arg in launch.args),
+            )
+            for launch in resolved.launches
+        )
+    )
+
+
+@contextmanager
+def reported(text: str) -> Iterator[None]:
+    """Turn faults of the language into errors that show the line."""
+    try:
+        yield
+    except Fault as error:
+        message = error.message
+        if error.line is not None:
+            lines = text.split("\n")
+            shown = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
+            message = f"plan line {error.line}: {message}" + (f"\n    {shown}" if shown else "")
+        kind = PlanGuard if isinstance(error, Refusal) else PlanError
+        raise kind(message, line=error.line) from None
+    except RecursionError:
+        raise PlanError("the plan nests expressions and helpers too deeply; split its expressions") from None
+
+
+def _outputs(machine: Machine, returned: Any) -> tuple[Tensor, ...]:
+    if returned is None:
+        raise Fault("forward returned nothing; end it with return and a tensor")
+    if not any(isinstance(step, PendingLaunch) for step in machine.program):
+        raise Fault("the plan launches no kernel")
+    leaves = flatten(returned, machine.spend)
+    if not leaves:
+        raise Fault("forward returned no tensor")
+    spans: dict[Storage, list[tuple[int, int]]] = {}
+    for leaf in leaves:
+        if type(leaf) is not Tensor:
+            raise Fault(f"forward returns tensors, not {kind_of(leaf)}")
+        if leaf.storage.kind != "workspace":
+            raise Fault(f"forward returns {leaf.storage.label}, which it was given; write the result to a new tensor")
+        spans.setdefault(leaf.storage, []).append((leaf.offset_bytes, leaf.offset_bytes + leaf.nbytes))
+    for storage, ranges in spans.items():
+        filled = sorted(span for span in ranges if span[0] < span[1])
+        if any(before[1] > after[0] for before, after in itertools.pairwise(filled)):
+            raise Fault(f"forward returns the same memory twice, in {storage.label or 'a tensor'}; copy it in a kernel")
+    return tuple(leaves)
+
+
+def _assemble(machine: Machine, outputs: tuple[Tensor, ...], constants: dict[str, int]) -> ResolvedPlan:
+    slots = share(machine.workspaces, {output.storage for output in outputs}, machine.limits.workspace_bytes)
+    given = [*machine.inputs, *(tensor.storage for tensor in machine.weights.values())]
+    ids = {storage: position for position, storage in enumerate(given)}
+    ids |= {storage: position for position, slot in enumerate(slots, len(given)) for storage in slot.storages}
+    buffers = [
+        Buffer(position, storage.kind, storage.nbytes, storage.label or "", storage.source)
+        for position, storage in enumerate(given)
+    ]
+    buffers += [
+        Buffer(position, "workspace", slot.nbytes, slot.label) for position, slot in enumerate(slots, len(given))
+    ]
+
+    def argument(arg: Tensor | ScalarArg) -> TensorArg | ScalarArg:
+        return TensorArg(ids[arg.storage], arg.offset_bytes, arg.dtype) if isinstance(arg, Tensor) else arg
+
+    def step(pending: PendingLaunch | PendingFill) -> Launch | Fill:
+        if isinstance(pending, PendingFill):
+            return Fill(ids[pending.storage], 0, pending.storage.nbytes, pending.line)
+        return Launch(**{**pending._asdict(), "args": tuple(argument(arg) for arg in pending.args)})
+
+    return ResolvedPlan(
+        buffers=tuple(buffers),
+        steps=tuple(step(pending) for pending in machine.program),
+        outputs=tuple(Output(ids[out.storage], out.offset_bytes, out.shape, out.dtype) for out in outputs),
+        constants=constants,
+    )

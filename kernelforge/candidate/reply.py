@@ -1,0 +1,195 @@
+"""A Coder's reply: prose around fenced blocks, of which the last CUDA block and the last plan are the candidate.
+
+Tolerated: prose anywhere, several drafts (the last complete block of each kind counts, so a later correction of one
+of the two is enough), labels in any case or none at all, fences of backticks or tildes, indented fences, thinking
+between ``<think>`` tags that start a line. Everything missing is named, with the line of the reply where that helps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from kernelforge.errors import CandidateError
+from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
+
+MAX_REPLY_CHARS = 2 << 20
+
+Kind = Literal["cuda", "plan"]
+
+_LABELS: dict[str, Kind] = {
+    **dict.fromkeys(("cuda", "cu", "cpp", "c++", "c", "cc", "cxx", "cuda-c++", "cuda-cpp", "cuda_cpp"), "cuda"),
+    **dict.fromkeys(("python", "python3", "py", "plan"), "plan"),
+}
+_NAMES: dict[Kind, str] = {
+    "cuda": "```cuda block with the device source",
+    "plan": "```python block with the launch plan",
+}
+_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^\n]*)")
+_THOUGHT = re.compile(r"^[ \t]*<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE | re.MULTILINE)
+_THOUGHT_END = re.compile(r"</(?:think|thinking|reasoning)>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_FORWARD = re.compile(r"^[ \t]*def[ \t]+forward\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _Block:
+    line: int
+    """1-based line of the opening fence."""
+    kind: Kind | None
+    text: str
+    closed: bool
+
+
+def parse_reply(text: str) -> Candidate:
+    """Read the candidate out of a reply.
+
+    Raises:
+        CandidateError: nothing usable; the message tells the Coder what is missing and where.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
+    blocks = list(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))))
+    _refuse_unclosed(blocks)
+    source, plan = _last(blocks, "cuda"), _last(blocks, "plan")
+    if source is None and plan is None:
+        raise CandidateError(
+            f"the reply holds no code: it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, each closed by ```"
+        )
+    if source is None or plan is None:
+        missing: Kind = "cuda" if source is None else "plan"
+        present = plan if source is None else source
+        assert present is not None
+        hint = _hint(missing, present)
+        raise CandidateError(f"the reply has no {_NAMES[missing]}; its only code starts on line {present.line}{hint}")
+    _check(source, "source", MAX_SOURCE_BYTES)
+    _check(plan, "plan", MAX_PLAN_BYTES)
+    if "__global__" not in source.text:
+        raise CandidateError(f"the CUDA block on line {source.line} defines no __global__ kernel", line=source.line)
+    if not _FORWARD.search(plan.text):
+        hint = _hint("plan", plan)
+        raise CandidateError(f"the plan on line {plan.line} has no 'def forward(...)'{hint}", line=plan.line)
+    return Candidate(source=source.text, plan=plan.text)
+
+
+def format_reply(candidate: Candidate, prose: str = "") -> str:
+    """Write a candidate as a reply that :func:`parse_reply` reads back: same source, same plan.
+
+    Choices of tunables are no part of a reply. ``prose`` goes first and should hold no fence of its own.
+    """
+    parts = [prose.strip()] if prose.strip() else []
+    for label, code in (("cuda", candidate.source), ("python", candidate.plan)):
+        runs = [len(run) for run in re.findall(r"`{3,}", code)]
+        fence = "`" * max([3, *(run + 1 for run in runs)])
+        parts.append(f"{fence}{label}\n{code}\n{fence}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _without_thoughts(text: str) -> str:
+    """Blank out thinking, line numbers kept. Some models send only the closing tag; all before it is thinking."""
+
+    def blank(match: re.Match[str]) -> str:
+        return "\n" * match.group().count("\n")
+
+    text = _THOUGHT.sub(blank, text)
+    ends = list(_THOUGHT_END.finditer(text))
+    return "\n" * text.count("\n", 0, ends[-1].end()) + text[ends[-1].end() :] if ends else text
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    lines = text.split("\n")
+    position = 0
+    while position < len(lines):
+        opening = _opening(lines[position])
+        if opening is None:
+            position += 1
+            continue
+        end, closed = _closing(lines, position + 1, opening)
+        indent, label = len(opening.group(1)), _label(opening)
+        body = "\n".join(_dedent(line, indent) for line in lines[position + 1 : end])
+        yield _Block(position + 1, _LABELS.get(label) or (_guess(body) if not label else None), body, closed)
+        position = end + (1 if closed else 0)
+
+
+def _opening(line: str) -> re.Match[str] | None:
+    match = _FENCE.fullmatch(line)
+    # Backticks in the info string make it inline code (CommonMark, section 4.5).
+    return None if match is None or "`" in match.group(3) else match
+
+
+def _label(opening: re.Match[str]) -> str:
+    words = re.split(r"[\s{}:,]+", opening.group(3).strip().lower().lstrip("{.:"))
+    return words[0]
+
+
+def _closing(lines: list[str], start: int, opening: re.Match[str]) -> tuple[int, bool]:
+    """Index where a block ends, and whether a fence ends it. A labelled opening of our two kinds ends it unclosed."""
+    fence = opening.group(2)
+    for position in range(start, len(lines)):
+        match = _opening(lines[position])
+        if match is None or match.group(2)[0] != fence[0] or len(match.group(2)) < len(fence):
+            continue
+        if not match.group(3).strip():
+            return position, True
+        if _label(match) in _LABELS:
+            return position, False
+    return len(lines), False
+
+
+def _dedent(line: str, indent: int) -> str:
+    return line[min(indent, len(line) - len(line.lstrip(" \t"))) :] if indent else line
+
+
+def _guess(body: str) -> Kind | None:
+    """Kind of a block without a label."""
+    if "__global__" in body:
+        return "cuda"
+    return "plan" if _FORWARD.search(body) else None
+
+
+def _refuse_unclosed(blocks: list[_Block]) -> None:
+    for block in blocks:
+        if not block.closed and block.kind is not None:
+            raise CandidateError(
+                f"the code block that opens on line {block.line} is never closed: end it with ``` on a line of its own",
+                line=block.line,
+            )
+
+
+def _last(blocks: list[_Block], kind: Kind) -> _Block | None:
+    """The last complete block of a kind; when none is complete, the last one, so that its fault can be named."""
+    ours = [block for block in blocks if block.kind == kind]
+    complete = [block for block in ours if _is_complete(block)]
+    return next(reversed(complete or ours), None)
+
+
+def _is_complete(block: _Block) -> bool:
+    if block.kind == "cuda":
+        return "__global__" in block.text
+    return _FORWARD.search(block.text) is not None
+
+
+def _hint(missing: Kind, present: _Block) -> str:
+    if "class ModelNew" in present.text or "load_inline" in present.text:
+        return "; send device source and a launch plan, not a ModelNew class"
+    if missing == "cuda" and "__global__" in present.text:
+        return "; the kernel belongs into a block of its own, not into the plan"
+    return ""
+
+
+def _check(block: _Block, what: str, limit: int) -> None:
+    if not block.text.strip():
+        raise CandidateError(f"the {what} block on line {block.line} is empty", line=block.line)
+    try:
+        size = len(block.text.encode())
+    except UnicodeEncodeError:
+        raise CandidateError(
+            f"the {what} on line {block.line} holds half of a surrogate pair", line=block.line
+        ) from None
+    if size > limit:
+        raise CandidateError(
+            f"the {what} on line {block.line} has {size:,} bytes; the limit is {limit:,}", line=block.line
+        )
+    if "\0" in block.text:
+        raise CandidateError(f"the {what} on line {block.line} holds a NUL character", line=block.line)
