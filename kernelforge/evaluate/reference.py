@@ -85,17 +85,26 @@ class Reference:
         self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
 
     def run(
-        self, inputs: Sequence[Value], mutates: Sequence[int] = (), model: nn.Module | None = None, seed: int = 0
+        self,
+        inputs: Sequence[Value],
+        mutates: Sequence[int] = (),
+        *,
+        model: nn.Module | None = None,
+        seed: int = 0,
+        within: Sequence[contextlib.AbstractContextManager[Any]] = (),
     ) -> tuple[torch.Tensor, ...]:
         """Flattened outputs, then the inputs named by ``mutates``; buffers are restored first, inputs are copied.
 
-        ``model`` stands in for the reference's own (its double precision twin).
+        ``model`` stands in for the reference's own (its double precision twin). ``within`` are contexts, such as
+        dispatch modes, entered around the model's call alone.
         """
         arguments = [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in inputs]
         target = self.model if model is None else model
         if model is None:
             self._restore_buffers()
-        with _step("Model.forward"), torch.no_grad(), seeded(seed):
+        with _step("Model.forward"), torch.no_grad(), seeded(seed), contextlib.ExitStack() as stack:
+            for context in within:
+                stack.enter_context(context)
             result = target(*arguments)
         outputs = flatten_outputs(result)
         for position in mutates:
@@ -106,6 +115,19 @@ class Reference:
         if not outputs:
             raise TaskError("Model.forward returned no tensor")
         return tuple(output.detach() for output in outputs)
+
+    def run_double(self, inputs: Sequence[Value], mutates: Sequence[int] = ()) -> tuple[torch.Tensor, ...]:
+        """The same outputs from the model, its inputs and its weights in float64."""
+        doubled = [
+            value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for value in inputs
+        ]
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return self.run(doubled, mutates, model=self.in_double())
+        finally:
+            torch.set_default_dtype(default)
 
     def in_double(self) -> nn.Module:
         """A copy of the model with parameters, buffers and plain tensor attributes in float64."""

@@ -1,0 +1,94 @@
+"""Child side: proof that a task can tell an honest answer from a trivial one.
+
+At every (size, family) torch itself must pass, and each trivial predictor must fail somewhere: zeros, a constant, an
+input returned, one batch row repeated, the answer to an earlier draw. A predictor that passes everywhere it can be
+tried would let a candidate score without computing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.comparison import Got
+from kernelforge.evaluate.expected import Drawn, Reckoner
+from kernelforge.evaluate.inputs import FAMILIES
+from kernelforge.evaluate.reference import tensor_bytes
+from kernelforge.records import DType
+
+_SEEDS = (101, 202)
+
+
+def admission_findings(reckoner: Reckoner, sizes: Sequence[str]) -> list[dict[str, Any]]:
+    """One finding for each (size, family): ``ok``, ``admitted`` and a text that says why."""
+    findings: list[dict[str, Any]] = []
+    for size in sizes:
+        try:
+            scales = reckoner.scales(size)
+        except TaskError as error:
+            findings.append({"size": size, "family": "task", "ok": False, "admitted": False, "text": str(error)})
+            continue
+        for family in FAMILIES:
+            finding: dict[str, Any] = {"size": size, "family": family, "admitted": family in scales, "ok": True}
+            if family in scales:
+                ok, text = _check_family(reckoner, size, family)
+                finding |= {"ok": ok, "text": f"inputs x {scales[family]:g}; {text}"}
+            else:
+                finding["text"] = "not admitted: torch itself is not finite or not accurate enough on such inputs"
+            findings.append(finding)
+    return findings
+
+
+def _check_family(reckoner: Reckoner, size: str, family: str) -> tuple[bool, str]:
+    previous, drawn = (reckoner.draw(size, family, seed) for seed in _SEEDS)
+    assert drawn.expected is not None
+    own = reckoner.compare(drawn, [_got(output.reference) for output in drawn.expected])
+    if not own.ok:
+        return False, f"torch itself fails: {own.message}"
+    if not all(output.sound for output in drawn.expected):
+        return False, "torch at the task's precision is too far from float64 on the task's own inputs"
+    passed = [name for name, answer in _trivial(drawn, previous) if reckoner.compare(drawn, answer).ok]
+    if passed and family != "edge":
+        # Edge inputs are degenerate on purpose (few distinct values), so a trivial answer may be right there.
+        return False, f"a trivial answer passes: {', '.join(passed)}"
+    factor = max((output.factor for output in drawn.expected), default=0.0)
+    return True, f"torch passes, trivial answers fail, tolerance factor {factor:.3g}"
+
+
+def _trivial(drawn: Drawn, previous: Drawn) -> Iterator[tuple[str, list[Got]]]:
+    """Predictors that need no computation, for all outputs together."""
+    assert drawn.expected is not None
+    assert previous.expected is not None
+    outputs = [output.reference for output in drawn.expected]
+    if all(output.numel() == 0 for output in outputs):
+        return
+    yield "zeros", [_got(torch.zeros_like(output)) for output in outputs]
+    earlier = [output.reference for output in previous.expected]
+    constants = [torch.full_like(output, _typical(known)) for output, known in zip(outputs, earlier, strict=True)]
+    yield "a constant", [_got(constant) for constant in constants]
+    for position, value in enumerate(drawn.inputs):
+        if isinstance(value, torch.Tensor) and all(
+            value.numel() == output.numel() and value.dtype == output.dtype for output in outputs
+        ):
+            yield f"input {position} returned", [_got(value.reshape(output.shape)) for output in outputs]
+    if all(output.dim() > 1 and output.shape[0] > 1 for output in outputs):
+        yield "one batch row repeated", [_got(output[:1].expand_as(output)) for output in outputs]
+    yield "the previous draw's answer", [_got(output) for output in earlier]
+
+
+def _typical(output: torch.Tensor) -> float:
+    """The middle value: for integers the median, else the mean of the finite values."""
+    if output.dtype == torch.bool:
+        return float(output.double().mean().round())
+    if not output.is_floating_point():
+        return float(output.double().median().round())
+    finite = output[torch.isfinite(output)]
+    return float(finite.double().mean()) if finite.numel() else 0.0
+
+
+def _got(output: torch.Tensor) -> Got:
+    contiguous = output.contiguous()
+    return Got(tensor_bytes(contiguous), tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))

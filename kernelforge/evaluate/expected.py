@@ -1,0 +1,158 @@
+"""Child side: one draw of inputs and weights, what must come out of it, and which distributions a task admits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.comparison import Got, Selection, SelectionRecorder, compare_outputs
+from kernelforge.evaluate.inputs import FAMILIES, SCALES, derived_seed, draw_inputs
+from kernelforge.evaluate.reference import Reference, Value
+from kernelforge.evaluate.sequential import SequentialSums
+from kernelforge.evaluate.tolerance import Expected, expected_output
+from kernelforge.records import Comparison, Task
+from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
+
+PROBE_LIMIT: Final = 1 << 20
+"""Sizes with more input and output elements than this take their scales from the small size unprobed."""
+
+_PROBE_SEED: Final = 0x5EED
+"""Seed of the draws that decide which families are admitted; draws for candidates have secret ones."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs of one draw and, where asked for, what the outputs must be."""
+
+    size: str
+    family: str
+    inputs: tuple[Value, ...]
+    expected: tuple[Expected, ...] | None
+    selections: tuple[Selection | None, ...] = ()
+
+
+class Reckoner:
+    """A task's references at all its sizes; draws inputs and works out expected outputs.
+
+    Raises:
+        TaskError: the reference is random, or fails the tolerance of its own inputs.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._references: dict[str, Reference] = {}
+        self._scales: dict[str, dict[str, float]] = {}
+        self._constants = parse_task_file(task.source, task.name).constants
+
+    def reference(self, size: str) -> Reference:
+        """The reference at one size, constructed on first use."""
+        if size not in self._references:
+            self._references[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+            if size == "small":
+                self._refuse_randomness(self._references[size])
+        return self._references[size]
+
+    def draw(self, size: str, family: str, seed: int, *, expected: bool = True, scale: float | None = None) -> Drawn:
+        """Draw inputs, redraw the weights and, unless ``expected`` is false, work out the outputs.
+
+        Raises:
+            TaskError: the family is not admitted at this size.
+        """
+        reference = self.reference(size)
+        if scale is None:
+            scale = self.scales(size).get(family)
+            if scale is None:
+                raise TaskError(f"input family '{family}' is not admitted for task '{self.task.name}' at size '{size}'")
+        own = reference.inputs(derived_seed(seed, "inputs"))
+        inputs = draw_inputs(own, family, derived_seed(seed, family), scale)
+        reference.redraw_weights(derived_seed(seed, "weights"))
+        if not expected:
+            return Drawn(size, family, inputs, None)
+        outputs, selections = self._expected(size, reference, inputs)
+        return Drawn(size, family, inputs, outputs, selections)
+
+    def scales(self, size: str) -> dict[str, float]:
+        """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
+        if size not in self._scales:
+            reference = self.reference(size)
+            own = reference.inputs(_PROBE_SEED)
+            elements = sum(value.numel() for value in own if isinstance(value, torch.Tensor))
+            if elements > PROBE_LIMIT and size != "small":
+                self._scales[size] = self.scales("small")
+            else:
+                redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
+                families = FAMILIES if redraws else FAMILIES[:1]
+                found = {family: self._admitted_scale(size, family) for family in families}
+                self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
+        return self._scales[size]
+
+    def compare(self, drawn: Drawn, got: list[Got]) -> Comparison:
+        if drawn.expected is None:
+            raise TaskError("this draw was made without expected outputs, so nothing can be compared with it")
+        hidden = self.task.size(drawn.size).is_hidden
+        return compare_outputs(drawn.expected, got, drawn.selections, hidden=hidden)
+
+    def _admitted_scale(self, size: str, family: str) -> float | None:
+        for scale in SCALES[family]:
+            try:
+                drawn = self.draw(size, family, _PROBE_SEED, scale=scale)
+            except TaskError:
+                if family == "task":
+                    raise
+                continue
+            assert drawn.expected is not None
+            if family == "task" or all(output.admitted for output in drawn.expected):
+                return scale
+        return None
+
+    def _expected(
+        self, size: str, reference: Reference, inputs: tuple[Value, ...]
+    ) -> tuple[tuple[Expected, ...], tuple[Selection | None, ...]]:
+        policy = self.task.policy
+        recorder = SelectionRecorder()
+        values = reference.run(inputs, policy.mutates, within=(recorder,) if policy.ties else ())
+        accumulator = torch.float64 if policy.accumulator == "float64" else torch.float32
+        ordered = SequentialSums(accumulator)
+        sequential = reference.run(inputs, policy.mutates, within=(ordered,))
+        exact = values if policy.oracle == "task-precision" else self._double(reference, inputs, values)
+        terms = float(ordered.unordered_terms)
+        if policy.reduction_length is not None:
+            constants = {**self._constants, **self._size_constants(size)}
+            terms = max(terms, float(evaluate_expression(policy.reduction_length, constants)))
+        outputs = tuple(
+            expected_output(value, truth, ordered_value, terms)
+            for value, truth, ordered_value in zip(values, exact, sequential, strict=True)
+        )
+        selections = tuple(
+            recorder.behind(value) if position in policy.ties else None for position, value in enumerate(values)
+        )
+        return outputs, selections
+
+    def _double(
+        self, reference: Reference, inputs: tuple[Value, ...], values: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        try:
+            exact = reference.run_double(inputs, self.task.policy.mutates)
+        except TaskError as error:
+            raise TaskError(
+                f"{error} (in float64; a task that casts needs policy.oracle = 'task-precision')"
+            ) from error
+        shapes = [tuple(output.shape) for output in exact]
+        if shapes != [tuple(value.shape) for value in values]:
+            raise TaskError("the reference's outputs have other shapes in float64 than at the task's precision")
+        return exact
+
+    def _size_constants(self, size: str) -> dict[str, int | float | bool]:
+        return parse_task_file(size_source(self.task, size), self.task.name).constants
+
+    def _refuse_randomness(self, reference: Reference) -> None:
+        inputs = reference.inputs(_PROBE_SEED)
+        pairs = zip(reference.run(inputs, seed=1), reference.run(inputs, seed=2), strict=True)
+        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs):
+            raise TaskError(
+                "two runs of the reference on the same inputs differ: it draws random numbers in forward (dropout, "
+                "noise), so no candidate can be compared with it"
+            )

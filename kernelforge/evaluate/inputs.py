@@ -1,0 +1,84 @@
+"""Child side: the input distributions that a task is checked on.
+
+``task``: the task's own ``get_inputs``. ``normal``: signed unit normal. ``large``: normal of large magnitude.
+``edge``: zeros of both signs, subnormals, the smallest normal, repeated maxima, whole rows of one value. Integers,
+booleans and scalars always come from the task's own generator: their range means something (class numbers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from kernelforge.evaluate.reference import Value, storage_span
+
+FAMILIES: Final = ("task", "normal", "large", "edge")
+
+SCALES: Final[Mapping[str, tuple[float, ...]]] = {
+    "task": (1.0,),
+    "normal": (1.0, 0.1),
+    "large": (1e4, 1e3, 1e2, 10.0),
+    "edge": (1.0,),
+}
+"""Factors tried for each family, largest first; the first at which torch itself passes is used."""
+
+
+def derived_seed(seed: int, label: str) -> int:
+    """A seed of its own for each purpose, so that weights and inputs of one draw are independent."""
+    digest = hashlib.sha256(f"{seed}:{label}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def draw_inputs(own: Sequence[Value], family: str, seed: int, scale: float = 1.0) -> tuple[Value, ...]:
+    """Inputs of one family, with the shapes, dtypes and strides of the task's ``own``.
+
+    Raises:
+        KeyError: there is no such family.
+    """
+    if family not in SCALES:
+        raise KeyError(family)
+    if family == "task":
+        return tuple(own)
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(
+        _redrawn(value, family, generator, scale)
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else value
+        for value in own
+    )
+
+
+def _redrawn(own: torch.Tensor, family: str, generator: torch.Generator, scale: float) -> torch.Tensor:
+    if family == "edge":
+        values = _edge_values(own.shape, own.dtype, generator)
+    else:
+        values = torch.randn(own.shape, generator=generator, dtype=torch.float32) * scale
+    if own.is_contiguous():
+        return values.to(own.dtype)
+    strided = storage_span(own).clone().as_strided(own.shape, own.stride(), 0)
+    if any(stride == 0 and extent > 1 for extent, stride in zip(own.shape, own.stride(), strict=True)):
+        # Expanded tensors share elements: fill the storage, not the view.
+        span = storage_span(strided)
+        span.copy_(values.reshape(-1)[: span.numel()])
+    else:
+        strided.copy_(values)
+    return strided
+
+
+def _edge_values(shape: torch.Size, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    limits = torch.finfo(dtype)
+    subnormal = max(limits.tiny * 2.0**-6, limits.smallest_normal * 2.0**-6)
+    pool = torch.tensor(
+        [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, subnormal, -subnormal, limits.tiny, -limits.tiny, 1e-4, 8.0, 8.0, -8.0],
+        dtype=torch.float64,
+    ).to(dtype)
+    values = pool[torch.randint(len(pool), tuple(shape), generator=generator)]
+    if values.dim() >= 2:
+        rows = values.view(-1, values.shape[-1])
+        kind = torch.randint(8, (rows.shape[0], 1), generator=generator)
+        rows.masked_fill_(kind == 0, 0.0)
+        rows.masked_fill_(kind == 1, 8.0)
+    return values

@@ -1,0 +1,200 @@
+"""Parent side: one confined oracle for one task. Expected outputs stay in the child, which also compares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
+
+from kernelforge.errors import SandboxError, TaskError, UsageError
+from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
+from kernelforge.sandbox.channel import Frame
+from kernelforge.sandbox.limits import Limits
+
+_REPLY_S = 180.0
+"""Longest wait for one answer: a full-size reference in float64 on a slow core."""
+
+
+class OracleChild(Protocol):
+    """What the oracle needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
+
+    def call(
+        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
+    ) -> Frame: ...
+
+    def close(self) -> None: ...
+
+
+class OracleZygote(Protocol):
+    """What forks such children: ``Zygote("oracle")``."""
+
+    def spawn(self, limits: Limits | None = None) -> OracleChild: ...
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw of inputs and weights, as bytes for a device. ``handle`` names it towards the oracle."""
+
+    handle: int
+    size: str
+    family: str
+    tensors: Mapping[int, bytes]
+    """Input tensors by position: the elements in C order, or the storage span of a non-contiguous one."""
+    weights: Mapping[str, bytes]
+    """Weights by dotted name, aliases included."""
+    scalars: Mapping[int, int | float | bool | None] = field(default_factory=dict)
+    """Inputs that are no tensors, by position."""
+
+
+@dataclass(frozen=True)
+class AdmissionFinding:
+    """What admission found for one size and input family."""
+
+    size: str
+    family: str
+    ok: bool
+    admitted: bool
+    """Whether candidates are checked on this family at this size."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Whether a task can be judged, with every finding."""
+
+    task: str
+    findings: tuple[AdmissionFinding, ...]
+    error: str = ""
+    """Why the reference cannot be run at all; empty otherwise."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and all(finding.ok for finding in self.findings)
+
+
+class Oracle:
+    """One per task and worker. Not for use by two threads at once.
+
+    Args:
+        zygote: forks the confined child that runs the task file.
+        task: the task; its source never runs in this process.
+        threads: torch threads of the child.
+
+    Raises:
+        TaskError: the reference does not run, or cannot be judged (active dropout, random results).
+    """
+
+    def __init__(self, zygote: OracleZygote, task: Task, *, threads: int = 1) -> None:
+        self.task = task
+        limits = Limits(wall_s=_REPLY_S, cpu_s=24 * 3600.0, memory_bytes=8 << 30, processes=max(threads, 1) * 2)
+        self._child: OracleChild | None = zygote.spawn(limits)
+        try:
+            self._call({"op": "load", "task": task.model_dump(mode="json"), "threads": threads})
+        except BaseException:
+            self.close()
+            raise
+
+    def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
+        """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
+        names = [size.name for size in self.task.sizes] if sizes is None else list(sizes)
+        frame = self._call({"op": "facts", "sizes": [self._known(name) for name in names]})
+        found = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
+        return TaskFacts(task_digest=self.task.digest, sizes=found)
+
+    def trace(self, size: str = "full") -> Graph:
+        """The reference as a graph of ATen operators.
+
+        Raises:
+            TaskError: its control flow or its shapes depend on tensor values.
+        """
+        return Graph.model_validate(self._call({"op": "trace", "size": self._known(size)}).data["graph"])
+
+    def families(self, size: str) -> tuple[str, ...]:
+        """Input distributions that torch itself passes at this size; the task's own first."""
+        return tuple(self._call({"op": "families", "size": self._known(size)}).data["families"])
+
+    def draw(self, size: str, family: str, seed: int, *, expected: bool = True) -> Draw:
+        """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
+
+        With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle.
+
+        Raises:
+            TaskError: the family is not admitted at this size.
+        """
+        request = {"op": "draw", "size": self._known(size), "family": family, "seed": str(seed), "expected": expected}
+        frame = self._call(request)
+        data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
+        if len(frame.blobs) != len(positions) + len(names):
+            raise SandboxError("the oracle child sent a draw whose parts do not add up")
+        weights = dict(zip(names, frame.blobs[len(positions) :], strict=True))
+        for name, aliases in data["aliases"].items():
+            weights.update(dict.fromkeys(aliases, weights[name]))
+        return Draw(
+            handle=int(data["handle"]),
+            size=size,
+            family=family,
+            tensors=dict(zip(positions, frame.blobs[: len(positions)], strict=True)),
+            weights=weights,
+            scalars={int(position): value for position, value in data["scalars"].items()},
+        )
+
+    def check(
+        self,
+        handle: int,
+        outputs: Sequence[bytes],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[DType],
+    ) -> Comparison:
+        """Compare a candidate's outputs (then its mutated inputs) with what the draw must give."""
+        request = {
+            "op": "check",
+            "handle": handle,
+            "shapes": [list(shape) for shape in shapes],
+            "dtypes": [str(dtype) for dtype in dtypes],
+        }
+        return Comparison.model_validate(self._call(request, outputs).data["comparison"])
+
+    def release(self, handle: int) -> None:
+        """Forget a draw; the child frees its memory."""
+        self._call({"op": "release", "handle": handle})
+
+    def admit(self, sizes: Sequence[str] | None = None) -> Admission:
+        """Prove that torch passes and trivial answers fail, at ``sizes`` or at every size but ``full``.
+
+        The full size is left out by default: it differs in nothing but cost.
+        """
+        names = [size.name for size in self.task.sizes if size.name != "full"] if sizes is None else list(sizes)
+        frame = self._call({"op": "admit", "sizes": [self._known(name) for name in names]})
+        findings = tuple(AdmissionFinding(**finding) for finding in frame.data["findings"])
+        return Admission(task=self.task.name, findings=findings)
+
+    def close(self) -> None:
+        """End the child; safe to call twice."""
+        child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(SandboxError):
+                child.close()
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _known(self, size: str) -> str:
+        if size not in {known.name for known in self.task.sizes}:
+            raise UsageError(f"task '{self.task.name}' has no size '{size}'")
+        return size
+
+    def _call(self, data: dict[str, Any], blobs: Sequence[bytes] = ()) -> Frame:
+        if self._child is None:
+            raise SandboxError(f"the oracle of task '{self.task.name}' is closed")
+        frame = self._child.call(data, blobs, timeout_s=_REPLY_S)
+        if not frame.data.get("ok"):
+            message = f"task '{self.task.name}': {frame.data.get('message', 'the oracle gave no reason')}"
+            raise UsageError(message) if frame.data.get("error") == "UsageError" else TaskError(message)
+        return frame
