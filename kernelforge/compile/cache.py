@@ -1,0 +1,144 @@
+"""Builds on disk by content address. Only the parent writes; a damaged entry is dropped, never trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kernelforge.compile.artifact import Artifact
+from kernelforge.records import Build
+
+_MAGIC = b"KFB1"
+_MEMORY_ENTRIES = 256
+_MEMORY_BYTES = 256 << 20
+
+
+class BuildCache:
+    """A folder of builds, with the latest also in memory. Safe across threads and processes.
+
+    Args:
+        folder: made when it is missing; None keeps builds in memory only.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.write_error: str | None = None
+        """Why the last entry could not be written (a full disk, a read-only folder); None when it could."""
+        self._memory: OrderedDict[str, Artifact] = OrderedDict()
+        self._lock = threading.Lock()
+        self._keys: dict[str, threading.Lock] = {}
+
+    def get(self, key: str) -> Artifact | None:
+        """The build stored under ``key``; None when there is none or it is damaged (then it is removed)."""
+        with self._lock:
+            if key in self._memory:
+                self._memory.move_to_end(key)
+                return self._memory[key]
+        if self.folder is None:
+            return None
+        path = self._path(key)
+        try:
+            raw = path.read_bytes()
+        except OSError:
+            return None
+        artifact = _decode(raw, key)
+        if artifact is None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        self._remember(key, artifact)
+        return artifact
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        """Store a build. A disk that takes no more sets :attr:`write_error`; the build stays in memory."""
+        self._remember(key, artifact)
+        if self.folder is None:
+            return
+        path = self._path(key)
+        temporary = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(_encode(artifact))
+            os.replace(temporary, path)
+            self.write_error = None
+        except OSError as error:
+            self.write_error = f"the build cache in {self.folder} cannot be written: {error.strerror or error}"
+            if temporary:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+
+    @contextlib.contextmanager
+    def exclusive(self, key: str) -> Iterator[None]:
+        """Hold ``key`` alone, among the threads of this process and among processes that share the folder."""
+        with self._lock:
+            mine = self._keys.setdefault(key, threading.Lock())
+        with mine, self._file_lock(key):
+            yield
+        with self._lock:
+            if not mine.locked():
+                self._keys.pop(key, None)
+
+    @contextlib.contextmanager
+    def _file_lock(self, key: str) -> Iterator[None]:
+        """A lock file per first byte of the key: few files, and a rare wait that was not needed."""
+        handle = None
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                locks = self.folder / "locks"
+                locks.mkdir(parents=True, exist_ok=True)
+                handle = os.open(locks / key[:2], os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / key[:2] / f"{key}.build"
+
+    def _remember(self, key: str, artifact: Artifact) -> None:
+        with self._lock:
+            self._memory[key] = artifact
+            self._memory.move_to_end(key)
+            while len(self._memory) > _MEMORY_ENTRIES or self._size() > _MEMORY_BYTES:
+                self._memory.popitem(last=False)
+
+    def _size(self) -> int:
+        return sum(len(artifact.ptx) + len(artifact.cubin) for artifact in self._memory.values())
+
+
+def _encode(artifact: Artifact) -> bytes:
+    head = json.dumps(
+        {"build": artifact.build.model_dump(mode="json"), "ptx": len(artifact.ptx), "cubin": len(artifact.cubin)}
+    ).encode()
+    body = len(head).to_bytes(4, "little") + head + artifact.ptx + artifact.cubin
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _decode(raw: bytes, key: str) -> Artifact | None:
+    body = raw[36:]
+    if raw[:4] != _MAGIC or hashlib.sha256(body).digest() != raw[4:36]:
+        return None
+    try:
+        size = int.from_bytes(body[:4], "little")
+        head = json.loads(body[4 : 4 + size])
+        ptx_end = 4 + size + head["ptx"]
+        build = Build.model_validate(head["build"])
+        artifact = Artifact(build, body[4 + size : ptx_end], body[ptx_end : ptx_end + head["cubin"]])
+    except (ValueError, KeyError, TypeError, ValidationError):
+        return None
+    return artifact if build.key == key else None

@@ -1,0 +1,258 @@
+"""From CUDA C++ text to a build: cache, confined compilation, diagnostics, policy gate."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from kernelforge.compile import gate
+from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.cache import BuildCache
+from kernelforge.compile.diagnostics import PtxasFacts, parse_log, parse_ptxas
+from kernelforge.compile.source import CANDIDATE_FILE, LaunchSignature, check_expression, compose
+from kernelforge.compile.toolchain import Toolchain, toolchain, warm_up_options
+from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
+from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
+from kernelforge.sandbox import Death, Limits, Zygote
+from kernelforge.sandbox.jail import Tier
+
+COMPILE_LIMITS = Limits(
+    wall_s=60.0,
+    cpu_s=60.0,
+    memory_bytes=3 << 30,
+    tmp_bytes=64 << 20,
+    processes=8,
+    file_bytes=64 << 20,
+    reply_bytes=128 << 20,
+)
+_FORMAT = "build/1"
+_STATIC_SHARED_LIMIT_BYTES = 48 << 10
+
+
+class Compiler:
+    """Builds candidates in confined children of one warm zygote. Safe to use from several threads.
+
+    Args:
+        cache: a cache, or the folder of one; None keeps builds in memory.
+        allow_unconfined: see :class:`~kernelforge.sandbox.Zygote`.
+        limits: of one compilation.
+        tier: force a jail tier.
+    """
+
+    def __init__(
+        self,
+        cache: BuildCache | Path | None,
+        *,
+        allow_unconfined: bool = False,
+        limits: Limits = COMPILE_LIMITS,
+        tier: Tier | None = None,
+    ) -> None:
+        self.cache = cache if isinstance(cache, BuildCache) else BuildCache(cache)
+        self.limits = limits
+        self._allow_unconfined = allow_unconfined
+        self._tier = tier
+        self._zygote: Zygote | None = None
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The compiler as installed.
+
+        Raises:
+            DeviceError: a wheel is missing.
+        """
+        return toolchain()
+
+    def start(self) -> None:
+        """Warm the zygote up now rather than at the first build."""
+        self._running_zygote().start()
+
+    def build(
+        self,
+        source: str,
+        expressions: Sequence[str],
+        *,
+        arch: str = "sm_90a",
+        signatures: Sequence[LaunchSignature] = (),
+        constants: Mapping[str, int] | None = None,
+        scored: bool = True,
+    ) -> Artifact | Build:
+        """Compile ``source`` for the kernels the plan launches.
+
+        Args:
+            source: CUDA C++ device code.
+            expressions: kernels as the plan names them: ``softmax`` or ``softmax<float, 256>``.
+            arch: real architecture.
+            signatures: argument types the plan passes; each is checked against the kernel's own.
+            constants: integers the source sees as ``constexpr int`` after its last leading ``#include``.
+            scored: refuse what may only be used while debugging (``printf``, ``assert``).
+
+        Returns:
+            An artifact, or the record of a build that failed, was refused, or hit a limit.
+
+        Raises:
+            CandidateError: an expression, a constant or an argument type is malformed.
+            DeviceError: NVRTC is missing or failed.
+            SandboxError: the jail cannot be built.
+        """
+        names = tuple(dict.fromkeys([*expressions, *(signature.expression for signature in signatures)]))
+        if not names:
+            raise CandidateError("the plan launches no kernel")
+        for name in names:
+            check_expression(name)
+        if "\0" in source:
+            raise CandidateError("the source holds a NUL character")
+        text = compose(source, constants or {}, signatures)
+        options = self.toolchain.options(arch)
+        stable = [option for option in options if not option.startswith("-I")]
+        key = content_hash(_FORMAT, text, stable, list(names), self.toolchain.digest, self.toolchain.name)
+
+        compiled = self.cache.get(key)
+        fresh = compiled is None
+        if compiled is None:
+            with self.cache.exclusive(key):
+                compiled = self.cache.get(key)
+                fresh = compiled is None
+                if compiled is None:
+                    compiled = self._compile(text, options, names, signatures, arch, key)
+                    if compiled.build.limit is None:
+                        self.cache.put(key, compiled)
+        return _judge(compiled, source, scored, fresh)
+
+    def close(self) -> None:
+        """End the zygote."""
+        with self._lock:
+            zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.close()
+
+    def __enter__(self) -> Compiler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _running_zygote(self) -> Zygote:
+        with self._lock:
+            if self._zygote is None:
+                self._zygote = Zygote(
+                    "compiler",
+                    options=warm_up_options(self.toolchain),
+                    tier=self._tier,
+                    allow_unconfined=self._allow_unconfined,
+                )
+            return self._zygote
+
+    def _compile(
+        self,
+        text: str,
+        options: Sequence[str],
+        names: Sequence[str],
+        signatures: Sequence[LaunchSignature],
+        arch: str,
+        key: str,
+    ) -> Artifact:
+        """One compilation in a child of its own; the build may have failed or hit a limit."""
+        request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
+        facts: dict[str, Any] = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
+        with self._slots, self._running_zygote().spawn(self.limits) as child:
+            try:
+                frame = child.call(request)
+            except ChildTimeout:
+                return _limited(facts, "time", self.limits)
+            except ChildDied as error:
+                return self._after_death(facts, child.death(), error)
+            except SandboxError:
+                return _limited(facts, "output", self.limits)
+        reply = frame.data
+        if "limit" in reply:
+            return _limited(facts, "memory" if reply["limit"] == "memory" else "output", self.limits)
+        log, seconds = str(reply["log"]), float(reply["seconds"])
+        diagnostics = parse_log(log, signatures=signatures, paths=self.toolchain.spoken_paths())
+        if reply["status"] != 0 or len(frame.blobs) != 2:
+            if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
+                message = f"the compiler failed without a message: {log[:400]}"
+                diagnostics = (*diagnostics, Diagnostic(file=CANDIDATE_FILE, severity="error", message=message))
+            return Artifact(Build(ok=False, diagnostics=diagnostics, seconds=seconds, **facts), b"", b"")
+        kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log))
+        too_large = [
+            Diagnostic(
+                file=CANDIDATE_FILE,
+                severity="error",
+                message=f"{kernel.expression} declares {kernel.static_shared_bytes} bytes of static shared memory; "
+                f"the limit is {_STATIC_SHARED_LIMIT_BYTES}. Use extern __shared__ and pass the size at the launch",
+            )
+            for kernel in kernels
+            if kernel.static_shared_bytes > _STATIC_SHARED_LIMIT_BYTES
+        ]
+        build = Build(
+            ok=not too_large, kernels=kernels, diagnostics=(*too_large, *diagnostics), seconds=seconds, **facts
+        )
+        return Artifact(build, *frame.blobs)
+
+    def _after_death(self, facts: dict[str, Any], death: Death | None, error: ChildDied) -> Artifact:
+        if death is None or death.cause in ("killed", "disk"):
+            raise error
+        if death.cause == "cpu":
+            return _limited(facts, "time", self.limits)
+        starved = (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
+        aborted = death.signal == 6  # an allocation that failed inside the compiler
+        if death.cause == "memory" or aborted or (death.cause == "signal" and starved):
+            return _limited(facts, "memory", self.limits)
+        if death.cause != "signal":
+            raise error
+        message = f"the compiler crashed on this source ({death}); simplify it"
+        crash = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+        return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **facts), b"", b"")
+
+
+def _limited(facts: dict[str, Any], limit: Literal["time", "memory", "output"], limits: Limits) -> Artifact:
+    allowed = {
+        "time": f"{limits.wall_s:g} s",
+        "memory": f"{limits.memory_bytes >> 20} MiB of memory",
+        "output": f"{limits.reply_bytes >> 20} MiB of code",
+    }[limit]
+    message = f"the compilation took more than the allowed {allowed} and was stopped"
+    diagnostic = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+    seconds = limits.wall_s if limit == "time" else 0.0
+    return Artifact(Build(ok=False, limit=limit, diagnostics=(diagnostic,), seconds=seconds, **facts), b"", b"")
+
+
+def _kernels(
+    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts]
+) -> tuple[KernelFacts, ...]:
+    kernels = []
+    for expression, symbol in zip(names, lowered, strict=True):
+        facts = ptxas.get(symbol, PtxasFacts(0, 0, 0, 0, 0))
+        kernels.append(
+            KernelFacts(
+                expression=expression,
+                symbol=symbol,
+                registers_per_thread=facts.registers,
+                static_shared_bytes=facts.static_shared_bytes,
+                spill_store_bytes=facts.spill_store_bytes,
+                spill_load_bytes=facts.spill_load_bytes,
+                stack_frame_bytes=facts.stack_bytes,
+            )
+        )
+    return tuple(kernels)
+
+
+def _judge(compiled: Artifact, source: str, scored: bool, fresh: bool) -> Artifact | Build:
+    """Apply the policy gate to a compilation, fresh or from the cache."""
+    update: dict[str, Any] = {} if fresh else {"cached": True, "seconds": 0.0}
+    if not compiled.build.ok:
+        return compiled.build.model_copy(update=update)
+    launched = [(kernel.expression, kernel.symbol) for kernel in compiled.build.kernels]
+    judged = gate.check(compiled.ptx, compiled.cubin, source, launched, scored=scored)
+    update["diagnostics"] = (*compiled.build.diagnostics, *judged.notes)
+    if judged.refused is not None:
+        return compiled.build.model_copy(update={**update, "ok": False, "refused": judged.refused})
+    return Artifact(compiled.build.model_copy(update=update), compiled.ptx, compiled.cubin)

@@ -1,0 +1,197 @@
+"""What the compiler said, as records: (file, line, severity, message), in words that a Coder can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelforge.compile.source import CANDIDATE_FILE, LAUNCHES_FILE, LaunchSignature
+from kernelforge.records import Diagnostic
+
+MAX_DIAGNOSTICS = 40
+MAX_MESSAGE_CHARACTERS = 600
+
+_LOCATED = re.compile(r"^(?P<file>[^\n():]+)\((?P<line>\d+)\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$")
+_PLACED_ELSEWHERE = re.compile(
+    r"^(?P<severity>nvrtc: error|ptxas (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
+)
+_SEVERITY = {"error": "error", "catastrophic error": "error", "internal error": "error", "warning": "warning"}
+_WITH = re.compile(r'class "kernelforge_plan::(argument|count)<[^"]*> \[with ([^"]*)\]"')
+_WANTED = {
+    "tensor:float16": "__half*", "tensor:bfloat16": "__nv_bfloat16*", "tensor:float32": "float*",
+    "tensor:float64": "double*", "tensor:int64": "long long*", "tensor:int32": "int*", "tensor:int16": "short*",
+    "tensor:int8": "signed char*", "tensor:uint8": "unsigned char*", "tensor:bool": "bool*",
+    "i32": "int", "i64": "long long", "f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16",
+}  # fmt: skip
+
+
+@dataclass
+class _Entry:
+    file: str
+    line: int | None
+    severity: str
+    text: str
+    body: list[str]
+
+
+def parse_log(
+    log: str, *, signatures: Sequence[LaunchSignature] = (), paths: Mapping[str, str] | None = None
+) -> tuple[Diagnostic, ...]:
+    """Diagnostics of an NVRTC log, errors first, at most :data:`MAX_DIAGNOSTICS`.
+
+    ``paths`` maps folders of this machine to what stands for them in messages.
+    """
+    entries = _entries(log)
+    found: list[Diagnostic] = []
+    for entry in entries:
+        diagnostic = _diagnostic(entry, signatures, paths or {})
+        if diagnostic is not None and diagnostic not in found:
+            found.append(diagnostic)
+    # A missing header or kernel makes everything after it fail as well: errors of the candidate's own lines lead.
+    found.sort(key=lambda d: (d.severity != "error", d.file != CANDIDATE_FILE, d.file != LAUNCHES_FILE))
+    if len(found) > MAX_DIAGNOSTICS:
+        left = len(found) - MAX_DIAGNOSTICS + 1
+        note = Diagnostic(file=CANDIDATE_FILE, severity="note", message=f"{left} more diagnostics are left out")
+        found = [*found[: MAX_DIAGNOSTICS - 1], note]
+    return tuple(found)
+
+
+def _entries(log: str) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for line in log.splitlines():
+        if match := _LOCATED.match(line):
+            entries.append(_Entry(match["file"], int(match["line"]), match["severity"], match["text"], []))
+        elif match := _PLACED_ELSEWHERE.match(line):
+            severity = "warning" if "warning" in match["severity"] else "error"
+            entries.append(_Entry(CANDIDATE_FILE, None, severity, match["text"], []))
+        elif entries and not line.startswith("ptxas"):
+            entries[-1].body.append(line)
+    return entries
+
+
+def _diagnostic(
+    entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str]
+) -> Diagnostic | None:
+    severity = _SEVERITY.get(entry.severity, "note" if entry.severity != "remark" else "remark")
+    if severity == "remark":
+        return None
+    body = "\n".join(entry.body)
+    if match := _WITH.search(body):
+        return _launch_mistake(match[1], match[2], signatures)
+    if "kernelforge" in entry.text and "static assertion" in entry.text:
+        return None  # the outer assertion of a mistake that has its own record
+    file, line, text = entry.file, entry.line, entry.text
+    if file == "__nv_name_map":
+        return None if _name_map_repeats(text, signatures) else _unknown_kernel(text, body)
+    if file == LAUNCHES_FILE:
+        return _launch_error(line, text, signatures)
+    if severity == "error" and (where := _raised_in_candidate(body)) and file != CANDIDATE_FILE:
+        text, file, line = f"{text} (in {file}:{line})", CANDIDATE_FILE, where
+    for folder, stands_for in paths.items():
+        text, file = text.replace(folder, stands_for), file.replace(folder, stands_for)
+    if file.startswith("/"):
+        file = file.rsplit("/", 1)[-1]
+    if len(text) > MAX_MESSAGE_CHARACTERS:
+        text = text[: MAX_MESSAGE_CHARACTERS - 1] + "…"
+    return Diagnostic(file=file[:200], line=line, severity=severity, message=text)  # type: ignore[arg-type]
+
+
+def _raised_in_candidate(body: str) -> int | None:
+    """The candidate's line that instantiated the template in which an error was found."""
+    places = re.findall(r"at line (\d+)(?: of ([^\n]+))?$", body, re.M)
+    for line, file in reversed(places):
+        if file == CANDIDATE_FILE:
+            return int(line)
+    return None
+
+
+def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignature]) -> Diagnostic | None:
+    number = _binding(bindings, "Launch")
+    if number is None or int(number) >= len(signatures):
+        return None
+    signature = signatures[int(number)]
+    if kind == "count":
+        passed, taken = _binding(bindings, "Passed"), _binding(bindings, "Taken")
+        message = f"{signature.expression}: the plan passes {passed} arguments, the kernel takes {taken}"
+    else:
+        position = int(_binding(bindings, "Position") or 1)
+        taken = _binding(bindings, "Taken") or "another type"
+        arg = signature.args[position - 1]
+        message = (
+            f"argument {position} of {signature.expression}: the plan passes {_spoken(arg)}, the kernel takes {taken}"
+        )
+    return Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+
+
+def _spoken(arg: str) -> str:
+    if arg.startswith("tensor:"):
+        return f"a {arg[7:]} tensor ({_WANTED[arg]})"
+    return f"{arg} ({_WANTED[arg]})"
+
+
+def _binding(bindings: str, name: str) -> str | None:
+    """Value of one template parameter in ``A=1, B=foo<int, 2>, C=x``."""
+    match = re.search(rf"(?:^|, ){name}=(.*?)(?=, \w+=|$)", bindings)
+    return None if match is None else match[1]
+
+
+def _launch_error(line: int | None, text: str, signatures: Sequence[LaunchSignature]) -> Diagnostic | None:
+    if line is None or line > len(signatures) or text.startswith("incomplete type"):
+        return None
+    expression = signatures[line - 1].expression
+    if "is undefined" in text:
+        message = f"the plan launches {expression}, but the source has no such kernel"
+    else:
+        message = f"the plan launches {expression}: {text}"
+    return Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+
+
+def _name_map_repeats(text: str, signatures: Sequence[LaunchSignature]) -> bool:
+    return bool(signatures) or text.startswith("Error in parsing name expression")
+
+
+def _unknown_kernel(text: str, body: str) -> Diagnostic:
+    match = re.search(r"#pragma nv_mangled_name (.*)$", body, re.M)
+    name = match[1].strip() if match else "a kernel"
+    message = f"the plan launches {name}, but the source has no such kernel"
+    if "is undefined" not in text:
+        message = f"the plan launches {name}: {text}"
+    return Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+
+
+@dataclass(frozen=True)
+class PtxasFacts:
+    """What ``ptxas -v`` says of one entry point."""
+
+    registers: int
+    static_shared_bytes: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_PROPERTIES = re.compile(r"Function properties for (\S+)")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def parse_ptxas(log: str) -> dict[str, PtxasFacts]:
+    """Registers, static shared memory, stack and spills by lowered name."""
+    facts: dict[str, PtxasFacts] = {}
+    entry = described = ""
+    stack = (0, 0, 0)
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            entry, stack = match[1], (0, 0, 0)
+        elif match := _PROPERTIES.search(line):
+            described = match[1]
+        elif (match := _STACK.search(line)) and described == entry:
+            stack = (int(match[1]), int(match[2]), int(match[3]))
+        elif entry and (match := _USED.search(line)):
+            shared = _SHARED.search(line)
+            facts[entry] = PtxasFacts(int(match[1]), int(shared[1]) if shared else 0, *stack)
+            entry = ""
+    return facts

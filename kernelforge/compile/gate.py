@@ -1,0 +1,268 @@
+"""The policy gate: reads the cubin and the PTX of one compilation, never the source alone.
+
+Rules, each with a message for the Coder:
+
+- Every kernel the plan launches is an entry point of both the PTX and the cubin. A further entry point is allowed only
+  where the source plainly declares it (``__global__ ... name(``): a plan may launch it at another size. One that the
+  source does not declare came out of inline PTX, and is refused.
+- Nothing external but dynamic shared memory and the driver's own ``.nv.reservedSmem.*``; ``vprintf`` and
+  ``__assertfail`` outside scored runs.
+- No clock is read (``%clock``, ``%clock64``, ``%clock_hi``, ``%globaltimer``...): a kernel that can tell time can tell
+  a benchmark from a check.
+- Inline PTX holds instructions, not entry points, functions or module variables.
+
+Module globals are allowed (CUDA's own libraries emit them) and reported, because a device maps them read-only.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kernelforge.records import Diagnostic
+
+_TOKEN = re.compile(
+    r"""
+      (?P<begin>//[ ]begin[ ]inline[ ]asm[^\n]*) | (?P<end>//[ ]end[ ]inline[ ]asm[^\n]*)
+    | (?P<comment>//[^\n]*|/\*.*?\*/) | (?P<string>"(?:\\.|[^"\\])*")
+    | (?P<word>[%.]?[A-Za-z_$%][\w$]*(?:\.[A-Za-z_][\w$]*)*) | (?P<punctuation>[{}();,=\[\]])
+    """,
+    re.X | re.S,
+)
+_WORD = re.compile(r"%\w+")
+_CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
+_DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak", ".version", ".target"})
+_DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})
+_LIBRARY_GLOBAL = re.compile(r"__cudart_|_ZN4cuda|_ZN3cub|_ZN18cooperative_groups|\$str|_ZN\d+_INTERNAL.*(4cuda|3cub)")
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """``refused`` is None for a build that passes; ``notes`` report what a Coder should know."""
+
+    refused: str | None
+    notes: tuple[Diagnostic, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Module:
+    """What PTX text declares."""
+
+    entries: tuple[str, ...]
+    externs: tuple[str, ...]
+    module_globals: tuple[str, ...]
+    clocks: tuple[str, ...]
+    smuggled: tuple[str, ...]
+    """Module-level directives inside inline assembly."""
+
+
+def check(
+    ptx: bytes, cubin: bytes, source: str, launched: Sequence[tuple[str, str]], *, scored: bool = True
+) -> GateResult:
+    """Judge one good compilation. ``launched`` pairs the plan's expression with its lowered name."""
+    try:
+        module = _read_ptx(ptx.decode("ascii"))
+        defined, undefined = _read_cubin(cubin)
+    except (UnicodeDecodeError, ValueError) as error:
+        return GateResult(f"the compiler's output cannot be read: {error}")
+    problems = list(_problems(module, defined, undefined, source, launched, scored))
+    notes = [
+        Diagnostic(
+            file="candidate.cu",
+            severity="remark",
+            message=f"module variable {name}: a kernel must not write it (devices keep it read-only)",
+        )
+        for name in module.module_globals
+    ]
+    return GateResult("; ".join(problems) or None, tuple(notes[:8]))
+
+
+def _problems(
+    module: _Module,
+    defined: frozenset[str],
+    undefined: frozenset[str],
+    source: str,
+    launched: Sequence[tuple[str, str]],
+    scored: bool,
+) -> Iterator[str]:
+    entries = frozenset(module.entries)
+    for expression, symbol in launched:
+        if symbol not in entries or symbol not in defined:
+            yield f"the plan launches {expression}, which is not a kernel (__global__ function) of the build"
+    if module.smuggled:
+        yield f"inline PTX declares {', '.join(sorted(set(module.smuggled)))}: it may hold instructions only"
+    declared = declared_kernels(source)
+    for symbol in sorted(entries.symmetric_difference(defined)):
+        yield f"entry point {symbol} is not in both the PTX and the cubin"
+    for symbol in sorted(entries - {symbol for _, symbol in launched}):
+        if not any(symbol == name or f"{len(name)}{name}" in symbol for name in declared):
+            yield f"entry point {symbol} is neither launched by the plan nor declared as a __global__ function"
+    allowed = frozenset() if scored else _DEBUG_EXTERNS
+    for name in sorted((set(module.externs) | undefined) - allowed):
+        if name in _DEBUG_EXTERNS:
+            yield f"{'printf' if name == 'vprintf' else 'assert'} is not allowed in a scored kernel: remove it"
+        else:
+            yield f"external symbol {name} is not allowed (device malloc, launches and linked code are not available)"
+    if module.clocks:
+        yield f"a kernel must not read the time: {', '.join(sorted(set(module.clocks)))}"
+
+
+def _read_ptx(text: str) -> _Module:
+    entries: list[str] = []
+    externs: list[str] = []
+    variables: list[str] = []
+    clocks: list[str] = []
+    smuggled: list[str] = []
+    depth, inline = 0, False
+    statement: list[str] = []
+    for match in _TOKEN.finditer(text):
+        kind, token = match.lastgroup, match[0]
+        if kind == "begin":
+            inline = True
+        elif kind == "end":
+            inline = False
+        elif kind == "string":
+            # Only ptxas knows where its strings end: what looks like one is searched as well.
+            clocks.extend(word for word in _WORD.findall(token) if _CLOCKS.fullmatch(word))
+        elif kind == "word":
+            if _CLOCKS.fullmatch(token):
+                clocks.append(token)
+            if inline and token in _DIRECTIVES:
+                smuggled.append(token)
+            if depth == 0:
+                statement.append(token)
+        elif kind == "punctuation":
+            if token == "{":
+                if depth == 0:
+                    _declare(statement, entries, externs, variables)
+                    statement = []
+                depth += 1
+            elif token == "}":
+                depth -= 1
+                if depth == 0:
+                    statement = []
+            elif depth == 0 and token == ";":
+                _declare(statement, entries, externs, variables)
+                statement = []
+            elif depth == 0:
+                statement.append(token)
+    if depth != 0:
+        raise ValueError("unbalanced braces in the PTX")
+    unique = tuple(dict.fromkeys(entries))
+    return _Module(unique, tuple(externs), tuple(variables), tuple(clocks), tuple(smuggled))
+
+
+def _declare(
+    statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]
+) -> None:
+    """File one module-level statement: an entry, an external function or variable, a module variable."""
+    words = set(statement)
+    if ".entry" in words:
+        entries.append(_name_after(statement, ".entry"))
+    elif ".extern" in words and ".shared" not in words:
+        externs.append(_name_after(statement, ".func") if ".func" in words else _variable(statement))
+    elif ".global" in words and ".extern" not in words:
+        name = _variable(statement)
+        if not _LIBRARY_GLOBAL.match(name):
+            variables.append(name)
+
+
+def _name_after(statement: Sequence[str], directive: str) -> str:
+    """The function's name: after the directive and, for a function, its parenthesised return value."""
+    depth = 0
+    for token in statement[list(statement).index(directive) + 1 :]:
+        if token == "(":
+            depth += 1
+        elif token == ")":
+            depth -= 1
+        elif depth == 0 and not token.startswith("."):
+            return token
+    return "?"
+
+
+def _variable(statement: Sequence[str]) -> str:
+    names = []
+    for token in statement:
+        if token in ("=", "["):
+            break
+        if not token.startswith(".") and token not in ("(", ")", ","):
+            names.append(token)
+    return names[-1] if names else "?"
+
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_STO_CUDA_ENTRY = 0x10
+_STT_FUNC = 2
+
+
+def _read_cubin(cubin: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """Entry points that the ELF defines, and undefined symbols other than the driver's own.
+
+    Raises:
+        ValueError: not an ELF that can be read.
+    """
+    from elftools.common.exceptions import ELFError
+    from elftools.construct import ConstructError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        elf = ELFFile(io.BytesIO(cubin))
+        section = elf.get_section_by_name(".symtab")
+        if section is None:
+            raise ValueError("the cubin has no symbol table")
+        symbols, names = section.data(), elf.get_section(section["sh_link"]).data()
+    except (ELFError, ConstructError, KeyError, AttributeError, IndexError, OverflowError, OSError) as error:
+        raise ValueError(f"the cubin is not an ELF file that can be read ({type(error).__name__})") from error
+    defined: set[str] = set()
+    undefined: set[str] = set()
+    # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
+    whole = len(symbols) - len(symbols) % _SYMBOL.size
+    for offset, info, other, index, _, _ in _SYMBOL.iter_unpack(symbols[:whole]):
+        name = names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
+        if not name:
+            continue
+        if index == 0:
+            if not name.startswith(".nv.reservedSmem."):
+                undefined.add(name)
+        elif info & 0xF == _STT_FUNC and other & _STO_CUDA_ENTRY:
+            defined.add(name)
+    return frozenset(defined), frozenset(undefined)
+
+
+_SOURCE_TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|[A-Za-z_]\w*|[^\s\w]',
+    re.S,
+)
+
+
+def declared_kernels(source: str) -> frozenset[str]:
+    """Names that the source plainly declares as ``__global__`` functions: the identifier before the parameters."""
+    tokens = [
+        match[0] for match in _SOURCE_TOKEN.finditer(source) if not match[0].startswith(("//", "/*", '"', "'", 'R"'))
+    ]
+    names: set[str] = set()
+    for start, token in enumerate(tokens):
+        if token == "__global__":
+            names.update(_declarator(tokens[start + 1 : start + 80]))
+    return frozenset(names)
+
+
+def _declarator(tokens: Sequence[str]) -> Iterator[str]:
+    """The name of the function declared next, skipping ``__launch_bounds__(...)`` and its like."""
+    skip = 0
+    for position, token in enumerate(tokens):
+        if skip:
+            skip += (token == "(") - (token == ")")
+            continue
+        if token == "(" and position:
+            before = tokens[position - 1]
+            if before.startswith("__") and before.endswith("__"):
+                skip = 1
+                continue
+            yield before
+            return
+        if token in ("{", ";"):
+            return

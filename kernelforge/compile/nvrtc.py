@@ -1,0 +1,130 @@
+"""NVRTC by ctypes, from the ``nvidia-cuda-nvrtc`` wheel. Loaded in the compiler's zygote only, never in the parent.
+
+Every buffer handed to the library is memory of our own: NVRTC writes into it, and a Python ``bytes`` may be shared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelforge.errors import DeviceError
+
+SUCCESS, OUT_OF_MEMORY, COMPILATION = 0, 1, 6
+_INSTALL = "pip install 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What one call of the compiler gave. ``status`` is NVRTC's result code."""
+
+    status: int
+    log: str
+    ptx: bytes = b""
+    cubin: bytes = b""
+    lowered: tuple[str, ...] = ()
+    """Lowered name of each name expression, in order."""
+
+
+def library_folder() -> Path:
+    """Folder with ``libnvrtc.so.13``.
+
+    Raises:
+        DeviceError: the wheel is not installed.
+    """
+    for entry in sys.path:
+        folder = Path(entry or ".", "nvidia", "cu13", "lib")
+        if (folder / "libnvrtc.so.13").is_file():
+            return folder.resolve()
+    raise DeviceError(f"NVRTC 13 is not installed, so nothing can be compiled; {_INSTALL}")
+
+
+class Nvrtc:
+    """The library, loaded.
+
+    Raises:
+        DeviceError: it is missing or does not load.
+    """
+
+    def __init__(self) -> None:
+        folder = library_folder()
+        try:
+            # 13.0 has no run path: its builtins must be in the process before they are asked for.
+            for builtins in sorted(folder.glob("libnvrtc-builtins.so.13*")):
+                ctypes.CDLL(str(builtins), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
+            self._lib = ctypes.CDLL(str(folder / "libnvrtc.so.13"))
+        except OSError as error:
+            raise DeviceError(f"NVRTC does not load ({error}); reinstall it: {_INSTALL}") from error
+        self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def version(self) -> str:
+        """Major and minor version: ``13.0``."""
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._check(self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+        return f"{major.value}.{minor.value}"
+
+    def compile(
+        self,
+        source: str,
+        name: str,
+        *,
+        headers: Mapping[str, str],
+        options: Sequence[str],
+        expressions: Sequence[str],
+    ) -> Compilation:
+        """Compile ``source`` to a cubin and the PTX it was made of.
+
+        ``headers`` are files in memory, by the name they are included under. ``options`` must name a real
+        architecture. A program that does not compile is a result, not an error.
+
+        Raises:
+            DeviceError: NVRTC itself failed.
+        """
+        program = ctypes.c_void_p()
+        count = len(headers)
+        names = (ctypes.c_char_p * max(count, 1))(*(header.encode() for header in headers))
+        texts = (ctypes.c_char_p * max(count, 1))(*(text.encode() for text in headers.values()))
+        self._check(
+            self._lib.nvrtcCreateProgram(
+                ctypes.byref(program), source.encode(), name.encode(), ctypes.c_int(count), texts, names
+            )
+        )
+        for expression in expressions:
+            self._check(self._lib.nvrtcAddNameExpression(program, expression.encode()))
+        flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        status = int(self._lib.nvrtcCompileProgram(program, ctypes.c_int(len(options)), flags))
+        log = self._get(program, "ProgramLog").rstrip(b"\0 \n").decode("utf-8", "replace")
+        if status != SUCCESS:
+            return Compilation(status, log or self._text(status))
+        return Compilation(
+            status,
+            log,
+            ptx=self._get(program, "PTX").rstrip(b"\0"),
+            cubin=self._get(program, "CUBIN"),
+            lowered=tuple(self._lowered(program, expression) for expression in expressions),
+        )
+
+    def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        buffer = ctypes.create_string_buffer(max(size.value, 1))
+        self._check(getattr(self._lib, f"nvrtcGet{what}")(program, buffer))
+        return buffer.raw[: size.value]
+
+    def _lowered(self, program: ctypes.c_void_p, expression: str) -> str:
+        name = ctypes.c_char_p()
+        self._check(self._lib.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(name)))
+        return (name.value or b"").decode()
+
+    def _text(self, status: int) -> str:
+        return bytes(self._lib.nvrtcGetErrorString(status) or b"unknown error").decode()
+
+    def _check(self, status: int) -> None:
+        if status == OUT_OF_MEMORY:
+            raise MemoryError
+        if status != SUCCESS:
+            raise DeviceError(f"NVRTC failed: {self._text(status)}")

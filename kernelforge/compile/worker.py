@@ -1,0 +1,74 @@
+"""The compiler child: one request, one compilation, one reply. It runs confined and is thrown away afterwards."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from kernelforge.compile.nvrtc import COMPILATION, OUT_OF_MEMORY, Nvrtc
+from kernelforge.sandbox.channel import Channel
+
+MAX_LOG_CHARACTERS = 1 << 20
+MAX_CODE_BYTES = 64 << 20
+_HOST_ONLY = """#error "<{name}> is a host header: a candidate is CUDA device code and a launch plan, with no host code"\n"""
+_WARM = '#include <kernelforge_prelude.h>\nextern "C" __global__ void warm(float* x) { x[0] += 1.0f; }\n'
+
+_state: dict[str, Any] = {}
+
+
+def supplied_headers(folder: Path) -> dict[str, str]:
+    """Headers given to NVRTC in memory, by the name they are included under."""
+    headers = {file.name: file.read_text() for file in sorted(folder.iterdir()) if file.suffix != ".txt"}
+    for line in (folder / "host_only.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            headers[line] = _HOST_ONLY.format(name=line)
+    return headers
+
+
+def warm_up(options: dict[str, Any]) -> None:
+    """Load NVRTC and the supplied headers, and compile once so that every page is there."""
+    _state["nvrtc"] = Nvrtc()
+    _state["headers"] = supplied_headers(Path(options["headers"]))
+    _compile({"source": _WARM, "name": "warm.cu", "options": options["warm"], "expressions": []})
+
+
+def serve(channel: Channel) -> None:
+    """Compile one program.
+
+    Request: ``source name options expressions``. Reply: ``status log lowered seconds`` with the blobs PTX and cubin,
+    or ``limit`` when the memory or the size of the output ran out.
+    """
+    request = channel.receive().data
+    start = time.monotonic()
+    try:
+        result = _compile(request)
+    except MemoryError:
+        channel.send({"limit": "memory"})
+        return
+    failed_for_memory = result.status == OUT_OF_MEMORY or (
+        result.status == COMPILATION and "out of memory" in result.log[-2000:]
+    )
+    if failed_for_memory:
+        channel.send({"limit": "memory"})
+    elif len(result.ptx) + len(result.cubin) > MAX_CODE_BYTES:
+        channel.send({"limit": "output"})
+    else:
+        reply = {
+            "status": result.status,
+            "log": result.log[:MAX_LOG_CHARACTERS],
+            "lowered": result.lowered,
+            "seconds": time.monotonic() - start,
+        }
+        channel.send(reply, [result.ptx, result.cubin])
+
+
+def _compile(request: dict[str, Any]) -> Any:
+    nvrtc: Nvrtc = _state["nvrtc"]
+    return nvrtc.compile(
+        request["source"],
+        request["name"],
+        headers=_state["headers"],
+        options=request["options"],
+        expressions=request["expressions"],
+    )

@@ -1,0 +1,2 @@
+// NVRTC has what device code needs of <assert.h> built in.
+#pragma once

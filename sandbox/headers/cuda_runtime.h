@@ -1,0 +1,2 @@
+// NVRTC has the device side of the CUDA runtime built in; the host side is not part of a candidate.
+#pragma once

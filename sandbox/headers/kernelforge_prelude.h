@@ -1,0 +1,6 @@
+// Included before every candidate: what CUDA programs expect to be there and NVRTC leaves out.
+#pragma once
+#include "stdint.h"
+#include "limits.h"
+#include "float.h"
+#include "math.h"

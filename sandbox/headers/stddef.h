@@ -1,0 +1,2 @@
+// NVRTC has what device code needs of <stddef.h> built in.
+#pragma once

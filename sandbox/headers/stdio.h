@@ -1,0 +1,2 @@
+// NVRTC has what device code needs of <stdio.h> built in.
+#pragma once

@@ -1,0 +1,2 @@
+// NVRTC has what device code needs of <stdlib.h> built in.
+#pragma once
