@@ -1,0 +1,68 @@
+"""The state of a built-in candidate: which moves it has taken. It travels in the first line of the CUDA source."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+
+from kernelforge.agents.builtin.kernel import Options
+
+_MARK = "// kernelforge-builtin/1 "
+
+MOVES: dict[str, str] = {
+    "fuse": "compute chains of operators in one kernel, so that intermediate tensors never reach memory",
+    "warp-reduce": "give each row a warp or a block and combine its threads by shuffles",
+    "tile": "stage tiles of the operands in padded shared memory",
+    "register-tile": "let each thread compute a 4x4 patch of a 64x64 tile in registers",
+    "stage": "keep a row that several passes read in shared memory",
+    "vectorise": "move four adjacent elements per instruction, where extents allow it",
+    "block-shape": "lay threads out in two dimensions over the result",
+}
+"""Every move, with what it does."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """Moves taken, in order; no moves is the seed."""
+
+    moves: tuple[str, ...] = ()
+
+    def then(self, move: str) -> Design:
+        return replace(self, moves=(*self.moves, move))
+
+    def back(self) -> Design:
+        """The next simpler design."""
+        return replace(self, moves=self.moves[:-1])
+
+    @property
+    def fuse(self) -> bool:
+        return "fuse" in self.moves
+
+    @property
+    def options(self) -> Options:
+        return Options(
+            vectorise="vectorise" in self.moves,
+            block_shape="block-shape" in self.moves,
+            warp_reduce="warp-reduce" in self.moves,
+            stage="stage" in self.moves,
+            tile="tile" in self.moves,
+            register_tile="register-tile" in self.moves,
+        )
+
+    def comment(self) -> str:
+        return _MARK + json.dumps({"moves": list(self.moves)})
+
+    @classmethod
+    def of(cls, source: str) -> Design | None:
+        """The design that a source declares; None where another Coder wrote it."""
+        match = re.search(rf"^{re.escape(_MARK)}(.*)$", source, re.MULTILINE)
+        if match is None:
+            return None
+        try:
+            moves = json.loads(match[1])["moves"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(moves, list):
+            return None
+        return cls(tuple(move for move in moves if move in MOVES))

@@ -1,0 +1,358 @@
+"""Writing C++ for values: coordinates, flat offsets, loads and named intermediate results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kernelforge.agents.builtin.ir import (
+    Dim, Extent, Gather, Iota, Pointwise, Reshape, Scalar, Stored, Value, View, product,
+)  # fmt: skip
+from kernelforge.errors import UnsupportedError
+from kernelforge.records import DType
+
+C_TYPES = {
+    DType.FLOAT64: "double", DType.FLOAT32: "float", DType.FLOAT16: "__half", DType.BFLOAT16: "__nv_bfloat16",
+    DType.INT64: "long long", DType.INT32: "int", DType.INT16: "short", DType.INT8: "signed char",
+    DType.UINT8: "unsigned char", DType.BOOL: "bool",
+}  # fmt: skip
+_FROM = {DType.FLOAT16: "__half2float({})", DType.BFLOAT16: "__bfloat162float({})"}
+_TO = {DType.FLOAT16: "__float2half({})", DType.BFLOAT16: "__float2bfloat16({})"}
+
+
+def compute_type(dtype: DType) -> str:
+    """The C++ type that an element is computed in."""
+    return "float" if dtype in _FROM else C_TYPES[dtype]
+
+
+def from_storage(expression: str, dtype: DType) -> str:
+    return _FROM.get(dtype, "{}").format(expression)
+
+
+def to_storage(expression: str, dtype: DType) -> str:
+    if dtype in _TO:
+        return _TO[dtype].format(expression)
+    return expression if dtype is DType.FLOAT32 else f"({C_TYPES[dtype]})({expression})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Loop variable ``var`` walks ``dims`` in row-major order; a vector group advances by ``V``."""
+
+    var: str
+    dims: tuple[Dim, ...]
+    vector: bool = False
+
+    @property
+    def extent(self) -> Dim:
+        return product(self.dims)
+
+    def coords(self) -> tuple[Coord, ...]:
+        return tuple(Coord(f"{self.var}_{k}", self, k) for k in range(len(self.dims)))
+
+
+@dataclass(frozen=True)
+class Coord:
+    """A coordinate: part of a group, or (without one) a C++ expression."""
+
+    text: str
+    group: Group | None = None
+    position: int = 0
+
+
+ZERO = Coord("0")
+
+
+@dataclass
+class Signature:
+    """A kernel's parameters: what the C++ calls them, and what the plan passes."""
+
+    tensors: dict[Value, str] = field(default_factory=dict)
+    extents: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, str] = field(default_factory=dict)
+
+    def tensor(self, value: Value) -> str:
+        if value not in self.tensors:
+            name = value.name if isinstance(value, Stored) else (value.origin or "t")
+            taken = set(self.tensors.values())
+            while name in taken:
+                name += "_"
+            self.tensors[value] = name
+        return self.tensors[value]
+
+    def extent(self, dim: Dim) -> str:
+        if dim.is_literal:
+            return dim.text
+        if dim.text not in self.extents:
+            self.extents[dim.text] = f"n{len(self.extents)}"
+        return self.extents[dim.text]
+
+    def scalar(self, value: Scalar) -> str:
+        return self.scalars.setdefault(value.text, f"s_{value.text}")
+
+    def parameters(self, out: Value) -> str:
+        parts = [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
+        parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
+        parts += [f"int {name}" for name in self.extents.values()]
+        parts += [f"float {name}" for name in self.scalars.values()]
+        return ", ".join(parts)
+
+    def arguments(self, names: dict[Value, str], out: str) -> str:
+        parts = [value.text if isinstance(value, Stored) else names[value] for value in self.tensors]
+        parts.append(out)
+        parts += [f"i32({text})" for text in self.extents]
+        parts += [f"f32({text})" for text in self.scalars]
+        return ", ".join(parts)
+
+
+class Emitter:
+    """Collects the statements of one kernel body.
+
+    ``stored`` are the values that live in memory; anything else is computed where it is read. ``bound`` gives values
+    that the kernel already holds (an accumulator, a row's sum) their C++ names, and the coordinates they belong to.
+    """
+
+    def __init__(self, stored: frozenset[Value]) -> None:
+        self.stored = stored
+        self.signature = Signature()
+        self.bound: dict[Value, tuple[str, tuple[Coord, ...] | None]] = {}
+        self.lines: list[str] = []
+        self.hoisted: list[str] | None = None
+        """Where vector loads go while the lanes' loop is written; None outside of it."""
+        self.divisors: dict[str, None] = {}
+        """Extents that the vector width must divide."""
+        self.cached_rows: dict[Value, str] = {}
+        """Stored values that a row kernel keeps in shared memory: their name there."""
+        self._memo: dict[tuple[object, ...], str] = {}
+        self._names = 0
+
+    def fresh(self, prefix: str = "t") -> str:
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+
+    @contextmanager
+    def scope(self) -> Iterator[list[str]]:
+        """A nested block: its statements and names end with it."""
+        outer, memo = self.lines, dict(self._memo)
+        self.lines = []
+        try:
+            yield self.lines
+        finally:
+            self.lines, self._memo = outer, memo
+
+    @contextmanager
+    def lanes(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The loop over the ``V`` lanes of a vector group: (statements before it, statements in it)."""
+        before: list[str] = []
+        self.hoisted = before
+        try:
+            with self.scope() as body:
+                yield before, body
+        finally:
+            self.hoisted = None
+
+    def read(self, value: Value, coords: tuple[Coord, ...]) -> str:
+        """C++ name or expression of one element."""
+        coords = _trim(coords, value)
+        if value in self.bound:
+            name, where = self.bound[value]
+            if where is not None and where != coords:
+                raise UnsupportedError("a value that the kernel holds is read at other coordinates")
+            return name
+        key = (value, coords, self.hoisted is not None)
+        if key not in self._memo:
+            expression = self._element(value, coords)
+            if re.fullmatch(r"[A-Za-z_][\w.]*(\[k\])?|-?[\d.]+f?", expression):
+                return expression
+            name = self.fresh()
+            self.add(f"const auto {name} = {expression};")
+            self._memo[key] = name
+        return self._memo[key]
+
+    def _element(self, value: Value, coords: tuple[Coord, ...]) -> str:
+        if isinstance(value, Stored) or value in self.stored:
+            return self.load(value, coords)
+        if isinstance(value, Scalar):
+            return self.signature.scalar(value)
+        if isinstance(value, Pointwise):
+            return value.template.format(*(self.read(arg, coords) for arg in value.args))
+        if isinstance(value, Extent):
+            return self.signature.extent(value.dim)
+        if isinstance(value, Iota):
+            return self.text(coords[value.axis])
+        if isinstance(value, View):
+            return self.read(value.base, tuple(self._remap(template, coords) for template in value.index))
+        if isinstance(value, Reshape):
+            return self._reshaped(value, coords)
+        if isinstance(value, Gather):
+            at = self.read(value.index, coords)
+            moved = (*coords[: value.axis], Coord(f"(int){at}"), *coords[value.axis + 1 :])
+            return self.read(value.base, moved)
+        return self.loop(value, coords)
+
+    def loop(self, value: Value, coords: tuple[Coord, ...]) -> str:
+        """Compute a value that needs a loop; :mod:`loops` knows how."""
+        raise UnsupportedError(f"the built-in Coder cannot compute a {type(value).__name__} in place")
+
+    def _remap(self, template: str, coords: tuple[Coord, ...]) -> Coord:
+        whole = re.fullmatch(r"\{(\d+)\}", template)
+        if whole:
+            return coords[int(whole[1])]
+        used = [int(position) for position in re.findall(r"\{(\d+)\}", template)]
+        texts = {position: self.text(coords[position]) for position in used}
+        return Coord(template.format(*(texts.get(k, "") for k in range(len(coords)))))
+
+    def _reshaped(self, value: Reshape, coords: tuple[Coord, ...]) -> str:
+        base = value.base
+        if isinstance(base, Stored) or base in self.stored:
+            if value.dtype == base.dtype:
+                return self.load(value, coords, of=base)
+        flat = self.fresh("f")
+        self.add(f"const int {flat} = {self.offset(value.shape, coords)};")
+        return self.read(base, tuple(Coord(text) for text in self._decompose(flat, base.shape)))
+
+    def _decompose(self, flat: str, shape: tuple[Dim, ...]) -> list[str]:
+        texts: list[str] = []
+        for k in range(len(shape)):
+            after = product(shape[k + 1 :])
+            text = flat if after.text == "1" else f"{flat} / {self.signature.extent(after)}"
+            if k > 0:
+                text += f" % {self.signature.extent(shape[k])}"
+            texts.append("0" if shape[k].text == "1" else f"({text})")
+        return texts
+
+    def _var(self, group: Group) -> str:
+        return f"({group.var} + k)" if group.vector and self.hoisted is not None else group.var
+
+    def text(self, coord: Coord) -> str:
+        """C++ expression of one coordinate, decomposing its group on first use."""
+        group = coord.group
+        if group is None:
+            return coord.text
+        var = self._var(group)
+        if len(group.dims) == 1:
+            return var
+        key = ("coordinate", coord, self.hoisted is not None)
+        if key not in self._memo:
+            after = product(group.dims[coord.position + 1 :])
+            text = var if after.text == "1" else f"{var} / {self.signature.extent(after)}"
+            if coord.position > 0:
+                text = f"{text} % {self.signature.extent(group.dims[coord.position])}"
+            name = coord.text if var == group.var else f"{coord.text}k"
+            self.add(f"const int {name} = {text};")
+            self._memo[key] = name
+        return self._memo[key]
+
+    def offset(self, shape: tuple[Dim, ...], coords: tuple[Coord, ...]) -> str:
+        """Row-major offset of an element; adjacent coordinates that make up a whole group stay one term."""
+        return self._horner(_pieces(shape, coords))
+
+    def _horner(self, pieces: list[_Piece]) -> str:
+        result = ""
+        for piece in pieces:
+            if piece.group is None:
+                term = self.text(piece.coord)
+            else:
+                term = self._var(piece.group)
+                if not piece.whole:
+                    term = f"{term} % {self.signature.extent(piece.extent)}"
+            if not result:
+                result = term
+            else:
+                result = f"({result}) * {self.signature.extent(piece.extent)} + {term}"
+        return result or "0"
+
+    def load(self, value: Value, coords: tuple[Coord, ...], *, of: Value | None = None) -> str:
+        """Load an element; in the lanes' loop, adjacent elements come in one vector load."""
+        holder = of if of is not None else value
+        pieces = _pieces(value.shape, coords)
+        tail = pieces[-1] if pieces else None
+        group = tail.group if tail is not None else None
+        row = self.cached_rows.get(holder) if group is not None and tail is not None and tail.whole else None
+        if self.hoisted is None or tail is None or group is None or not group.vector:
+            where = self._horner(pieces) if row is None or group is None else self._var(group)
+            return from_storage(f"{row or self.signature.tensor(holder)}[{where}]", holder.dtype)
+        key = ("vector", holder, coords)
+        if key not in self._memo:
+            if row is None:
+                self.divisors.setdefault(tail.extent.text)
+            base = row or self.signature.tensor(holder)
+            where = group.var if row else self._vector_base(pieces)
+            name = self.fresh("p")
+            self.hoisted.append(f"const auto {name} = load<V>({base} + {where});")
+            self._memo[key] = name
+        return from_storage(f"{self._memo[key]}.v[k]", holder.dtype)
+
+    def _vector_base(self, pieces: list[_Piece]) -> str:
+        """Offset of lane 0, written with names that live before the lanes' loop."""
+        assert self.hoisted is not None
+        hoisted, lines, self.hoisted = self.hoisted, self.lines, None
+        self.lines = hoisted
+        tail = pieces[-1]
+        assert tail.group is not None
+        if not tail.whole:
+            name = self.fresh("c")
+            hoisted.append(f"const int {name} = {tail.group.var} % {self.signature.extent(tail.extent)};")
+            pieces = [*pieces[:-1], _Piece(Coord(name), None, tail.extent, False)]
+        text = self._horner(pieces)
+        self.hoisted, self.lines = hoisted, lines
+        return text
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One term of an offset: a single coordinate, a whole group, or the trailing part of one."""
+
+    coord: Coord
+    group: Group | None
+    extent: Dim
+    whole: bool
+
+
+def _trim(coords: tuple[Coord, ...], value: Value) -> tuple[Coord, ...]:
+    """Coordinates for an operand that broadcasts: trailing axes, 0 where its extent is 1."""
+    coords = coords[len(coords) - len(value.shape) :]
+    return tuple(
+        ZERO if dim.value == 1 and not _spans_one(coord) else coord
+        for coord, dim in zip(coords, value.shape, strict=True)
+    )
+
+
+def _spans_one(coord: Coord) -> bool:
+    """Whether the coordinate runs over an extent of 1 itself (then it is no broadcast)."""
+    return coord.group is not None and coord.group.dims[coord.position].value == 1
+
+
+def _pieces(shape: tuple[Dim, ...], coords: tuple[Coord, ...]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    at = 0
+    while at < len(coords):
+        coord = coords[at]
+        group = coord.group
+        if group is not None:
+            run = 0
+            while (
+                at + run < len(coords)
+                and coords[at + run].group is group
+                and coords[at + run].position == coord.position + run
+            ):
+                run += 1
+            ends = coord.position + run == len(group.dims)
+            if ends and coord.position == 0:
+                pieces.append(_Piece(coord, group, group.extent, True))
+                at += run
+                continue
+            if ends and group.vector and at + run == len(coords):
+                tail = product(group.dims[coord.position :])
+                pieces.append(_Piece(coord, group, tail, False))
+                at += run
+                continue
+        if not (coord == ZERO and shape[at].value == 1):
+            pieces.append(_Piece(coord, None, shape[at], False))
+        at += 1
+    return pieces

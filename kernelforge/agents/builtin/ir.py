@@ -1,0 +1,236 @@
+"""The values that the built-in Coder reasons about: a reference's operators, taken apart into loops.
+
+A program is a set of values, each a function from coordinates to an element. Pointwise values and views are only
+formulas; reductions, scans, contractions, convolutions and windows need a loop. Extents are symbolic: text of the
+launch-plan language, with the value they have at the full size beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernelforge.records import DType
+
+
+class Dim(NamedTuple):
+    """An extent: an expression over the plan's names, and its value at the full size."""
+
+    text: str
+    value: int
+
+    @property
+    def is_literal(self) -> bool:
+        return self.text.lstrip("-").isdigit()
+
+    @property
+    def atom(self) -> str:
+        """The text, safe as an operand of ``*``, ``//`` and ``%``."""
+        return self.text if self.text.isidentifier() or self.is_literal else f"({self.text})"
+
+
+def literal(value: int) -> Dim:
+    return Dim(str(value), value)
+
+
+ONE = literal(1)
+
+
+def product(dims: tuple[Dim, ...]) -> Dim:
+    """The product of extents, with literals folded."""
+    folded, value = 1, 1
+    names: list[str] = []
+    for dim in dims:
+        value *= dim.value
+        if dim.is_literal:
+            folded *= dim.value
+        else:
+            names.append(dim.atom if "*" in dim.text or not dim.text.isidentifier() else dim.text)
+    if folded != 1 or not names:
+        names.append(str(folded))
+    return Dim(" * ".join(names), value)
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor: its shape, element type, and the graph node that it belongs to."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType
+    origin: str = field(default="", kw_only=True)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return ()
+
+
+@dataclass(eq=False)
+class Stored(Value):
+    """An input or a weight. ``text`` is how the plan calls it, ``name`` how a kernel does."""
+
+    text: str
+    name: str
+
+
+@dataclass(eq=False)
+class Scalar(Value):
+    """A number that ``forward`` takes; ``text`` is its name in the plan. Shape ``()``."""
+
+    text: str
+
+
+@dataclass(eq=False)
+class Pointwise(Value):
+    """``template`` with ``{0} {1}...`` replaced by the operands' elements; shapes broadcast."""
+
+    template: str
+    args: tuple[Value, ...]
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.args
+
+
+@dataclass(eq=False)
+class Iota(Value):
+    """The coordinate along ``axis`` as an integer."""
+
+    axis: int
+
+
+@dataclass(eq=False)
+class Extent(Value):
+    """An extent as a number. Shape ``()``."""
+
+    dim: Dim
+
+
+@dataclass(eq=False)
+class View(Value):
+    """Coordinates of ``base`` as templates over this value's: ``"{1}"``, ``"0"``, ``"({0} * 2 + 1)"``."""
+
+    base: Value
+    index: tuple[str, ...]
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base,)
+
+
+@dataclass(eq=False)
+class Reshape(Value):
+    """The same elements in row-major order, under another shape."""
+
+    base: Value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base,)
+
+
+@dataclass(eq=False)
+class Gather(Value):
+    """``base`` with the coordinate along ``axis`` taken from ``index`` (which has this value's shape)."""
+
+    base: Value
+    index: Value
+    axis: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base, self.index)
+
+
+@dataclass(eq=False)
+class Reduce(Value):
+    """``op`` (``sum prod max min argmax argmin``) over the adjacent axes ``first..last`` of ``arg``; they stay as extents of 1."""
+
+    op: str
+    arg: Value
+    first: int
+    last: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.arg,)
+
+
+@dataclass(eq=False)
+class Scan(Value):
+    """Inclusive prefix ``sum`` or ``prod`` along ``axis``."""
+
+    op: str
+    arg: Value
+    axis: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.arg,)
+
+
+@dataclass(eq=False)
+class Contraction(Value):
+    """``a[*batch, m, k]`` times ``b[*batch, k, n]``; the batch shapes are equal."""
+
+    a: Value
+    b: Value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(eq=False)
+class Conv2d(Value):
+    """Cross-correlation of ``x[n, c, h, w]`` with ``weight[m, c / groups, kh, kw]``."""
+
+    x: Value
+    weight: Value
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.x, self.weight)
+
+
+@dataclass(eq=False)
+class Window(Value):
+    """``max`` or ``avg`` over windows of the last two axes of ``x``."""
+
+    op: str
+    x: Value
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    count_padding: bool = True
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+
+ANCHORS = (Reduce, Scan, Contraction, Conv2d, Window)
+"""Values that need a loop of their own."""
+
+
+@dataclass
+class Program:
+    """A reference, lowered: the stored leaves in the order of the plan, and the results."""
+
+    parameters: tuple[str, ...]
+    """Names of ``forward``'s parameters, in order."""
+    leaves: tuple[Stored | Scalar, ...]
+    outputs: tuple[Value, ...]
+    ends: tuple[Value, ...]
+    """The value that stands for each graph node: what is stored when nothing is fused."""
+
+
+def strip_views(value: Value) -> Value:
+    """The value under any stack of views."""
+    while isinstance(value, (View, Reshape)):
+        value = value.base
+    return value

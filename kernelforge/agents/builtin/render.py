@@ -1,0 +1,83 @@
+"""A design of a program as text: CUDA source and launch plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kernelforge.agents.builtin.design import Design
+from kernelforge.agents.builtin.helpers import helpers_for
+from kernelforge.agents.builtin.ir import ANCHORS, Contraction, Conv2d, Program, Reduce, Scan, Stored, Value, Window
+from kernelforge.agents.builtin.kernel import KernelText, cone
+from kernelforge.agents.builtin.lower import lower
+from kernelforge.agents.builtin.partition import partition, write_kernel
+from kernelforge.records import Graph
+
+_SUFFIX = {Reduce: "rows", Scan: "scan", Contraction: "product", Conv2d: "conv", Window: "window"}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A candidate as text, and the kernels it is made of."""
+
+    source: str
+    plan: str
+    kernels: tuple[str, ...]
+
+
+def render(graph: Graph, design: Design) -> Rendered:
+    """Write a design of a reference.
+
+    Raises:
+        UnsupportedError: the reference uses an operator that the built-in Coder does not know.
+    """
+    program = lower(graph)
+    options = design.options
+    order = partition(program, options, fuse=design.fuse)
+    stored = frozenset(order)
+    kernels: list[KernelText] = []
+    taken: set[str] = set()
+    for value in order:
+        kernels.append(write_kernel(_name(value, stored, taken), value, stored, options))
+    bodies = "\n\n".join(kernel.source for kernel in kernels)
+    helpers = helpers_for(bodies)
+    source = "\n\n".join(part for part in (design.comment(), helpers, bodies) if part) + "\n"
+    return Rendered(source, _plan(program, kernels, order), tuple(kernel.name for kernel in kernels))
+
+
+def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
+    kinds = [type(member) for member in cone(value, stored - {value}) if isinstance(member, ANCHORS)]
+    base = f"{value.origin or 'copy'}_{_SUFFIX[kinds[0]] if kinds else 'map'}"
+    name, suffix = base, 2
+    while name in taken:
+        name, suffix = f"{base}{suffix}", suffix + 1
+    taken.add(name)
+    return name
+
+
+def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> str:
+    names: dict[Value, str] = {}
+    used = set(program.parameters) | {leaf.name for leaf in program.leaves if isinstance(leaf, Stored)}
+    for value in order:
+        name, suffix = (value.origin or "copy"), 2
+        while name in used:
+            name, suffix = f"{value.origin}_{suffix}", suffix + 1
+        used.add(name)
+        names[value] = name
+    body: list[str] = []
+    for kernel in kernels:
+        root = kernel.root
+        shape = "".join(f"{dim.text}, " for dim in root.shape)
+        body.append(f"{names[root]} = empty(({shape.rstrip() if len(root.shape) == 1 else shape.rstrip(', ')}), {root.dtype})")
+        body += kernel.setup
+        body.append(kernel.launch(names, names[root]))
+    results = ", ".join(names[output] for output in program.outputs)
+    text = "\n".join([*body, f"return {results}"])
+    head: list[str] = []
+    for leaf in program.leaves:
+        if isinstance(leaf, Stored):
+            for axis in range(len(leaf.shape)):
+                if re.search(rf"\b{leaf.name}_{axis}\b", text):
+                    head.append(f"{leaf.name}_{axis} = {leaf.text}.shape[{axis}]")
+    lines = [*head, *text.split("\n")]
+    return "\n".join([f"def forward({', '.join(program.parameters)}):", *(f"    {line}" for line in lines)]) + "\n"
