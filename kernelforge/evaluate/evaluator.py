@@ -200,14 +200,17 @@ class Evaluator:
             plan = work.plans.get(size.name)
             if plan is None:
                 continue
-            with work.clock("build"):
-                result = self.compiler.build(
-                    candidate.source,
-                    plan.expressions,
-                    arch=self.device.arch,
-                    signatures=signatures(plan),
-                    constants=plan.constants,
-                )
+            try:
+                with work.clock("build"):
+                    result = self.compiler.build(
+                        candidate.source,
+                        plan.expressions,
+                        arch=self.device.arch,
+                        signatures=signatures(plan),
+                        constants=plan.constants,
+                    )
+            except CandidateError as error:
+                raise _Failure(Verdict.POLICY, "compile", str(error)) from error
             if isinstance(result, Artifact):
                 work.artifacts[size.name] = result
                 work.build = work.build or result.build

@@ -13,11 +13,10 @@ from platformdirs import user_cache_path
 from kernelforge.compile import Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import Device
-from kernelforge.errors import SandboxError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import Fingerprint, Task
-from kernelforge.sandbox import JailReport, Zygote, probe
+from kernelforge.sandbox import Zygote, probe
 from kernelforge.version import __version__
 
 
@@ -29,19 +28,18 @@ class Workshop:
         threads: threads that one emulated run may use.
         cache: folder of the build cache; None for the user's cache folder.
         allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device.
     """
 
     def __init__(
         self, device: str, *, threads: int = 1, cache: Path | None = None, allow_unconfined: bool = False
     ) -> None:
-        self.jail: JailReport = probe()
-        if self.jail.tier == "none" and not allow_unconfined:
-            raise SandboxError(
-                f"no jail works on this machine ({self.jail.detail}), so untrusted code is refused. "
-                "Run `kernelforge doctor` for what is missing, or pass --allow-unconfined to run without one."
-            )
-        root = user_cache_path("kernelforge")
-        self.compiler = Compiler(cache or root / "builds", allow_unconfined=allow_unconfined)
+        self.jail = probe().usable_tier(allow_unconfined)
+        folder = cache or user_cache_path("kernelforge") / "builds"
+        self.compiler = Compiler(folder, allow_unconfined=allow_unconfined)
         self.device: Device = make_device(device, threads=threads, allow_unconfined=allow_unconfined)
         self._threads = threads
         self._allow_unconfined = allow_unconfined
@@ -55,13 +53,13 @@ class Workshop:
             device=self.device.name,
             device_kind=self.device.kind,
             arch=self.device.arch,
-            toolchain=self.compiler.toolchain,
+            toolchain=self.compiler.toolchain.name,
             kernelforge=__version__,
             evaluator=EVALUATOR_VERSION,
             torch=_version_of("torch"),
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",
-            jail=self.jail.tier,
+            jail=self.jail,
         )
 
     def oracle(self, task: Task) -> Oracle:
