@@ -121,7 +121,7 @@ def make_fingerprint(device: str = "emulated:h100") -> Fingerprint:
         arch="sm_90a",
         toolchain="nvrtc 13.0.88",
         kernelforge="0.1.0",
-        evaluator="evaluator/1",
+        evaluator="1",
         torch="2.13.0",
         python="3.11.7",
         host="x86_64",
@@ -158,7 +158,16 @@ def make_profile(dram_bytes: float, *, time_us: float = 9.5, device: str = "emul
             unit="sector/request",
             origin=Origin.COUNTED,
         ),
-        Metric(name="smsp__inst_executed.sum", value=1e6, unit="inst", origin=Origin.COUNTED),
+        Metric(
+            name="l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+            value=dram_bytes / 32,
+            unit="sector",
+            origin=Origin.COUNTED,
+        ),
+        Metric(
+            name="l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", value=65536, unit="request", origin=Origin.COUNTED
+        ),
+        Metric(name="ptx__warp_inst_executed.sum", value=1e6, unit="inst", origin=Origin.COUNTED),
     )
     kernel = KernelProfile(
         kernel="k",

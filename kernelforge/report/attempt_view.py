@@ -1,0 +1,103 @@
+"""One attempt, answering four questions: what changed, is it right, is it fast, and why."""
+
+from __future__ import annotations
+
+import difflib
+
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Finding,
+    Fingerprint,
+    Message,
+    Operator,
+    Performance,
+    Reward,
+    SizeCheck,
+    Verdict,
+)
+from kernelforge.report.summary import View
+from kernelforge.report.task_view import MetricChange, metric_changes
+
+MAX_DIFF_LINES = 20_000
+"""Texts longer than this are shown whole: finding the smallest difference takes time that grows with its square."""
+
+
+class AttemptView(View):
+    """One attempt beside its parent."""
+
+    id: str
+    operator: Operator
+    parent: str | None
+    candidate: str | None
+    """Hash of the candidate; None when the reply held none."""
+    lane: str | None
+    choices: dict[str, int]
+    source: str | None
+    plan: str | None
+    source_diff: str | None
+    """Unified diff against the parent's source; None where there is nothing to compare with."""
+    plan_diff: str | None
+    verdict: Verdict
+    stage: str
+    reason: str
+    build: Build | None
+    checks: tuple[SizeCheck, ...]
+    performance: Performance | None
+    finding: Finding | None
+    metrics: tuple[MetricChange, ...]
+    reward: Reward
+    accepted: bool
+    note: str
+    started: str
+    seconds: float
+    timings: dict[str, float]
+    fingerprint: Fingerprint
+    messages: tuple[Message, ...] | None
+    """Prompts and replies, where they were asked for."""
+
+
+def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = False) -> AttemptView:
+    """View of an attempt.
+
+    Args:
+        parent: the attempt it came from, if any.
+        messages: include every prompt and reply.
+    """
+    candidate, evaluation = attempt.candidate, attempt.evaluation
+    before = parent.candidate if parent else None
+    return AttemptView(
+        id=attempt.id,
+        operator=attempt.operator,
+        parent=attempt.parent,
+        candidate=candidate.hash if candidate else None,
+        lane=candidate.lane if candidate else None,
+        choices=candidate.choices if candidate else {},
+        source=candidate.source if candidate else None,
+        plan=candidate.plan if candidate else None,
+        source_diff=_diff(before.source, candidate.source, "source") if before and candidate else None,
+        plan_diff=_diff(before.plan, candidate.plan, "plan") if before and candidate else None,
+        verdict=evaluation.verdict,
+        stage=evaluation.stage,
+        reason=evaluation.reason,
+        build=evaluation.build,
+        checks=evaluation.correctness.sizes if evaluation.correctness else (),
+        performance=evaluation.performance,
+        finding=attempt.finding,
+        metrics=metric_changes(attempt, parent),
+        reward=attempt.reward,
+        accepted=attempt.accepted,
+        note=attempt.note,
+        started=attempt.started,
+        seconds=attempt.seconds,
+        timings=evaluation.seconds,
+        fingerprint=evaluation.fingerprint,
+        messages=attempt.messages if messages else None,
+    )
+
+
+def _diff(before: str, after: str, name: str) -> str | None:
+    old, new = before.splitlines(), after.splitlines()
+    if max(len(old), len(new)) > MAX_DIFF_LINES:
+        return None
+    return "\n".join(difflib.unified_diff(old, new, f"parent {name}", f"this {name}", lineterm=""))

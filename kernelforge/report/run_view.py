@@ -1,0 +1,116 @@
+"""A run at a glance: how far attempts came, and where each task stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+from kernelforge.records import Attempt, Verdict
+from kernelforge.report.source import RunRecords, ShownState
+from kernelforge.report.summary import TaskSummary, View
+
+_STAGES = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done")
+_FUNNEL = (
+    ("parsed", "plan"),
+    ("built", "compile"),
+    ("policy", "policy"),
+    ("small", "small"),
+    ("hidden", "hidden"),
+    ("full", "full"),
+)
+"""Step of the funnel and the last stage of the cascade that it stands for."""
+
+
+class FunnelStep(View):
+    """How many attempts came through a gate."""
+
+    step: str
+    """``attempts parsed built policy small hidden full OK``."""
+    count: int
+
+
+class RunView(View):
+    """One run."""
+
+    id: str
+    state: ShownState
+    suite: str
+    suite_digest: str
+    device: str
+    strategy: str
+    coder: str
+    judge: str
+    reward: str
+    seed: int
+    started: str
+    ended: str | None
+    seconds: float | None
+    """Wall time from start to end; None while it has no end."""
+    kernelforge: str
+    tasks_ok: int
+    tasks_total: int
+    tasks_finished: int
+    attempts: int
+    accepted: int
+    verdicts: dict[Verdict, int]
+    funnel: tuple[FunnelStep, ...]
+    """INFRA attempts count where they came through; they are not judged where they ended."""
+    mean_reward: float | None
+    """Over the tasks' best attempts, a task without one counting 0; None when nothing was scored."""
+    tasks: tuple[TaskSummary, ...]
+
+
+def run_view(records: RunRecords) -> RunView:
+    """View of a run."""
+    run, config, attempts = records.run, records.run.config, records.attempts
+    summaries = records.summaries()
+    verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
+    scored = [summary.reward for summary in summaries if summary.best and summary.reward is not None]
+    return RunView(
+        id=run.id,
+        state=records.state,
+        suite=config.suite,
+        suite_digest=config.suite_digest,
+        device=config.device,
+        strategy=config.strategy,
+        coder=config.coder,
+        judge=config.judge,
+        reward=config.reward,
+        seed=config.seed,
+        started=run.started,
+        ended=run.ended,
+        seconds=_between(run.started, run.ended),
+        kernelforge=run.kernelforge,
+        tasks_ok=sum(summary.best is not None for summary in summaries),
+        tasks_total=len(summaries),
+        tasks_finished=sum(summary.finished is not None for summary in summaries),
+        attempts=len(attempts),
+        accepted=sum(attempt.accepted for attempt in attempts),
+        verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+        funnel=_funnel(attempts),
+        mean_reward=sum(scored) / len(summaries) if scored else None,
+        tasks=summaries,
+    )
+
+
+def _funnel(attempts: tuple[Attempt, ...]) -> tuple[FunnelStep, ...]:
+    ended = [
+        len(_STAGES) if attempt.evaluation.verdict is Verdict.OK else _STAGES.index(attempt.evaluation.stage)
+        for attempt in attempts
+    ]
+    passed = [FunnelStep(step=name, count=sum(at > _STAGES.index(stage) for at in ended)) for name, stage in _FUNNEL]
+    correct = sum(attempt.evaluation.verdict is Verdict.OK for attempt in attempts)
+    return (
+        FunnelStep(step="attempts", count=len(attempts)),
+        *passed,
+        FunnelStep(step="OK", count=correct),
+    )
+
+
+def _between(started: str, ended: str | None) -> float | None:
+    if ended is None:
+        return None
+    try:
+        return max((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None

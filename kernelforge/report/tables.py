@@ -1,0 +1,137 @@
+"""Which attributes of which view make a table, under which heading: said once for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernelforge.records import Origin, SizeCheck
+from kernelforge.report.board import Board, BoardKey, Entry
+from kernelforge.report.summary import TaskSummary
+from kernelforge.report.table import Column, Table
+from kernelforge.report.task_view import MetricChange
+from kernelforge.report.text import byte_count, change, number, percent, times
+
+_TASK = Column("task", "task", wide=True)
+_VERDICT = Column("verdict", "verdict")
+_ROUNDS = Column("rounds", "rounds", number, "right")
+_MOVES = Column("moves", "best came by", wide=True)
+_COUNTERS = (
+    Column("dram_bytes", "DRAM", byte_count, "right"),
+    Column("dram_ratio", "vs least", times, "right"),
+    Column("sectors_per_request", "sect/req", number, "right"),
+    Column("launches", "launches", number, "right"),
+)
+_SPEEDS = (
+    Column("time_us", "time µs", number, "right"),
+    Column("speedup", "speedup", times, "right"),
+    Column("speedup_lower", "at least", times, "right"),
+    Column("speedup_eager", "vs eager", times, "right"),
+)
+
+
+def task_table(title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with_run: bool = False) -> Table:
+    """Tasks of one origin: counters and the modelled bound, or measured times and speedups."""
+    run = (Column("run", "run"),) if with_run else ()
+    middle: tuple[Column, ...]
+    if origin is Origin.MEASURED:
+        middle = (*_SPEEDS, Column("bound", "bound"), *_COUNTERS[1:2])
+    else:
+        middle = (*_COUNTERS, Column("bound", "modelled bound"))
+    return Table.of(title, (_TASK, _VERDICT, _ROUNDS, *middle, _MOVES, *run), tasks)
+
+
+def entry_table(title: str, entries: Iterable[Entry], *, origin: Origin) -> Table:
+    """Runs on one board."""
+    shared = (
+        Column("rank", "#", number, "right"),
+        Column("run", "run", wide=True),
+        Column("strategy", "strategy"),
+        Column("coder", "coder"),
+        Column("judge", "judge"),
+        Column("tasks_ok", "OK", number, "right"),
+        Column("tasks_total", "of", number, "right"),
+    )
+    rows = [_EntryRow(entry) for entry in entries]
+    speed: tuple[Column, ...]
+    if origin is Origin.MEASURED:
+        speed = (
+            Column("fast_0", "fast 0", percent, "right"),
+            Column("fast_1", "fast 1", percent, "right"),
+            Column("fast_1_2", "fast 1.2", percent, "right"),
+            Column("fast_2", "fast 2", percent, "right"),
+            Column("median_speedup", "median", times, "right"),
+            Column("geomean_speedup", "geomean", times, "right"),
+            Column("geomean_correct", "correct only", times, "right"),
+            Column("geomean_eager", "vs eager", times, "right"),
+        )
+    else:
+        speed = (Column("median_dram_ratio", "DRAM vs least", times, "right"),)
+    last = (Column("attempts", "attempts", number, "right"), Column("note", "note", wide=True))
+    return Table.of(title, (*shared, *speed, *last), rows, keys=2)
+
+
+class _EntryRow:
+    """An entry with its fast_p spread out and its caveats in words."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._fast = {one.p: one.value for one in entry.fast_p}
+        self.fast_0, self.fast_1 = self._fast.get(0.0), self._fast.get(1.0)
+        self.fast_1_2, self.fast_2 = self._fast.get(1.2), self._fast.get(2.0)
+        caveats = [
+            "" if entry.confined else "no jail",
+            f"{entry.infra} INFRA" if entry.infra else "",
+            f"{entry.untimed} untimed" if entry.untimed else "",
+            "" if entry.state == "finished" else entry.state,
+        ]
+        self.note = ", ".join(caveat for caveat in caveats if caveat)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._entry, name)
+
+
+def board_title(key: BoardKey) -> str:
+    """What a board compares, in a line."""
+    times_are = (
+        "modelled: no speedups" if key.origin is Origin.MODELLED else f"speedup against the {key.baseline} baseline"
+    )
+    return (
+        f"{key.device} · suite {key.suite} ({key.suite_digest}), {key.task_count} tasks · {times_are} · "
+        f"{key.precision} · timing {key.protocol or 'none'}"
+    )
+
+
+def board_tables(board: Board) -> tuple[Table, Table]:
+    """The runs of a board, and the best known result per task."""
+    many = len(board.entries) > 1
+    return (
+        entry_table("Runs", board.entries, origin=board.key.origin),
+        task_table("Best per task", board.records, origin=board.key.origin, with_run=many),
+    )
+
+
+def check_table(checks: Iterable[SizeCheck]) -> Table:
+    """Correctness by size."""
+    columns = (
+        Column("size", "size"),
+        Column("status", "status"),
+        Column("error", "error / tolerance", number, "right"),
+        Column("launches", "launches", number, "right"),
+        Column("families", "inputs", lambda families: ", ".join(families) or "–"),
+        Column("message", "message", wide=True),
+    )
+    return Table.of("Is it right", columns, checks)
+
+
+def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compared: bool = True) -> Table:
+    """Metrics of a profile, beside those of the parent when ``compared``."""
+    columns = [Column("name", "metric", wide=True)]
+    if compared:
+        columns += [Column("before", "parent", number, "right")]
+    columns += [Column("after", "this" if compared else "value", number, "right")]
+    if compared:
+        columns += [Column("change", "change", change, "right")]
+    columns += [Column("unit", "unit"), Column("origin", "origin")]
+    if compared:
+        columns += [Column("named", "judge", lambda named: "named" if named else "")]
+    return Table.of(title, columns, changes)

@@ -1,0 +1,224 @@
+"""Views on a terminal. Everything that others wrote goes through ``Text``, so it is never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from kernelforge.report.tables import board_tables, board_title, check_table, metric_table, task_table
+from kernelforge.report.text import byte_count, change, duration, number, one_line, printable, times
+
+if TYPE_CHECKING:
+    from kernelforge.records import Message, Profile, SizeCheck
+    from kernelforge.report.attempt_view import AttemptView
+    from kernelforge.report.board import Leaderboard
+    from kernelforge.report.run_view import RunView
+    from kernelforge.report.task_view import LineageNode, MetricChange, TaskView
+
+_STYLE = {"OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "INFRA": "magenta"}
+
+
+def run_lines(view: RunView) -> Group:
+    """A run's head, funnel and tasks."""
+    from kernelforge.records import Origin
+
+    origin = next((task.origin for task in view.tasks if task.origin is not None), None)
+    if origin is None:
+        origin = Origin.MODELLED if view.device.startswith("emulated") else Origin.MEASURED
+    return Group(*run_summary(view), Text(), task_table("Tasks", view.tasks, origin=origin).to_rich())
+
+
+def run_summary(view: RunView) -> list[RenderableType]:
+    """The lines that say how a run stands."""
+    verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items()) or "none yet"
+    config = f"{view.strategy}, coder {view.coder}, judge {view.judge}, seed {view.seed}"
+    reward = f"{view.reward}: {number(view.mean_reward)} mean over tasks"
+    rows = [
+        ("run", f"{view.id}  {view.state}"),
+        ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
+        ("device", view.device),
+        ("agents", config),
+        ("started", view.started + ("" if view.seconds is None else f", took {duration(view.seconds)}")),
+        ("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"),
+        ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
+        ("funnel", " → ".join(f"{step.step} {step.count}" for step in view.funnel)),
+        ("reward", reward),
+    ]
+    return [_field(label, value) for label, value in rows]
+
+
+def _field(label: str, value: str) -> RenderableType:
+    text = Text(f"{label:<9}", style="bold")
+    text.append(one_line(value), style="not bold")
+    text.overflow = "fold"
+    return text
+
+
+def task_lines(view: TaskView) -> Group:
+    """A task's lineage as an indented tree."""
+    best = view.summary
+    head = [
+        _field("task", f"{view.task}  of run {view.run}"),
+        _field("best", _best(view)),
+        _field("state", best.finished or "not finished"),
+        Text(),
+    ]
+    return Group(*head, *(line for node in view.lineage for line in _node(node)))
+
+
+def _best(view: TaskView) -> str:
+    best = view.summary
+    if best.best is None:
+        return "nothing correct yet"
+    parts = [best.best, f"{byte_count(best.dram_bytes)} DRAM, {times(best.dram_ratio)} the least"]
+    if best.speedup is not None:
+        parts.append(f"{times(best.speedup)} the fastest baseline")
+    return " · ".join(parts)
+
+
+def _node(node: LineageNode) -> Iterable[RenderableType]:
+    indent = "  " * node.depth + ("└ " if node.depth else "")
+    line = Text(f"{indent}{node.number:02d} ")
+    line.append(one_line(node.step), style="bold")
+    line.append(" ")
+    line.append(node.verdict.value, style=_STYLE.get(node.verdict.value, "yellow"))
+    for delta in node.changes:
+        if delta.change is None:
+            continue
+        line.append(f"  {one_line(delta.name)} {change(delta.change)}")
+    line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")
+    if node.best:
+        line.append("  ← best", style="bold green")
+    yield line
+    why = node.note if node.accepted or not node.reason else node.reason
+    if why:
+        yield Padding(Text(one_line(why, 300), style="dim", overflow="fold"), (0, 0, 0, 2 * node.depth + 5))
+
+
+def attempt_lines(view: AttemptView) -> Group:
+    """An attempt: what changed, is it right, is it fast, why."""
+    parts: list[RenderableType] = [
+        _field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
+        _field("verdict", f"{view.verdict.value} at stage {view.stage}"),
+        _field("status", ("accepted" if view.accepted else "not accepted") + (f": {view.note}" if view.note else "")),
+        _field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
+        _field("where", f"{view.fingerprint.device}, {view.fingerprint.toolchain}, jail {view.fingerprint.jail}"),
+        _field("took", duration(view.seconds) + _timings(view.timings)),
+    ]
+    if view.reason:
+        parts += [*_heading("Reason"), _block(view.reason)]
+    parts += [*_heading("What changed"), *_changes(view)]
+    if view.checks:
+        parts += [Text(), check_table(view.checks).to_rich()]
+    parts += [*_heading("Is it fast"), *_speed(view)]
+    if view.finding:
+        finding = view.finding
+        parts += _heading("Why")
+        parts += [
+            _field(finding.kind, finding.headline),
+            _field("because", finding.why),
+            _field("action", finding.action),
+        ]
+    if view.metrics:
+        parts += [Text(), metric_table(view.metrics, title="Metrics", compared=view.parent is not None).to_rich()]
+    for message in view.messages or ():
+        parts += _message(message)
+    return Group(*parts)
+
+
+def _timings(timings: dict[str, float]) -> str:
+    return "" if not timings else ": " + ", ".join(f"{one_line(name)} {duration(s)}" for name, s in timings.items())
+
+
+def _heading(title: str) -> list[RenderableType]:
+    return [Text(), Text(title, style="bold underline")]
+
+
+def _block(text: str) -> Text:
+    return Text(printable(text), overflow="fold")
+
+
+def _changes(view: AttemptView) -> Iterable[RenderableType]:
+    if view.source is None or view.plan is None:
+        yield Text("the reply held no candidate")
+        return
+    for name, diff, whole in (("source", view.source_diff, view.source), ("plan", view.plan_diff, view.plan)):
+        if diff:
+            yield _coloured(diff)
+        elif diff == "":
+            yield Text(f"{name}: as the parent's", style="dim")
+        else:
+            yield Text(f"{name}:", style="bold")
+            yield _block(whole)
+    if view.choices:
+        yield Text("tune: " + ", ".join(f"{one_line(name)} = {value}" for name, value in view.choices.items()))
+
+
+def _coloured(diff: str) -> Text:
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    text = Text(overflow="fold")
+    for line in printable(diff).split("\n"):
+        text.append(line + "\n", style=styles.get(line[:1], ""))
+    return text
+
+
+def _speed(view: AttemptView) -> Iterable[RenderableType]:
+    speed = view.performance
+    if speed is None:
+        yield Text("not timed")
+    else:
+        spread = (
+            "" if speed.interval_us is None else f" [{number(speed.interval_us[0])}, {number(speed.interval_us[1])}]"
+        )
+        samples = "" if speed.samples is None else f", {speed.samples} samples"
+        yield _field(speed.origin.value, f"{number(speed.time_us)} µs{spread}{samples}, bound by {speed.bound}")
+        if speed.speedup is not None:
+            others = f"at least {times(speed.speedup_lower)}; vs eager {times(speed.speedup_eager)}"
+            yield _field("speedup", f"{times(speed.speedup)} ({others})")
+    for kernel in view.build.kernels if view.build else ():
+        spills = kernel.spill_store_bytes + kernel.spill_load_bytes
+        facts = (
+            f"{kernel.registers_per_thread} registers, {kernel.static_shared_bytes} B static shared, {spills} B spills"
+        )
+        yield _field("kernel", f"{kernel.expression}: {facts}")
+
+
+def _message(message: Message) -> list[RenderableType]:
+    return [*_heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), _block(message.content)]
+
+
+def leaderboard_lines(view: Leaderboard) -> Group:
+    """Every board, one under another."""
+    if not view.boards:
+        return Group(Text("no run has an attempt yet: start one with 'kernelforge run'"))
+    parts: list[RenderableType] = []
+    for board in view.boards:
+        parts.append(Text(one_line(board_title(board.key)), style="bold", overflow="fold"))
+        parts += [table.to_rich() for table in board_tables(board)]
+    return Group(*parts)
+
+
+def evaluation_tables(checks: tuple[SizeCheck, ...], profile: Profile | None) -> Group:
+    """Checks by size and the profile of one evaluation."""
+    from kernelforge.report.task_view import MetricChange
+
+    parts: list[RenderableType] = [check_table(checks).to_rich()] if checks else []
+    if profile is not None:
+        roof = profile.roofline
+        parts += [
+            _field("DRAM", f"{byte_count(roof.dram_bytes)}, least {byte_count(roof.compulsory_bytes)}"),
+            _field("bound", f"{roof.bound}, {number(roof.time_us)} µs {roof.time_origin.value}"),
+        ]
+        rows: list[MetricChange] = [
+            MetricChange(
+                name=metric.name, unit=metric.unit, origin=metric.origin.value, before=None, after=metric.value,
+                change=None, named=False,
+            )
+            for metric in profile.metrics
+        ]  # fmt: skip
+        parts.append(metric_table(rows, title=f"Profile at size {profile.size}", compared=False).to_rich())
+    return Group(*parts)

@@ -1,0 +1,103 @@
+"""Text that others wrote, made safe to show, and numbers made readable. One place, so every format agrees.
+
+Sources, plans, prompts, replies and compiler messages come from models and from task files: on a terminal they must
+not move the cursor, in Markdown not become markup, in a spreadsheet not become a formula.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+ABSENT = "–"
+"""What a table shows where there is no value. Never a zero."""
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_MARKDOWN = re.compile(r"[\\`*_\[\]|!#~$]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with control, bidirectional and invisible characters written out (``\x1b``); newlines and tabs stay."""
+    return _CONTROL.sub(_written_out, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """:func:`printable` on one line; cut at ``limit`` characters with an ellipsis."""
+    line = " ".join(printable(text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def markdown(text: str) -> str:
+    """``text`` as one line of Markdown that shows itself and nothing else, also within a table."""
+    line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKDOWN.sub(lambda match: "\\" + match[0], line)
+
+
+def csv_text(text: str) -> str:
+    """``text`` as a CSV field that no spreadsheet takes for a formula."""
+    safe = printable(text)
+    return "'" + safe if safe.startswith(_FORMULA) else safe
+
+
+def number(value: float | int | None) -> str:
+    """Four significant digits; whole numbers with thin grouping."""
+    if value is None:
+        return ABSENT
+    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def times(value: float | None) -> str:
+    """A ratio: ``1.25x``."""
+    if value is None:
+        return ABSENT
+    return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x"
+
+
+def percent(value: float | None) -> str:
+    """A fraction as a whole percentage."""
+    return ABSENT if value is None else f"{100 * value:.0f} %"
+
+
+def change(value: float | None) -> str:
+    """A relative change with its sign: ``-12.3 %``."""
+    if value is None:
+        return ABSENT
+    return f"{100 * value:+.1f} %" if math.isfinite(value) else f"{value:+}"
+
+
+def byte_count(value: float | None) -> str:
+    """Bytes in decimal units: ``8.39 MB``."""
+    if value is None:
+        return ABSENT
+    if not math.isfinite(value):
+        return str(value)
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Wall time: ``0.84 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    if seconds is None:
+        return ABSENT
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
