@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class DeviceSpec:
     sm_count: int
     max_clock_mhz: int
     fp32_lanes_per_sm: int
+    fp64_lanes_per_sm: int
+    int32_lanes_per_sm: int
     special_lanes_per_sm: int
     """Lanes for reciprocals, square roots, exponentials, sines."""
     schedulers_per_sm: int
@@ -123,6 +126,8 @@ _HOPPER_SOURCES = _SAME_LIMITS | {
     "sm_count": _H100 + " (SXM5)",
     "max_clock_mhz": "NVIDIA H100 and H200 datasheets: 67 TFLOPS of FP32 = 132 SMs x 128 lanes x 2 x 1.98 GHz",
     "fp32_lanes_per_sm": _H100,
+    "fp64_lanes_per_sm": _H100,
+    "int32_lanes_per_sm": _H100,
     "unified_l1_bytes_per_sm": _TUNING_9,
     "shared_reserved_bytes_per_block": _TUNING_9,
     "l1_latency_cycles": _RRZE + ", gpu-latency, H100 PCIe",
@@ -151,6 +156,8 @@ def _hopper(
         sm_count=132,
         max_clock_mhz=1980,
         fp32_lanes_per_sm=128,
+        fp64_lanes_per_sm=64,
+        int32_lanes_per_sm=64,
         special_lanes_per_sm=16,
         schedulers_per_sm=4,
         dram_bytes=int(dram_gb * 10**9),
@@ -225,6 +232,8 @@ A100 = DeviceSpec(
     sm_count=108,
     max_clock_mhz=1410,
     fp32_lanes_per_sm=64,
+    fp64_lanes_per_sm=32,
+    int32_lanes_per_sm=64,
     special_lanes_per_sm=16,
     schedulers_per_sm=4,
     dram_bytes=80 * 10**9,
@@ -260,6 +269,8 @@ A100 = DeviceSpec(
             "sm_count": _A100,
             "max_clock_mhz": _A100 + ": boost clock",
             "fp32_lanes_per_sm": _A100,
+            "fp64_lanes_per_sm": _A100,
+            "int32_lanes_per_sm": _A100,
             "dram_bytes": "NVIDIA A100 80 GB datasheet (SXM)",
             "dram_bandwidth_gbps": "NVIDIA A100 80 GB datasheet (SXM): 2,039 GB/s",
             "dram_sustained_gbps": "estimate: " + _RRZE + ", gpu-l2-cache, A100 80 GB, data over 500 MB",

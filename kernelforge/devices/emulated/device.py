@@ -1,0 +1,248 @@
+"""The emulated device as the parent sees it: opens sessions, each a confined child that runs one build."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from kernelforge.compile.artifact import Artifact
+from kernelforge.devices.base import Capabilities, RunFault, RunFaulted, RunRequest, RunResult
+from kernelforge.devices.specs import GIB, KIB, MIB, DeviceSpec
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.records import Performance, Profile, SizeFacts
+from kernelforge.sandbox import Child, Frame, Limits, Zygote
+
+DEFAULT_MEMORY_BYTES = 4 * GIB
+GRACE_S = 15.0
+"""How long after its deadline a child may still answer: compiling kernels to native code, copying tensors."""
+SESSION_CPU_S = 3600.0
+_FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
+_MAX_MESSAGE = 4000
+
+
+class EmulatedDevice:
+    """A GPU stood in for by the CPU: real PTX, every access checked, events counted, time modelled.
+
+    Args:
+        spec: The GPU that is stood in for.
+        threads: Threads that one run may use.
+        memory_bytes: Device memory of one run; more is a fault of kind ``memory``.
+        allow_unconfined: Run children without a jail where none works.
+    """
+
+    kind: Literal["cuda", "emulated"] = "emulated"
+    capabilities = Capabilities(
+        measures_time=False, checks_accesses=True, counts_ptx=True, clusters=False, cooperative=False
+    )
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        *,
+        threads: int = 1,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        allow_unconfined: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.name = f"emulated:{spec.key}"
+        self.arch = spec.arch
+        self.threads = threads
+        self.memory_bytes = memory_bytes
+        self._zygote = Zygote("runner", allow_unconfined=allow_unconfined)
+
+    def describe(self) -> Mapping[str, str]:
+        """Facts for a Coder: those of the GPU that is stood in for."""
+        spec = self.spec
+        return {
+            "device": f"{spec.title}, emulated on the CPU from its PTX ({self.name})",
+            "architecture": spec.arch,
+            "multiprocessors": str(spec.sm_count),
+            "clock": f"{spec.max_clock_mhz} MHz",
+            "fp32": f"{spec.fp32_flops_per_s / 1e12:.1f} TFLOPS",
+            "memory": f"{self.memory_bytes / GIB:g} GiB usable here ({spec.dram_bytes / 1e9:g} GB on the GPU)",
+            "memory bandwidth": f"{spec.dram_bandwidth_gbps:g} GB/s",
+            "L2 cache": f"{spec.l2_bytes // MIB} MiB",
+            "L1 and shared memory per multiprocessor": f"{spec.unified_l1_bytes_per_sm // KIB} KiB",
+            "shared memory per multiprocessor": f"{spec.shared_bytes_per_sm // KIB} KiB",
+            "shared memory per block": f"{spec.shared_bytes_per_block // KIB} KiB",
+            "registers per multiprocessor": str(spec.registers_per_sm),
+            "registers per thread": f"{spec.registers_per_thread} at most",
+            "warps per multiprocessor": f"{spec.warps_per_sm} of {spec.warp_size} threads",
+            "blocks per multiprocessor": str(spec.blocks_per_sm),
+            "threads per block": f"{spec.threads_per_block} at most",
+            "not supported here": "thread block clusters, cooperative launches",
+        }
+
+    def open(self, artifact: Artifact) -> EmulatedSession:
+        """A session for one build; its child starts at the first run."""
+        return EmulatedSession(self, self._zygote, artifact)
+
+    def close(self) -> None:
+        """End the helper process, and every session's child with it."""
+        self._zygote.close()
+
+    def __enter__(self) -> EmulatedDevice:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EmulatedSession:
+    """One build in one confined child. A child that was killed is replaced at the next run."""
+
+    def __init__(self, device: EmulatedDevice, zygote: Zygote, artifact: Artifact) -> None:
+        self._device = device
+        self._zygote = zygote
+        self._artifact = artifact
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+
+    def run(self, request: RunRequest) -> RunResult:
+        """Run a plan; what goes wrong in it is in the result.
+
+        Raises:
+            SandboxError: no child can be started, or it broke its channel's format.
+        """
+        reply = self._ask("run", request)
+        if isinstance(reply, RunFault):
+            return RunResult(outputs=(), faults=(reply,))
+        faults = _faults(reply)
+        if faults:
+            return RunResult((), faults, _optional_count(reply, "thread_instructions"), _seconds(reply))
+        sizes = {buffer.id: buffer.nbytes for buffer in request.plan.buffers}
+        expected = [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
+        if [len(blob) for blob in reply.blobs] != expected:
+            raise self._broken("outputs of other lengths than the plan's")
+        return RunResult(reply.blobs, (), _optional_count(reply, "thread_instructions"), _seconds(reply))
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
+        """Counters and modelled time of a plan.
+
+        Raises:
+            RunFaulted: a launch faulted.
+            SandboxError: no child can be started, or it broke its channel's format.
+        """
+        reply = self._ask("profile", request)
+        if isinstance(reply, RunFault):
+            raise RunFaulted(reply)
+        faults = _faults(reply)
+        if faults:
+            raise RunFaulted(faults[0])
+        counts = PlanCounts.from_wire(reply.data.get("counts"))
+        launched = {kernel.expression for kernel in counts.kernels}
+        if launched != set(request.plan.expressions):
+            raise self._broken("counters of other kernels than the plan's")
+        registers = {k.expression: k.registers_per_thread for k in self._artifact.build.kernels}
+        return build_profile(self._device.spec, self._device.name, counts, registers, facts)
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> EmulatedSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, op: Literal["run", "profile"], request: RunRequest) -> Frame | RunFault:
+        """The child's reply, or the fault that its end stands for."""
+        memory = min(request.memory_bytes, self._device.memory_bytes)
+        needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+        if needed > memory:
+            return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
+        order = sorted(request.tensors)
+        data: dict[str, Any] = {
+            "op": op,
+            "plan": request.plan.to_wire(),
+            "tensors": order,
+            # A profile leaves blocks out; what they would have written must read as something harmless.
+            "poison": 0 if op == "profile" else request.poison,
+            "mutable": sorted(request.mutable),
+            "deadline_s": request.deadline_s,
+            "memory_bytes": memory,
+            "max_thread_instructions": request.max_thread_instructions,
+        }
+        with self._lock:
+            try:
+                child = self._loaded()
+                return child.call(data, [request.tensors[b] for b in order], timeout_s=request.deadline_s + GRACE_S)
+            except ChildTimeout:
+                self._drop()
+                return RunFault("timeout", f"the plan did not end within {request.deadline_s:g} s")
+            except ChildDied as error:
+                death = None if self._child is None else self._child.death()
+                self._drop()
+                if death is not None and death.cause == "memory":
+                    return RunFault("memory", "the emulated device ran out of memory on this machine")
+                return RunFault("crash", f"the runner ended while the plan ran: {error}")
+            except SandboxError:
+                self._drop()
+                raise
+
+    def _loaded(self) -> Child:
+        """The child, with the build loaded. The lock is held."""
+        if self._child is None:
+            device = self._device
+            limits = Limits(
+                wall_s=60.0,
+                cpu_s=SESSION_CPU_S,
+                # Device memory, and as much again for tensors on their way in and out.
+                memory_bytes=2 * device.memory_bytes + GIB,
+                processes=device.threads + 4,
+                reply_bytes=device.memory_bytes,
+            )
+            self._child = self._zygote.spawn(limits)
+            load = {
+                "op": "load",
+                "spec": device.spec.key,
+                "threads": device.threads,
+                "memory_bytes": device.memory_bytes,
+                "kernels": {
+                    kernel.expression: (kernel.symbol, kernel.registers_per_thread)
+                    for kernel in self._artifact.build.kernels
+                },
+            }
+            self._child.call(load, [self._artifact.ptx])
+        return self._child
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def _broken(self, what: str) -> SandboxError:
+        self.close()
+        return SandboxError(f"the runner sent {what}")
+
+
+def _faults(reply: Frame) -> tuple[RunFault, ...]:
+    raw = reply.data.get("faults")
+    try:
+        pairs = [(kind, message) for kind, message in raw or []]
+    except (TypeError, ValueError) as error:
+        raise SandboxError("the runner sent faults that cannot be read") from error
+    for kind, message in pairs:
+        if kind not in get_args(_FaultKind) or not isinstance(message, str):
+            raise SandboxError("the runner sent a fault of an unknown kind")
+    return tuple(RunFault(kind, message[:_MAX_MESSAGE]) for kind, message in pairs)
+
+
+def _optional_count(reply: Frame, name: str) -> int | None:
+    value = reply.data.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds(reply: Frame) -> float:
+    value = reply.data.get("seconds")
+    return float(value) if isinstance(value, int | float) and value >= 0 else 0.0

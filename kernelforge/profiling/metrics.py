@@ -1,0 +1,233 @@
+"""Metrics of a profile, under Nsight Compute's names where they mean the same and ``ptx__*`` where they count PTX.
+
+``smsp__sass_average_branch_targets_threads_uniform.pct`` is left out on purpose: it is over the branches that ptxas
+leaves in the machine code, and ptxas turns many PTX branches into predicates. ``ptx__branch_uniform.pct`` is over PTX.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from kernelforge.devices.specs import DeviceSpec
+from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.mix import CLASSES, by_class
+from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
+from kernelforge.records import (
+    KernelProfile,
+    MemoryHotSpot,
+    Metric,
+    Origin,
+    Performance,
+    Profile,
+    Roofline,
+    SizeFacts,
+)
+
+HOT_SPOTS = 8
+_LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
+_ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
+
+
+def build_profile(
+    spec: DeviceSpec, device: str, counts: PlanCounts, registers: Mapping[str, int], facts: SizeFacts
+) -> tuple[Profile, Performance]:
+    """Profile and modelled performance of one run of a plan.
+
+    Args:
+        spec: The device that is modelled.
+        device: Its name on records: ``emulated:h100``.
+        counts: Counters of the run.
+        registers: Registers per thread by kernel expression, as ptxas reported them.
+        facts: What the oracle found at this size.
+    """
+    time = plan_time(spec, counts, registers)
+    profile = Profile(
+        size=facts.size,
+        device=device,
+        kernels=tuple(_kernel_profiles(spec, counts.kernels, registers)),
+        metrics=_plan_metrics(spec, counts, registers),
+        roofline=_roofline(spec, counts, time, facts),
+    )
+    performance = Performance(time_us=time.time_us, origin=Origin.MODELLED, protocol=PROTOCOL, bound=time.bound)
+    return profile, performance
+
+
+def _roofline(spec: DeviceSpec, counts: PlanCounts, time: PlanTime, facts: SizeFacts) -> Roofline:
+    dram_bytes = sum(kernel.dram_bytes for kernel in counts.kernels) + counts.memset_bytes
+    return Roofline(
+        flops=float(facts.flops),
+        dram_bytes=dram_bytes,
+        compulsory_bytes=float(facts.compulsory_bytes),
+        arithmetic_intensity=facts.flops / dram_bytes if dram_bytes else 0.0,
+        ridge=spec.ridge_flop_per_byte,
+        bound=time.bound,
+        time_us=time.time_us,
+        time_origin=Origin.MODELLED,
+    )
+
+
+def _kernel_profiles(
+    spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]
+) -> Iterable[KernelProfile]:
+    by_expression: dict[str, list[KernelCounts]] = {}
+    for kernel in kernels:
+        by_expression.setdefault(kernel.expression, []).append(kernel)
+    for expression, group in by_expression.items():
+        main = _dominant(spec, group, registers)
+        yield KernelProfile(
+            kernel=expression,
+            launches=sum(kernel.launches for kernel in group),
+            grid=main.grid,
+            block=main.block,
+            sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
+            metrics=(*_sums(group), *_launch(spec, main, registers)),
+            hot_spots=_hot_spots(group),
+        )
+
+
+def _plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> tuple[Metric, ...]:
+    launches = sum(kernel.launches for kernel in counts.kernels)
+    metrics = [_counted("kernelforge__launches", launches, "launch")]
+    if counts.memsets:
+        metrics.append(_counted("kernelforge__memsets", counts.memsets, "launch"))
+    metrics += _sums(counts.kernels, counts.memset_bytes)
+    if counts.kernels:
+        metrics += _launch(spec, _dominant(spec, counts.kernels, registers), registers)
+    return tuple(metrics)
+
+
+def _dominant(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> KernelCounts:
+    """The group of launches that most of the modelled time goes to."""
+
+    def spent(kernel: KernelCounts) -> float:
+        occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
+        return launch_time(spec, kernel, occupied).time_us * kernel.launches
+
+    return max(kernels, key=spent)
+
+
+def _counted(name: str, value: float, unit: str) -> Metric:
+    return Metric(name=name, value=float(value), unit=unit, origin=Origin.COUNTED)
+
+
+def _modelled(name: str, value: float, unit: str) -> Metric:
+    return Metric(name=name, value=float(value), unit=unit, origin=Origin.MODELLED)
+
+
+def _ratio(part: float, whole: float, scale: float = 1.0) -> float | None:
+    return scale * part / whole if whole else None
+
+
+def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric]:
+    """Metrics that add up over launches, and the ratios of such sums. A ratio of nothing is left out."""
+
+    def add(attribute: str) -> float:
+        return float(sum(getattr(kernel, attribute) for kernel in kernels))
+
+    def memory(attribute: str, space: str, *accesses: str) -> float:
+        return sum(kernel.total(attribute, space, *accesses) for kernel in kernels)
+
+    read, written = add("dram_read_bytes"), add("dram_write_bytes") + memset_bytes
+    l2_sectors = add("l2_read_sectors") + add("l2_write_sectors")
+    # A write always finds its place in the L2, as in Nsight Compute's count.
+    l2_hits = add("l2_read_hits") + add("l2_write_sectors")
+    metrics = [
+        _modelled("dram__bytes.sum", read + written, "byte"),
+        _modelled("dram__bytes_read.sum", read, "byte"),
+        _modelled("dram__bytes_write.sum", written, "byte"),
+        _modelled("lts__t_sectors.sum", l2_sectors, "sector"),
+    ]
+    for name, hits, sectors in (
+        ("lts__t_sector_hit_rate.pct", l2_hits, l2_sectors),
+        ("l1tex__t_sector_hit_rate.pct", add("l1_read_hits"), add("l1_read_sectors")),
+    ):
+        rate = _ratio(hits, sectors, 100.0)
+        if rate is not None:
+            metrics.append(_modelled(name, min(rate, 100.0), "%"))
+    asked = 0.0
+    for template, access in ((_LD, "load"), (_ST, "store")):
+        sectors, requests = memory("transactions", "global", access), memory("requests", "global", access)
+        metrics.append(_counted(template.format("t_sectors", ".sum"), sectors, "sector"))
+        metrics.append(_counted(template.format("t_requests", ".sum"), requests, "request"))
+        per_request = _ratio(sectors, requests)
+        if per_request is not None:
+            name = template.format("average_t_sectors_per_request", ".ratio")
+            metrics.append(_counted(name, per_request, "sector/request"))
+    for kernel in kernels:
+        asked += sum(op.threads * op.bytes_per_thread for op in kernel.select("global"))
+    wavefronts = memory("transactions", "shared")
+    conflicts = wavefronts - memory("ideal_transactions", "shared")
+    metrics += [
+        _counted("kernelforge__global_bytes_requested", asked, "byte"),
+        _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", wavefronts, "wavefront"),
+        _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", max(conflicts, 0.0), "wavefront"),
+        _counted("ptx__thread_inst_executed.sum", add("thread_instructions"), "inst"),
+        _counted("ptx__warp_inst_executed.sum", add("warp_instructions"), "inst"),
+    ]
+    local = memory("transactions", "local")
+    if local:
+        metrics.append(_counted("ptx__local_sectors.sum", local, "sector"))
+    branches = add("branches")
+    uniform = _ratio(branches - add("divergent_branches"), branches, 100.0)
+    if uniform is not None:
+        metrics.append(_counted("ptx__branch_uniform.pct", uniform, "%"))
+    classes = [by_class(kernel.mix) for kernel in kernels]
+    for name in CLASSES:
+        count = sum(one[name] for one in classes)
+        if count:
+            metrics.append(_counted(f"ptx__inst_{name}.sum", count, "inst"))
+    return metrics
+
+
+def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]) -> list[Metric]:
+    """Launch configuration and theoretical occupancy of one kernel."""
+    used = registers[kernel.expression]
+    occupied = kernel_occupancy(spec, kernel, used)
+    blocks = math.prod(kernel.grid)
+
+    def compiled(name: str, value: float, unit: str) -> Metric:
+        return Metric(name=name, value=float(value), unit=unit, origin=Origin.COMPILER)
+
+    waves = blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count)
+    return [
+        _counted("launch__grid_size", blocks, "block"),
+        _counted("launch__block_size", kernel.threads_per_block, "thread"),
+        compiled("launch__registers_per_thread", used, "register/thread"),
+        compiled("launch__occupancy_limit_blocks", occupied.limit_blocks, "block"),
+        compiled("launch__occupancy_limit_registers", occupied.limit_registers, "block"),
+        compiled("launch__occupancy_limit_shared_mem", occupied.limit_shared_mem, "block"),
+        compiled("launch__occupancy_limit_warps", occupied.limit_warps, "block"),
+        compiled("sm__maximum_warps_per_active_cycle_pct", occupied.percent, "%"),
+        compiled("launch__waves_per_multiprocessor", waves, "wave"),
+    ]
+
+
+def _hot_spots(kernels: Sequence[KernelCounts]) -> tuple[MemoryHotSpot, ...]:
+    """The memory instructions that waste most, the wasteful first; those that waste nothing by their cost."""
+    merged: dict[tuple[int, str, str, str], MemoryCounts] = {}
+    for kernel in kernels:
+        for op in kernel.memory:
+            if not op.requests:
+                continue
+            key = (op.source_line, op.opcode, op.space, op.access)
+            one = merged.setdefault(key, MemoryCounts(op.ptx_line, *key, bytes_per_thread=op.bytes_per_thread))
+            one.requests += op.requests
+            one.transactions += op.transactions
+            one.ideal_transactions += op.ideal_transactions
+
+    def cost(op: MemoryCounts) -> tuple[float, float, int]:
+        return (op.ideal_transactions - op.transactions, -op.transactions, op.source_line)
+
+    return tuple(
+        MemoryHotSpot(
+            source_line=op.source_line,
+            opcode=op.opcode,
+            space=op.space,
+            access=op.access,
+            requests=round(op.requests),
+            transactions=round(op.transactions),
+            ideal_transactions=round(op.ideal_transactions),
+        )
+        for op in sorted(merged.values(), key=cost)[:HOT_SPOTS]
+    )

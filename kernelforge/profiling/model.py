@@ -1,0 +1,166 @@
+"""Modelled time of one launch: the slowest of a few hardware limits. Uncalibrated; it names the bound.
+
+Each limit is an amount of work over a rate of :class:`~kernelforge.devices.specs.DeviceSpec`. Two kernels that the
+model puts less than several-fold apart are not ordered by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelforge.devices.occupancy import Occupancy, occupancy
+from kernelforge.devices.specs import DeviceSpec
+from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.mix import by_class
+
+PROTOCOL = "emulated/1"
+"""Version of the model; changes when a modelled time could."""
+
+# Assumptions, none of them measured: how far a warp overlaps its own work when no other warp hides it.
+LOADS_IN_FLIGHT = 4
+CYCLES_PER_INSTRUCTION = 2.0
+BARRIER_CYCLES = 30.0
+
+
+@dataclass(frozen=True)
+class LaunchTime:
+    """Modelled time of one launch, in microseconds, under each limit; the largest is its time."""
+
+    limits_us: Mapping[str, float]
+    """By bound: ``dram l2 l1 shared fp32 issue latency``."""
+    overhead_us: float
+    """What a launch costs besides."""
+
+    @property
+    def bound(self) -> str:
+        return max(self.limits_us, key=lambda name: self.limits_us[name])
+
+    @property
+    def time_us(self) -> float:
+        return self.limits_us[self.bound] + self.overhead_us
+
+
+@dataclass(frozen=True)
+class PlanTime:
+    """Modelled time of a plan: its launches one after another."""
+
+    time_us: float
+    bound: str
+    """What most of the time goes to: one of the limits, or ``launch``."""
+    share: Mapping[str, float]
+    """Part of the time under each bound, adding up to 1."""
+
+
+def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_thread: int) -> Occupancy:
+    """Occupancy of a profiled kernel."""
+    return occupancy(
+        spec,
+        threads_per_block=counts.threads_per_block,
+        registers_per_thread=registers_per_thread,
+        shared_bytes=counts.static_shared_bytes + counts.dynamic_shared_bytes,
+    )
+
+
+def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> LaunchTime:
+    """Modelled time of one launch of ``counts``, whose sums cover ``counts.launches`` like ones."""
+    blocks = math.prod(counts.grid)
+    busiest = math.ceil(blocks / spec.sm_count)
+    to_us = 1e6 / spec.clock_hz
+    # Work of the busiest SM, from sums over all launches and blocks.
+    share = busiest / (blocks * counts.launches)
+    l1_wavefronts, shared_wavefronts = _lsu_wavefronts(spec, counts)
+    l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
+    lsu_us = (l1_wavefronts + shared_wavefronts) * share * to_us
+    limits = {
+        "dram": counts.dram_bytes / counts.launches / spec.dram_sustained_gbps * 1e-3,
+        "l2": max(
+            l2_bytes / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
+            l2_bytes * share / spec.l2_to_sm_bytes_per_cycle * to_us,
+        ),
+        # One data path serves L1 and shared memory: its time counts for the one that uses it more.
+        "l1" if l1_wavefronts >= shared_wavefronts else "shared": lsu_us,
+        "fp32": _arithmetic_cycles(spec, counts) * share * to_us,
+        "issue": counts.warp_instructions / spec.schedulers_per_sm * share * to_us,
+        "latency": _latency_cycles(spec, counts, occupied, blocks) * to_us,
+    }
+    return LaunchTime(limits, spec.launch_overhead_us)
+
+
+def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> PlanTime:
+    """Modelled time of a whole plan.
+
+    Args:
+        spec: The device that is modelled.
+        counts: Counters of one run of the plan.
+        registers: Registers per thread by kernel expression.
+    """
+    spent: dict[str, float] = {"launch": 0.0}
+    for kernel in counts.kernels:
+        one = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
+        spent["launch"] += one.overhead_us * kernel.launches
+        spent[one.bound] = spent.get(one.bound, 0.0) + (one.time_us - one.overhead_us) * kernel.launches
+    if counts.memsets:
+        spent["launch"] += spec.launch_overhead_us * counts.memsets
+        spent["dram"] = spent.get("dram", 0.0) + counts.memset_bytes / spec.dram_sustained_gbps * 1e-3
+    total = sum(spent.values())
+    if not total:  # a plan that launches nothing
+        return PlanTime(spec.launch_overhead_us, "launch", {"launch": 1.0})
+    return PlanTime(total, max(spent, key=lambda name: spent[name]), {n: t / total for n, t in spent.items()})
+
+
+def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, float]:
+    """Passes through the SM's data path: (global and local, shared)."""
+    sectors_per_wavefront = spec.l1_bytes_per_cycle // SECTOR_BYTES
+    cached = sum(
+        max(op.requests, op.transactions / sectors_per_wavefront)
+        for space in ("global", "local")
+        for op in counts.select(space)
+    )
+    return cached, counts.total("transactions", "shared")
+
+
+def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Cycles of the busiest arithmetic pipe, were all work on one SM."""
+    warps = by_class(counts.mix)
+    return spec.warp_size * max(
+        warps["fp32"] / spec.fp32_lanes_per_sm,
+        warps["fp64"] / spec.fp64_lanes_per_sm,
+        warps["special"] / spec.special_lanes_per_sm,
+        warps["int"] / spec.int32_lanes_per_sm,
+    )
+
+
+def _effective_instructions(ops: Sequence[MemoryCounts]) -> float:
+    """How many instructions carry the requests: n equal ones count n, one dominant among many counts about 1."""
+    total = sum(op.requests for op in ops)
+    squares = sum(op.requests**2 for op in ops)
+    return total**2 / squares if squares else 1.0
+
+
+def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, blocks: int) -> float:
+    """Cycles of one warp's dependent chain, times the waves of blocks: what low parallelism cannot hide."""
+    waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
+    warps = blocks * counts.launches * occupied.warps_per_block
+    waited = [*counts.select("global", "load", "atomic"), *counts.select("local", "load")]
+    loads = sum(op.requests for op in waited) / warps
+    overlap = min(_effective_instructions(waited), LOADS_IN_FLIGHT)
+    shared = counts.total("requests", "shared", "load", "atomic") / warps
+    chain = (
+        loads / overlap * _load_latency(spec, counts)
+        + shared / LOADS_IN_FLIGHT * spec.shared_latency_cycles
+        + counts.warp_instructions / warps * CYCLES_PER_INSTRUCTION
+        + counts.barriers / (blocks * counts.launches) * BARRIER_CYCLES
+    )
+    return waves * chain
+
+
+def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Latency of a load by where its sectors are found."""
+    if not counts.l1_read_sectors:
+        return float(spec.l2_latency_cycles)
+    in_l1 = min(counts.l1_read_hits / counts.l1_read_sectors, 1.0)
+    in_l2 = min(counts.l2_read_hits / counts.l2_read_sectors, 1.0) if counts.l2_read_sectors else 1.0
+    beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * spec.dram_latency_cycles
+    return in_l1 * spec.l1_latency_cycles + (1 - in_l1) * beyond

@@ -1,0 +1,182 @@
+"""DRAM traffic of a launch of which only some blocks ran.
+
+Scaling up the misses of sampled blocks would count shared data once per block. Instead the *footprint*, the distinct
+sectors of each buffer, is extrapolated and capped by the buffer's size, and re-fetches are added where what a wave of
+blocks touches does not stay in the L2 until the next wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.profiling.counts import SECTOR_BYTES
+
+Sectors = npt.NDArray[np.int64]
+"""Sorted, distinct sector numbers: device address divided by 32."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Distinct sectors that some blocks fetched from DRAM and wrote, each starting from an empty L2."""
+
+    read: Sectors
+    written: Sectors
+
+
+@dataclass(frozen=True)
+class ChunkFootprint:
+    """Footprint of a chunk of consecutive blocks, and of its first part."""
+
+    blocks: int
+    first_blocks: int
+    first: Footprint
+    whole: Footprint
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One buffer in device memory."""
+
+    buffer: int
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class LaunchTraffic:
+    """Bytes by buffer that one launch touches, and reads besides because the L2 did not keep them."""
+
+    read: Mapping[int, float]
+    written: Mapping[int, float]
+    refetched: float
+
+
+def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, int]:
+    """Bytes of the sectors that lie in each buffer; at most the buffer's own size."""
+    found: dict[int, int] = {}
+    for extent in extents:
+        first = extent.address // SECTOR_BYTES
+        last = -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
+        count = int(np.searchsorted(sectors, last) - np.searchsorted(sectors, first))
+        if count:
+            found[extent.buffer] = min(count * SECTOR_BYTES, extent.nbytes)
+    return found
+
+
+def _union(parts: Sequence[Sectors]) -> Sectors:
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+
+
+def extrapolate(
+    chunks: Sequence[ChunkFootprint],
+    extents: Sequence[Extent],
+    *,
+    grid_blocks: int,
+    wave_blocks: int,
+    l2_bytes: int,
+) -> LaunchTraffic:
+    """Traffic of the whole grid from chunks of it.
+
+    Args:
+        chunks: Footprints of chunks of equal length, spread over the grid.
+        extents: The plan's buffers.
+        grid_blocks: Blocks of the grid.
+        wave_blocks: Blocks that run side by side on the device.
+        l2_bytes: Capacity of the L2.
+    """
+    sizes = {extent.buffer: extent.nbytes for extent in extents}
+    read, wave = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "read")
+    written, _ = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "written")
+    waves = max(grid_blocks / wave_blocks, 1.0)
+    again = sum(max(wave[buffer] * waves - read[buffer], 0.0) for buffer in read)
+    touched = sum(max(read.get(b, 0.0), written.get(b, 0.0)) for b in read.keys() | written.keys())
+    kept = min(l2_bytes / touched, 1.0) if touched else 1.0
+    return LaunchTraffic(read, written, again * (1.0 - kept))
+
+
+def _side(
+    chunks: Sequence[ChunkFootprint],
+    extents: Sequence[Extent],
+    sizes: Mapping[int, int],
+    grid_blocks: int,
+    wave_blocks: int,
+    side: str,
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Bytes by buffer of the whole grid, and of one wave of blocks."""
+    blocks = sum(chunk.blocks for chunk in chunks)
+    together = bytes_by_buffer(_union([getattr(chunk.whole, side) for chunk in chunks]), extents)
+    wholes = [bytes_by_buffer(getattr(chunk.whole, side), extents) for chunk in chunks]
+    firsts = [bytes_by_buffer(getattr(chunk.first, side), extents) for chunk in chunks]
+    length = blocks / len(chunks)
+    rest = sum(chunk.blocks - chunk.first_blocks for chunk in chunks) / len(chunks)
+    grid: dict[int, float] = {}
+    wave: dict[int, float] = {}
+    for buffer, union in together.items():
+        whole = sum(part.get(buffer, 0) for part in wholes) / len(chunks)
+        first = sum(part.get(buffer, 0) for part in firsts) / len(chunks)
+        # 1 where distant chunks touch different bytes, 0 where all touch the same.
+        apart = (union / whole - 1) / (len(chunks) - 1) if len(chunks) > 1 else 1.0
+        estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * whole / length
+        grid[buffer] = min(estimate, float(sizes[buffer]))
+        growth = (whole - first) / rest if rest else whole / length
+        wave[buffer] = min(max(whole + (wave_blocks - length) * growth, 0.0), grid[buffer])
+    return grid, wave
+
+
+class Residency:
+    """What the L2 holds between launches, by buffer: bytes, and how many of them are not yet written back."""
+
+    def __init__(self, l2_bytes: int) -> None:
+        self.l2_bytes = l2_bytes
+        self._held: dict[int, tuple[float, float]] = {}  # least recently used first
+
+    def hold(self, buffer: int, nbytes: float, dirty: float) -> None:
+        """Put bytes of a buffer there, most recently used."""
+        self._held.pop(buffer, None)
+        if nbytes > 0:
+            self._held[buffer] = (nbytes, min(dirty, nbytes))
+
+    def launch(self, traffic: LaunchTraffic) -> tuple[float, float]:
+        """Bytes that a launch reads from DRAM and writes to it, given what earlier ones left."""
+        touched = {
+            buffer: max(traffic.read.get(buffer, 0.0), traffic.written.get(buffer, 0.0))
+            for buffer in (*traffic.read, *(b for b in traffic.written if b not in traffic.read))
+        }
+        # A launch that touches more than the L2 holds pushes out what it would have found.
+        over = max(sum(touched.values()) - self.l2_bytes, 0.0)
+        found = max(1.0 - over / self.l2_bytes, 0.0)
+        fetched = traffic.refetched
+        for buffer, nbytes in traffic.read.items():
+            held, _ = self._held.get(buffer, (0.0, 0.0))
+            fetched += nbytes - min(held, nbytes) * found
+        for buffer, nbytes in touched.items():
+            held, dirty = self._held.get(buffer, (0.0, 0.0))
+            self.hold(buffer, max(held, nbytes), max(dirty, traffic.written.get(buffer, 0.0)))
+        return fetched, self._evict()
+
+    def flush(self) -> float:
+        """Bytes that are written back when all is done; clean data stays."""
+        dirty = sum(dirty for _, dirty in self._held.values())
+        self._held = {buffer: (nbytes, 0.0) for buffer, (nbytes, _) in self._held.items()}
+        return dirty
+
+    def _evict(self) -> float:
+        """Drop the least recently used until the rest fits; returns the bytes written back."""
+        over = sum(nbytes for nbytes, _ in self._held.values()) - self.l2_bytes
+        written = 0.0
+        for buffer in list(self._held):
+            if over <= 0:
+                break
+            nbytes, dirty = self._held[buffer]
+            gone = min(over, nbytes)
+            written += dirty * gone / nbytes
+            over -= gone
+            if gone == nbytes:
+                del self._held[buffer]
+            else:
+                self._held[buffer] = (nbytes - gone, dirty * (1 - gone / nbytes))
+        return written

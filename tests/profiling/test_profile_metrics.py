@@ -1,0 +1,289 @@
+"""Metrics, modelled time and tables from counters that are known."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from kernelforge.devices.specs import A100, H100
+from kernelforge.errors import SandboxError
+from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.profiling.mix import CLASSES, by_class, instruction_class
+from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
+from kernelforge.profiling.report import change_table, compare, hot_spot_lines, human, profile_table, text_table
+from kernelforge.records import DType, Origin, Performance, Profile, SizeFacts, TensorSpec
+
+REGISTERS = {"add": 16, "naive": 32, "tiled": 32}
+
+
+def streaming(elements: int, *, sectors_per_request: float = 4.0, block: int = 256, name: str = "add") -> KernelCounts:
+    """Counters of ``out[i] = a[i] + b[i]``, one thread per element."""
+    warps = elements / 32
+    blocks = elements // block
+    loads = [
+        MemoryCounts(
+            10 + k, 3, "ld.global.f32", "global", "load", 4, warps, elements, warps * sectors_per_request, warps * 4
+        )
+        for k in range(2)
+    ]
+    store = MemoryCounts(20, 4, "st.global.f32", "global", "store", 4, warps, elements, warps * 4, warps * 4)
+    return KernelCounts(
+        name,
+        (blocks, 1, 1),
+        (block, 1, 1),
+        0,
+        0,
+        launches=1,
+        blocks=blocks,
+        blocks_run=blocks,
+        thread_instructions=23.0 * elements,
+        warp_instructions=23.0 * warps,
+        branches=warps,
+        divergent_branches=0,
+        l1_read_sectors=2 * warps * sectors_per_request,
+        l2_read_sectors=2 * warps * sectors_per_request,
+        l2_write_sectors=4 * warps,
+        dram_read_bytes=8.0 * elements,
+        dram_write_bytes=4.0 * elements,
+        mix={"add.f32": (warps, elements), "ld.global": (2 * warps, 2 * elements), "st.global": (warps, elements)},
+        memory=[*loads, store],
+    )
+
+
+def facts(elements: int, flops: int) -> SizeFacts:
+    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
+    return SizeFacts(
+        size="full",
+        inputs=(spec, spec),
+        outputs=(spec,),
+        weights=(),
+        attrs={},
+        compulsory_bytes=12 * elements,
+        flops=flops,
+        eager_launches=1,
+    )
+
+
+def profiled(*kernels: KernelCounts, elements: int = 1 << 20) -> tuple[Profile, Performance]:
+    return build_profile(H100, "emulated:h100", PlanCounts(list(kernels)), REGISTERS, facts(elements, elements))
+
+
+def test_a_streaming_kernel_moves_its_compulsory_bytes() -> None:
+    profile, _ = profiled(streaming(1 << 20))
+    assert profile.value("dram__bytes.sum") == 12 << 20
+    assert profile.value("dram__bytes_read.sum") == 8 << 20
+    assert profile.value("dram__bytes_write.sum") == 4 << 20
+    assert profile.roofline.dram_bytes == profile.roofline.compulsory_bytes
+
+
+def test_every_origin_is_what_it_says() -> None:
+    profile, _ = profiled(streaming(1 << 20))
+    origins = {metric.name: metric.origin for metric in profile.metrics}
+    assert origins["dram__bytes.sum"] is Origin.MODELLED
+    assert origins["lts__t_sectors.sum"] is Origin.MODELLED
+    assert origins["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] is Origin.COUNTED
+    assert origins["ptx__thread_inst_executed.sum"] is Origin.COUNTED
+    assert origins["launch__registers_per_thread"] is Origin.COMPILER
+
+
+def test_sectors_per_request_is_a_ratio_of_sums() -> None:
+    profile, _ = profiled(streaming(1 << 20), streaming(1 << 20, sectors_per_request=32.0, name="naive"))
+    assert profile.value("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio") == 18.0
+    assert profile.value("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio") == 4.0
+    assert profile.value("kernelforge__launches") == 2
+    assert profile.value("kernelforge__global_bytes_requested") == 2 * (12 << 20)
+
+
+def test_launch_metrics_are_those_of_the_kernel_that_takes_most_time() -> None:
+    profile, _ = profiled(streaming(1 << 16), streaming(1 << 22, block=128, name="naive"))
+    assert profile.value("launch__block_size") == 128
+    assert profile.value("launch__grid_size") == (1 << 22) / 128
+    assert profile.value("launch__registers_per_thread") == 32
+    assert [kernel.kernel for kernel in profile.kernels] == ["add", "naive"]
+
+
+def test_hot_spots_start_with_the_most_wasteful_instruction() -> None:
+    profile, _ = profiled(streaming(1 << 20, sectors_per_request=32.0, name="naive"))
+    first, *_, last = profile.kernels[0].hot_spots
+    assert (first.source_line, first.opcode) == (3, "ld.global.f32")
+    assert first.transactions == 2 * 32 * (1 << 15)
+    assert first.ideal_transactions == 2 * 4 * (1 << 15)
+    assert last.access == "store"
+    assert hot_spot_lines(profile) == [
+        "naive line 3: ld.global.f32 (global load) 2.097 Msector in 65536 request, 262.1 ksector would do"
+    ]
+
+
+def test_a_large_streaming_kernel_is_bound_by_dram() -> None:
+    _, performance = profiled(streaming(1 << 26), elements=1 << 26)
+    assert performance.origin is Origin.MODELLED
+    assert performance.protocol == "emulated/1"
+    assert performance.bound == "dram"
+    floor_us = 12 * (1 << 26) / H100.dram_bandwidth_gbps * 1e-3
+    assert floor_us < performance.time_us < 1.5 * floor_us
+
+
+def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
+    _, performance = profiled(streaming(1024), elements=1024)
+    assert performance.bound == "launch"
+    assert performance.time_us > H100.launch_overhead_us
+
+
+def test_two_launches_cost_two_overheads() -> None:
+    one, two = profiled(streaming(1024))[1], profiled(streaming(1024), streaming(1024, name="naive"))[1]
+    assert two.time_us > one.time_us + H100.launch_overhead_us
+
+
+def test_scattered_loads_are_bound_by_the_caches() -> None:
+    kernel = streaming(1 << 24, sectors_per_request=32.0, name="naive")
+    kernel.l1_read_hits = kernel.l1_read_sectors
+    kernel.l2_read_sectors = 0.0
+    found = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
+    assert found.limits_us["l1"] > found.limits_us["fp32"]
+    assert found.limits_us["l1"] == pytest.approx(
+        (2 * 8 + 1) * (1 << 24) / 32 / H100.sm_count / H100.clock_hz * 1e6, rel=0.01
+    )
+
+
+def test_one_thread_doing_all_the_work_is_bound_by_latency() -> None:
+    kernel = streaming(1 << 15, block=32, name="naive")
+    kernel.grid = (1, 1, 1)
+    kernel.blocks = kernel.blocks_run = 1
+    found = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
+    assert found.bound == "latency"
+
+
+def test_arithmetic_binds_where_there_is_much_of_it() -> None:
+    kernel = streaming(1 << 20, name="tiled")
+    warps = (1 << 20) / 32
+    kernel.mix = {"fma.f32": (4000 * warps, 4000.0 * (1 << 20))}
+    kernel.warp_instructions = 4100 * warps
+    for spec, bound in ((H100, "issue"), (A100, "fp32")):
+        found = launch_time(spec, kernel, kernel_occupancy(spec, kernel, 32))
+        assert found.bound == bound
+    # An H100 issues as many multiply-adds as it has lanes for: the rest of the instructions tips the scale.
+    assert found.limits_us["fp32"] > found.limits_us["dram"]
+
+
+def test_shares_of_the_time_add_up() -> None:
+    found = plan_time(H100, PlanCounts([streaming(1 << 20)], memsets=2, memset_bytes=1 << 20), REGISTERS)
+    assert math.fsum(found.share.values()) == pytest.approx(1.0)
+    assert found.share["launch"] == pytest.approx(3 * H100.launch_overhead_us / found.time_us)
+
+
+def test_memsets_are_counted_as_writes() -> None:
+    counts = PlanCounts([streaming(1 << 20)], memsets=1, memset_bytes=4 << 20)
+    profile, _ = build_profile(H100, "emulated:h100", counts, REGISTERS, facts(1 << 20, 1))
+    assert profile.value("dram__bytes_write.sum") == 8 << 20
+    assert profile.value("kernelforge__memsets") == 1
+    assert profile.roofline.dram_bytes == 16 << 20
+
+
+def test_a_plan_without_launches_has_a_time_and_no_ratios() -> None:
+    profile, performance = build_profile(H100, "emulated:h100", PlanCounts([]), {}, facts(1, 0))
+    assert performance.time_us > 0
+    assert profile.value("kernelforge__launches") == 0
+    assert profile.metric("lts__t_sector_hit_rate.pct") is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("fma.f32", "fp32"),
+        ("fma.rn.ftz.f32", "fp32"),
+        ("add.f64", "fp64"),
+        ("fma.f16x2", "fp16"),
+        ("mad.s32", "int"),
+        ("mul.wide.u32", "int"),
+        ("setp.f32", "fp32"),
+        ("setp.s32", "int"),
+        ("div.f32", "special"),
+        ("div.s32", "int"),
+        ("ex2.f32", "special"),
+        ("cvt.f32.s32", "convert"),
+        ("ld.global", "memory"),
+        ("ld.shared.f32", "memory"),
+        ("atom.global.f32", "memory"),
+        ("shfl.b32", "warp"),
+        ("bar.sync", "barrier"),
+        ("bra", "control"),
+        ("mov.u32", "move"),
+        ("surprise", "other"),
+    ],
+)
+def test_operations_have_one_class(operation: str, expected: str) -> None:
+    assert instruction_class(operation) == expected
+    assert sum(by_class({operation: (3.0, 96.0)}).values()) == 3.0
+    assert expected in CLASSES
+
+
+def test_counts_survive_the_wire() -> None:
+    counts = PlanCounts([streaming(1 << 20)], memsets=1, memset_bytes=5)
+    assert PlanCounts.from_wire(json.loads(json.dumps(counts.to_wire()))) == counts
+
+
+def spoil(path: list[Any], value: Any) -> dict[str, Any]:
+    wire: Any = json.loads(json.dumps(PlanCounts([streaming(1024)]).to_wire()))
+    place = wire
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return wire  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["kernels"], None),
+        (["memsets"], -1),
+        (["memsets"], 1.5),
+        (["kernels", 0, "grid"], [0, 1, 1]),
+        (["kernels", 0, "grid"], [1, 1]),
+        (["kernels", 0, "launches"], 0),
+        (["kernels", 0, "blocks_run"], 10**9),
+        (["kernels", 0, "dram_read_bytes"], float("nan")),
+        (["kernels", 0, "dram_read_bytes"], "many"),
+        (["kernels", 0, "mix"], [1]),
+        (["kernels", 0, "memory"], [{}]),
+        (["kernels", 0, "memory", 0, "opcode"], "x" * 5000),
+    ],
+)
+def test_counts_from_a_runner_are_not_believed_unchecked(path: list[Any], value: Any) -> None:
+    with pytest.raises(SandboxError, match="profile that cannot be read"):
+        PlanCounts.from_wire(spoil(path, value))
+
+
+def test_tables_say_the_unit_and_the_origin() -> None:
+    profile, _ = profiled(streaming(1 << 20))
+    rows = {row.metric: row for row in profile_table(profile)}
+    assert rows["dram__bytes.sum"].value == "12 MiB"
+    assert rows["dram__bytes.sum"].origin == "modelled"
+    assert rows["DRAM bytes / compulsory bytes"].value == "12 MiB / 12 MiB = 1.00"
+    assert "dram__bytes.sum" in text_table(list(rows.values()))
+
+
+def test_changes_are_child_over_parent() -> None:
+    parent, _ = profiled(streaming(1 << 20, sectors_per_request=32.0))
+    child, _ = profiled(streaming(1 << 20))
+    name = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+    (change,) = compare(parent, child, ["+" + name])
+    assert change.ratio == 1 / 8
+    assert change_table([change]) == [(name, "2.097 Msector", "262.1 ksector", "x0.125")]
+    assert compare(parent, child)[0].metric == "time"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (12 << 20, "byte", "12 MiB"),
+        (999, "byte", "999 byte"),
+        (87.5, "%", "87.5 %"),
+        (4096, "block", "4096 block"),
+        (3_100_000, "sector", "3.1 Msector"),
+        (0, "inst", "0 inst"),
+    ],
+)
+def test_numbers_are_short_and_carry_their_unit(value: float, unit: str, text: str) -> None:
+    assert human(value, unit) == text
