@@ -43,9 +43,12 @@ def evaluate(
         try:
             if isinstance(candidate, str):
                 try:
-                    candidate = parse_reply(candidate)
+                    proposed = parse_reply(candidate)
                 except CandidateError as error:
                     return EvaluationResult(evaluator.rejected(error, candidate), None)
-            return evaluator.evaluate(candidate, seed=secrets.randbits(63) if seed is None else seed, profile=profile)
+            else:
+                proposed = candidate
+            secret = secrets.randbits(63) if seed is None else seed
+            return evaluator.evaluate(proposed, seed=secret, profile=profile)
         finally:
             evaluator.oracle.close()
