@@ -9,11 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile import gate
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
-from kernelforge.compile.diagnostics import PtxasFacts, parse_log, parse_ptxas
-from kernelforge.compile.source import CANDIDATE_FILE, LaunchSignature, check_expression, compose
+from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
+from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
@@ -181,7 +182,7 @@ class Compiler:
                 message = f"the compiler failed without a message: {log[:400]}"
                 diagnostics = (*diagnostics, Diagnostic(file=CANDIDATE_FILE, severity="error", message=message))
             return Artifact(Build(ok=False, diagnostics=diagnostics, seconds=seconds, **facts), b"", b"")
-        kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log))
+        kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log), frame.blobs[0])
         too_large = [
             Diagnostic(
                 file=CANDIDATE_FILE,
@@ -226,9 +227,10 @@ def _limited(facts: dict[str, Any], limit: Literal["time", "memory", "output"], 
 
 
 def _kernels(
-    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts]
+    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts], ptx: bytes
 ) -> tuple[KernelFacts, ...]:
     kernels = []
+    bounds = launch_bounds(ptx.decode("ascii", "replace"))
     for expression, symbol in zip(names, lowered, strict=True):
         facts = ptxas.get(symbol, PtxasFacts(0, 0, 0, 0, 0))
         kernels.append(
@@ -240,6 +242,7 @@ def _kernels(
                 spill_store_bytes=facts.spill_store_bytes,
                 spill_load_bytes=facts.spill_load_bytes,
                 stack_frame_bytes=facts.stack_bytes,
+                max_threads_per_block=bounds.get(symbol),
             )
         )
     return tuple(kernels)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelforge.compile.source import CANDIDATE_FILE, LAUNCHES_FILE, LaunchSignature
+from kernelforge.candidate.plan import LaunchSignature
+from kernelforge.compile.source import CANDIDATE_FILE, LAUNCHES_FILE
 from kernelforge.records import Diagnostic
 
 MAX_DIAGNOSTICS = 40
@@ -14,8 +16,9 @@ MAX_MESSAGE_CHARACTERS = 600
 
 _LOCATED = re.compile(r"^(?P<file>[^\n():]+)\((?P<line>\d+)\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$")
 _PLACED_ELSEWHERE = re.compile(
-    r"^(?P<severity>nvrtc: error|ptxas (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
+    r"^(?P<severity>nvrtc: error|(?:ptxas|nvlink) (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
 )
+_IN_PTX = re.compile(r"^ptxas [^\n,]*, line \d+; (?P<severity>error|fatal|warning)\s*: (?P<text>.*)$")
 _SEVERITY = {"error": "error", "catastrophic error": "error", "internal error": "error", "warning": "warning"}
 _WITH = re.compile(r'class "kernelforge_plan::(argument|count)<[^"]*> \[with ([^"]*)\]"')
 _WANTED = {
@@ -62,6 +65,9 @@ def _entries(log: str) -> list[_Entry]:
     for line in log.splitlines():
         if match := _LOCATED.match(line):
             entries.append(_Entry(match["file"], int(match["line"]), match["severity"], match["text"], []))
+        elif match := _IN_PTX.match(line):
+            severity = "warning" if match["severity"] == "warning" else "error"
+            entries.append(_Entry(CANDIDATE_FILE, None, severity, f"inline PTX: {match['text']}", []))
         elif match := _PLACED_ELSEWHERE.match(line):
             severity = "warning" if "warning" in match["severity"] else "error"
             entries.append(_Entry(CANDIDATE_FILE, None, severity, match["text"], []))
@@ -70,12 +76,10 @@ def _entries(log: str) -> list[_Entry]:
     return entries
 
 
-def _diagnostic(
-    entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str]
-) -> Diagnostic | None:
+def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str]) -> Diagnostic | None:
     severity = _SEVERITY.get(entry.severity, "note" if entry.severity != "remark" else "remark")
-    if severity == "remark":
-        return None
+    if severity == "remark" or (severity != "error" and entry.file != CANDIDATE_FILE):
+        return None  # what a library's header warns of is not the candidate's
     body = "\n".join(entry.body)
     if match := _WITH.search(body):
         return _launch_mistake(match[1], match[2], signatures)
@@ -94,7 +98,7 @@ def _diagnostic(
         file = file.rsplit("/", 1)[-1]
     if len(text) > MAX_MESSAGE_CHARACTERS:
         text = text[: MAX_MESSAGE_CHARACTERS - 1] + "…"
-    return Diagnostic(file=file[:200], line=line, severity=severity, message=text)  # type: ignore[arg-type]
+    return Diagnostic(file=file[:200], line=line, severity=severity, message=text)
 
 
 def _raised_in_candidate(body: str) -> int | None:
@@ -195,3 +199,16 @@ def parse_ptxas(log: str) -> dict[str, PtxasFacts]:
             facts[entry] = PtxasFacts(int(match[1]), int(shared[1]) if shared else 0, *stack)
             entry = ""
     return facts
+
+
+_BOUNDED_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)([^{]*)\{")
+_MAX_THREADS = re.compile(r"\.maxntid\s+([\d, ]+)")
+
+
+def launch_bounds(ptx: str) -> dict[str, int]:
+    """Largest number of threads per block by lowered name, for entries that declare ``__launch_bounds__``."""
+    bounds: dict[str, int] = {}
+    for name, directives in _BOUNDED_ENTRY.findall(ptx):
+        if match := _MAX_THREADS.search(directives):
+            bounds[name] = math.prod(int(extent) for extent in match[1].split(",") if extent.strip())
+    return bounds

@@ -27,16 +27,15 @@ from kernelforge.records import Diagnostic
 _TOKEN = re.compile(
     r"""
       (?P<begin>//[ ]begin[ ]inline[ ]asm[^\n]*) | (?P<end>//[ ]end[ ]inline[ ]asm[^\n]*)
-    | (?P<comment>//[^\n]*|/\*.*?\*/) | (?P<string>"(?:\\.|[^"\\])*")
+    | (?P<comment>//[^\n]*|/\*.*?\*/) | (?P<string>"[^"]*")
     | (?P<word>[%.]?[A-Za-z_$%][\w$]*(?:\.[A-Za-z_][\w$]*)*) | (?P<punctuation>[{}();,=\[\]])
     """,
     re.X | re.S,
 )
 _WORD = re.compile(r"%\w+")
 _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
-_DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak", ".version", ".target"})
+_DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak"})
 _DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})
-_LIBRARY_GLOBAL = re.compile(r"__cudart_|_ZN4cuda|_ZN3cub|_ZN18cooperative_groups|\$str|_ZN\d+_INTERNAL.*(4cuda|3cub)")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def check(
             severity="remark",
             message=f"module variable {name}: a kernel must not write it (devices keep it read-only)",
         )
-        for name in module.module_globals
+        for name in _own_variables(module, source)
     ]
     return GateResult("; ".join(problems) or None, tuple(notes[:8]))
 
@@ -107,7 +106,10 @@ def _problems(
         else:
             yield f"external symbol {name} is not allowed (device malloc, launches and linked code are not available)"
     if module.clocks:
-        yield f"a kernel must not read the time: {', '.join(sorted(set(module.clocks)))}"
+        hint = ""
+        if any("globaltimer" in name for name in module.clocks):
+            hint = " (cuda::barrier and other waits of libcu++ do; use cooperative groups or mbarrier instructions)"
+        yield f"a kernel must not read the time: {', '.join(sorted(set(module.clocks)))}{hint}"
 
 
 def _read_ptx(text: str) -> _Module:
@@ -125,7 +127,7 @@ def _read_ptx(text: str) -> _Module:
         elif kind == "end":
             inline = False
         elif kind == "string":
-            # Only ptxas knows where its strings end: what looks like one is searched as well.
+            # Only ptxas knows for certain where its strings end: what looks like one is searched as well.
             clocks.extend(word for word in _WORD.findall(token) if _CLOCKS.fullmatch(word))
         elif kind == "word":
             if _CLOCKS.fullmatch(token):
@@ -155,9 +157,7 @@ def _read_ptx(text: str) -> _Module:
     return _Module(unique, tuple(externs), tuple(variables), tuple(clocks), tuple(smuggled))
 
 
-def _declare(
-    statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]
-) -> None:
+def _declare(statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]) -> None:
     """File one module-level statement: an entry, an external function or variable, a module variable."""
     words = set(statement)
     if ".entry" in words:
@@ -166,7 +166,8 @@ def _declare(
         externs.append(_name_after(statement, ".func") if ".func" in words else _variable(statement))
     elif ".global" in words and ".extern" not in words:
         name = _variable(statement)
-        if not _LIBRARY_GLOBAL.match(name):
+        # One with an initial value is what a constexpr of the source becomes.
+        if "=" not in statement:
             variables.append(name)
 
 
@@ -238,16 +239,38 @@ _SOURCE_TOKEN = re.compile(
 )
 
 
-def declared_kernels(source: str) -> frozenset[str]:
-    """Names that the source plainly declares as ``__global__`` functions: the identifier before the parameters."""
-    tokens = [
+_LENGTH = re.compile(r"\d{1,3}")
+
+
+def _tokens(source: str) -> list[str]:
+    """Identifiers and punctuation of C++ text, without comments and literals."""
+    return [
         match[0] for match in _SOURCE_TOKEN.finditer(source) if not match[0].startswith(("//", "/*", '"', "'", 'R"'))
     ]
+
+
+def declared_kernels(source: str) -> frozenset[str]:
+    """Names that the source plainly declares as ``__global__`` functions: the identifier before the parameters."""
+    tokens = _tokens(source)
     names: set[str] = set()
     for start, token in enumerate(tokens):
         if token == "__global__":
             names.update(_declarator(tokens[start + 1 : start + 80]))
     return frozenset(names)
+
+
+def _own_variables(module: _Module, source: str) -> list[str]:
+    """Module variables that the source names itself, rather than a library it includes."""
+    words = frozenset(_tokens(source))
+    own: list[str] = []
+    for symbol in module.module_globals:
+        name, rest = symbol, symbol if symbol.startswith("_Z") else ""
+        while match := _LENGTH.search(rest):
+            end = match.end() + int(match[0])
+            name, rest = rest[match.end() : end], rest[end:]
+        if name in words:
+            own.append(name)
+    return own
 
 
 def _declarator(tokens: Sequence[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from kernelforge.errors import DeviceError
 
 SUCCESS, OUT_OF_MEMORY, COMPILATION = 0, 1, 6
-_INSTALL = "pip install 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
+_INSTALL = "pip install " + " ".join(f"'nvidia-cuda-{part}==13.0.*'" for part in ("nvrtc", "runtime", "crt", "cccl"))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.errors import CandidateError
 from kernelforge.records import DType
 
@@ -17,22 +17,9 @@ CONSTANTS_FILE = "constants of the plan"
 LAUNCHES_FILE = "launches of the plan"
 MAX_EXPRESSION_CHARACTERS = 512
 
-_SCALARS = frozenset({"i32", "i64", "f32", "f64", "f16", "bf16"})
+_ARGUMENT_TYPES = frozenset({"i32", "i64", "f32", "f64", "f16", "bf16", *(f"tensor:{dtype.value}" for dtype in DType)})
 _EXPRESSION = re.compile(r"[A-Za-z_][\w:<>,*&() \-]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-
-
-@dataclass(frozen=True)
-class LaunchSignature:
-    """The typed arguments the plan passes to one kernel: ``tensor:<dtype>``, ``i32 i64 f32 f64 f16 bf16``."""
-
-    expression: str
-    args: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for arg in self.args:
-            if arg not in _SCALARS and arg not in {f"tensor:{dtype.value}" for dtype in DType}:
-                raise CandidateError(f"{self.expression}: {arg!r} is not a type that a launch can pass")
 
 
 def check_expression(expression: str) -> None:
@@ -56,6 +43,9 @@ def compose(source: str, constants: Mapping[str, int], signatures: Sequence[Laun
     """
     for signature in signatures:
         check_expression(signature.expression)
+        for arg in signature.args:
+            if arg not in _ARGUMENT_TYPES:
+                raise CandidateError(f"{signature.expression}: {arg!r} is not a type that a launch can pass")
     lines = source.splitlines()
     at = _after_leading_includes(lines)
     text = [*lines[:at]]

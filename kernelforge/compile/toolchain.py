@@ -45,7 +45,7 @@ class Toolchain:
     def spoken_paths(self) -> dict[str, str]:
         """Folders of this machine → what stands for them in diagnostics, longest first."""
         folders = sorted((str(folder) for folder in self.includes), key=len, reverse=True)
-        return {folder + os.sep: "cuda/" for folder in folders}
+        return {folder + os.sep: "" for folder in folders}
 
 
 @cache

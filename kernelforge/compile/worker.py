@@ -11,7 +11,7 @@ from kernelforge.sandbox.channel import Channel
 
 MAX_LOG_CHARACTERS = 1 << 20
 MAX_CODE_BYTES = 64 << 20
-_HOST_ONLY = """#error "<{name}> is a host header: a candidate is CUDA device code and a launch plan, with no host code"\n"""
+_HOST_ONLY = '#error "<{name}> is a host header: a candidate is device code and a launch plan, without host code"\n'
 _WARM = '#include <kernelforge_prelude.h>\nextern "C" __global__ void warm(float* x) { x[0] += 1.0f; }\n'
 
 _state: dict[str, Any] = {}

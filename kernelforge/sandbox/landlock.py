@@ -51,9 +51,7 @@ def restrict(readable: Sequence[str], writable: Sequence[str]) -> int:
         for access, folders in ((_READ, readable), (handled & ~_FS_IOCTL_DEV & ~_FS_EXECUTE, writable)):
             for folder in folders:
                 _allow(ruleset, folder, access & handled)
-        linux.syscall(
-            "landlock_restrict_self", linux.NR_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0)
-        )
+        linux.syscall("landlock_restrict_self", linux.NR_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
     finally:
         os.close(ruleset)
     return version

@@ -71,7 +71,12 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 class _MountAttr(ctypes.Structure):
-    _fields_ = [("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64), ("fd", ctypes.c_uint64)]
+    _fields_ = [
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("fd", ctypes.c_uint64),
+    ]
 
 
 def bind_read_only(source: str, target: str, *, device: bool = False) -> None:

@@ -78,7 +78,9 @@ def _resolve(name: str) -> list[str]:
 
 def _outermost(paths: list[str]) -> tuple[str, ...]:
     """Existing folders, none inside another, symbolic links resolved and kept where they are."""
-    real = sorted({os.path.realpath(path) for path in paths if os.path.isdir(path)} | {p for p in paths if os.path.isdir(p)})
+    real = sorted(
+        {os.path.realpath(path) for path in paths if os.path.isdir(path)} | {p for p in paths if os.path.isdir(p)}
+    )
     kept: list[str] = []
     for path in real:
         if not any(path.startswith(outer + "/") for outer in kept):
@@ -105,9 +107,7 @@ def role_policy(role: str) -> RolePolicy:
             mounts=_outermost(mounts),
             devices=tuple(table["devices"]),
             headroom_bytes=int(table["headroom_mb"]) << 20,
-            environment={
-                name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()
-            },
+            environment={name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()},
         )
     except (KeyError, tomllib.TOMLDecodeError) as error:
         raise SandboxError(f"sandbox/jail.toml has no usable role {role!r}: {error}") from error

@@ -71,6 +71,13 @@ class JailReport:
         return next((report.layers for report in self.tried if report.tier == self.tier), ())
 
     @property
+    def detail(self) -> str:
+        """What holds, layer by layer, or why nothing does."""
+        if self.tier != "none":
+            return ", ".join(self.layers)
+        return "; ".join(f"{report.tier}: {report.reason}" for report in self.tried)
+
+    @property
     def advice(self) -> str:
         """What to do to get a stronger tier; empty for the strongest."""
         return "" if self.tier == "namespaces" else _ADVICE
@@ -82,9 +89,8 @@ class JailReport:
             SandboxError: none works, and ``allow_unconfined`` is false.
         """
         if self.tier == "none" and not allow_unconfined:
-            reasons = "; ".join(f"{report.tier}: {report.reason}" for report in self.tried)
             raise SandboxError(
-                f"untrusted code is refused: no jail works on this machine ({reasons}). {_ADVICE} "
+                f"untrusted code is refused: no jail works on this machine ({self.detail}). {_ADVICE} "
                 "allow_unconfined runs without a jail; such results are marked and never rewarded."
             )
         return self.tier
@@ -101,7 +107,7 @@ def probe(*, again: bool = False) -> JailReport:
         if _report is None or again:
             tried: list[TierReport] = []
             for tier in ("namespaces", "landlock"):
-                tried.append(self_test(tier))  # type: ignore[arg-type]
+                tried.append(self_test(tier))
                 if tried[-1].works:
                     break
             _report = JailReport(tried[-1].tier if tried[-1].works else "none", tuple(tried))

@@ -8,6 +8,7 @@ zygote when its parent closes the control socket.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import json
@@ -115,25 +116,26 @@ def _child(grant: jail.Grant, child_end: socket.socket, outer_pid: int, failure:
                 raise OSError(failure)
             layers = jail.confine(grant, {child_end.fileno()}, outer_pid)
         except BaseException as error:
-            code = EXIT_JAIL
             channel.send({"jail_error": f"{type(error).__name__}: {error}"}, timeout_s=5)
-            return
+            os._exit(EXIT_JAIL)
         channel.send({"layers": layers}, timeout_s=5)
-        try:
-            worker.serve(channel)
-            code = 0
-        except MemoryError:
-            code = EXIT_MEMORY
-        except OSError as error:
-            code = EXIT_DISK if error.errno == 28 else EXIT_CRASH
-            if code == EXIT_CRASH:
-                channel.send({"crash": traceback.format_exc()[-8000:]}, timeout_s=5)
-        except Exception:
-            channel.send({"crash": traceback.format_exc()[-8000:]}, timeout_s=5)
-    except BaseException:
-        code = code or EXIT_CRASH
+        code = _serve(channel, worker)
     finally:
         os._exit(code)
+
+
+def _serve(channel: Channel, worker: ModuleType) -> int:
+    """Do the role's work; the exit code says how it went."""
+    try:
+        worker.serve(channel)
+        return 0
+    except MemoryError:
+        return EXIT_MEMORY
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return EXIT_DISK
+        channel.send({"crash": traceback.format_exc()[-8000:]}, timeout_s=5)
+        return EXIT_CRASH
 
 
 def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
