@@ -21,6 +21,12 @@ C_TYPES = {
 _FROM = {DType.FLOAT16: "__half2float({})", DType.BFLOAT16: "__bfloat162float({})"}
 _TO = {DType.FLOAT16: "__float2half({})", DType.BFLOAT16: "__float2bfloat16({})"}
 
+_TAKEN = re.compile(
+    r"[a-z]{1,2}\d*(?<!x)(?<!y)|(acc|max|min|sum|prod|argmax|argmin|row_)\w*|value|carry|result|shared|kept|start|before|step|"
+    r"batch|tile\w*|exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
+)
+"""Names that a kernel's own variables or functions may have: a parameter of that name gets a suffix."""
+
 
 def compute_type(dtype: DType) -> str:
     """The C++ type that an element is computed in."""
@@ -75,7 +81,9 @@ class Signature:
 
     def tensor(self, value: Value) -> str:
         if value not in self.tensors:
-            name = value.name if isinstance(value, Stored) else (value.origin or "t")
+            name = value.name if isinstance(value, Stored) else f"{value.origin or 'copy'}_in"
+            if _TAKEN.fullmatch(name):
+                name += "_in"
             taken = set(self.tensors.values())
             while name in taken:
                 name += "_"
@@ -90,7 +98,7 @@ class Signature:
         return self.extents[dim.text]
 
     def scalar(self, value: Scalar) -> str:
-        return self.scalars.setdefault(value.text, f"s_{value.text}")
+        return self.scalars.setdefault(value.text, "s_" + re.sub(r"\W+", "_", value.text).strip("_"))
 
     def parameters(self, out: Value) -> str:
         parts = [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.ir import (
@@ -17,6 +17,7 @@ Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
 """Structured operators by name; :mod:`kernelforge.agents.builtin.operators` fills it."""
 _RESERVED = frozenset({"out", "w", "attrs", "i", "j", "k", "row", "int", "float", "double", "bool", "char", "short"})
+Attributes = Mapping[str, "int | float | bool | str"]
 
 
 def lowers(*names: str) -> Callable[[Handler], Handler]:
@@ -29,15 +30,20 @@ def lowers(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def lower(graph: Graph) -> Program:
+def lower(graph: Graph, attributes: Attributes | None = None) -> Program:
     """Lower a graph.
+
+    Args:
+        graph: the reference at the full size.
+        attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
+            number of the graph that equals one is read from it.
 
     Raises:
         UnsupportedError: an operator that the built-in Coder does not know; the message names it.
     """
     import kernelforge.agents.builtin.operators  # noqa: F401  (fills HANDLERS)
 
-    return Lowering().run(graph)
+    return Lowering(attributes or {}).run(graph)
 
 
 def identifier(name: str) -> str:
@@ -50,7 +56,8 @@ def identifier(name: str) -> str:
 class Lowering:
     """Walks a graph once. Handlers build values with the methods below."""
 
-    def __init__(self) -> None:
+    def __init__(self, attributes: Attributes) -> None:
+        self._attributes = {value: name for name, value in attributes.items() if isinstance(value, float)}
         self._values: dict[str, Any] = {}
         self.origin = ""
         self.dtype = DType.FLOAT32
@@ -120,6 +127,7 @@ class Lowering:
 
     def pointwise_operator(self, op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """An elementwise operator of the table, on values and Python numbers."""
+        args = [self._attribute(arg) for arg in args]
         values = [arg for arg in args if isinstance(arg, Value)]
         places = iter(range(len(values)))
         operands = [f"{{{next(places)}}}" if isinstance(arg, Value) else arg for arg in args]
@@ -127,6 +135,12 @@ class Lowering:
         if self.dtype is DType.FLOAT64:
             text = re.sub(r"(\d)f\b", r"\1", text)
         return self.pointwise(text, *values, dtype=self.dtype)
+
+    def _attribute(self, argument: Any) -> Any:
+        """A number of the graph that is an attribute of the reference, as a value read at each size."""
+        if isinstance(argument, float) and argument in self._attributes:
+            return Scalar((), DType.FLOAT32, f'attrs["{self._attributes[argument]}"]', origin=self.origin)
+        return argument
 
     def pointwise(self, template: str, *args: Value, dtype: DType | None = None) -> Pointwise:
         """``template`` over operands that broadcast."""

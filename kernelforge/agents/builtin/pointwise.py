@@ -67,10 +67,6 @@ def _clamp(x: Operand, low: Operand | None = None, high: Operand | None = None) 
     return text
 
 
-def _unary(text: str) -> Callable[..., str]:
-    return lambda x: text.replace("x", str(x))
-
-
 def _binary(operator: str) -> Callable[..., str]:
     return lambda a, b: f"{number(a)} {operator} {number(b)}"
 
@@ -95,10 +91,10 @@ def _softplus(x: Operand, beta: Operand = 1.0, threshold: Operand = 20.0) -> str
 POINTWISE: dict[str, Callable[..., str]] = {
     "add": _add, "sub": _sub, "mul": _binary("*"), "div": _div, "pow": _pow,
     "rsub": lambda a, b, alpha=1: _sub(b, a, alpha),
-    "relu": _unary("x < 0.0f ? 0.0f : x"),
+    "relu": lambda x: f"{x} < 0.0f ? 0.0f : {x}",
     "gelu": _gelu,
-    "silu": _unary("x / (1.0f + exp(-x))"),
-    "sigmoid": _unary("1.0f / (1.0f + exp(-x))"),
+    "silu": lambda x: f"{x} / (1.0f + exp(-{x}))",
+    "sigmoid": lambda x: f"1.0f / (1.0f + exp(-{x}))",
     "tanh": _function("tanh"), "exp": _function("exp"), "expm1": _function("expm1"), "log": _function("log"),
     "log1p": _function("log1p"), "log2": _function("log2"), "sqrt": _function("sqrt"), "rsqrt": _function("rsqrt"),
     "erf": _function("erf"), "sin": _function("sin"), "cos": _function("cos"), "abs": _function("abs"),

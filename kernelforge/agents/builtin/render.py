@@ -9,7 +9,7 @@ from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.helpers import helpers_for
 from kernelforge.agents.builtin.ir import ANCHORS, Contraction, Conv2d, Program, Reduce, Scan, Stored, Value, Window
 from kernelforge.agents.builtin.kernel import KernelText, cone
-from kernelforge.agents.builtin.lower import lower
+from kernelforge.agents.builtin.lower import Attributes, lower
 from kernelforge.agents.builtin.partition import partition, write_kernel
 from kernelforge.records import Graph
 
@@ -25,13 +25,13 @@ class Rendered:
     kernels: tuple[str, ...]
 
 
-def render(graph: Graph, design: Design) -> Rendered:
-    """Write a design of a reference.
+def render(graph: Graph, design: Design, attributes: Attributes | None = None) -> Rendered:
+    """Write a design of a reference. ``attributes`` are as for :func:`~kernelforge.agents.builtin.lower.lower`.
 
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
-    program = lower(graph)
+    program = lower(graph, attributes)
     options = design.options
     order = partition(program, options, fuse=design.fuse)
     stored = frozenset(order)

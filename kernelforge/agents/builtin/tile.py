@@ -54,7 +54,7 @@ class _TileWriter:
         self.em = LoopEmitter(stored - {root})
         rank = len(anchor.shape)
         split = rank - 2 if isinstance(anchor, Contraction) else 1
-        self.b = Group("b", anchor.shape[:split])
+        self.b = Group("batch", anchor.shape[:split])
         self.m = Group("m", anchor.shape[split : split + 1])
         self.n = Group("n", anchor.shape[split + 1 :])
         self.k = Group("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
@@ -81,13 +81,13 @@ class _TileWriter:
         """The loop in which the block's threads load one operand's tile."""
         with self.em.scope() as body:
             element, k_is_fast = self._left() if side == "a" else self._right()
-        b_k, threads = self.bk, (self.bm // self.tm) * (self.bn // self.tn)
-        k_at, r_at = (f"e % {b_k}", f"e / {b_k}") if k_is_fast else (f"e / {extent}", f"e % {extent}")
+        depth, threads = self.bk, (self.bm // self.tm) * (self.bn // self.tn)
+        k_at, r_at = (f"e % {depth}", f"e / {depth}") if k_is_fast else (f"e / {extent}", f"e % {extent}")
         return [
             "#pragma unroll",
-            f"for (int e = tid; e < {extent * b_k}; e += {threads}) {{",
+            f"for (int e = tid; e < {extent * depth}; e += {threads}) {{",
             f"    const int c = {k_at}, r = {r_at};",
-            f"    const int kk = k0 + c, {axis.var} = {axis.var}0 + r;",
+            f"    const int kk = k0 + c, {axis.var} = {axis.var}_start + r;",
             "    float value = 0.0f;",
             f"    if (kk < {limits[1]} && {axis.var} < {limits[0]}) {{",
             *indent(indent([*body, f"value = {element};"])), "    }",
@@ -108,7 +108,7 @@ class _TileWriter:
         core = [
             f"__shared__ float tile_a[{bk}][{bm + 1}], tile_b[{bk}][{bn + 1}];  // padded against bank conflicts",
             f"const int tid = threadIdx.x, tx = tid % {across}, ty = tid / {across};",
-            f"const int b = blockIdx.z, m0 = blockIdx.y * {bm}, n0 = blockIdx.x * {bn};",
+            f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
             f"float acc[{tm}][{tn}] = {{}};",
             f"for (int k0 = 0; k0 < {k_of}; k0 += {bk}) {{",
             *indent([*left, *right, "__syncthreads();"]),
@@ -130,7 +130,7 @@ class _TileWriter:
             f"for (int r = 0; r < {tm}; ++r) {{",
             "    #pragma unroll",
             f"    for (int c = 0; c < {tn}; ++c) {{",
-            f"        const int m = m0 + ty + r * {down}, n = n0 + tx + c * {across};",
+            f"        const int m = m_start + ty + r * {down}, n = n_start + tx + c * {across};",
             f"        if (m < {m_of} && n < {n_of}) {{", *indent(indent(indent(end))), "        }",
             "    }", "}",
         ]  # fmt: skip
@@ -181,13 +181,13 @@ def _write_transpose(
             em.add(f"const int {others[0].var} = {rest};")
     core = [
         f"__shared__ {compute_type(view.dtype)} tile[32][33];  // padded against bank conflicts",
-        f"const int {p.var}0 = blockIdx.y * 32, {q.var}0 = blockIdx.x * 32;", *head,
+        f"const int {p.var}_start = blockIdx.y * 32, {q.var}_start = blockIdx.x * 32;", *head,
         "for (int r = threadIdx.y; r < 32; r += 8) {",
-        f"    const int {p.var} = {p.var}0 + threadIdx.x, {q.var} = {q.var}0 + r;",
+        f"    const int {p.var} = {p.var}_start + threadIdx.x, {q.var} = {q.var}_start + r;",
         f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{", *indent(indent(take)), "    }", "}",
         "__syncthreads();",
         "for (int r = threadIdx.y; r < 32; r += 8) {",
-        f"    const int {p.var} = {p.var}0 + r, {q.var} = {q.var}0 + threadIdx.x;",
+        f"    const int {p.var} = {p.var}_start + r, {q.var} = {q.var}_start + threadIdx.x;",
         f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{", *indent(indent(give)), "    }", "}",
     ]  # fmt: skip
     source = [f"__global__ void {name}({em.signature.parameters(root)}) {{", *indent(core), "}"]
