@@ -1,0 +1,129 @@
+"""The wheel carries everything that an installed KernelForge needs, and nothing that it does not."""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from kernelforge.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DATA = ("tasks", "prompts", "sandbox")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (path,) = out.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return email.message_from_bytes(wheel.read(name))
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+@pytest.mark.parametrize("folder", DATA)
+def test_data_folders_are_inside_byte_for_byte(wheel: zipfile.ZipFile, folder: str) -> None:
+    files = sources(folder)
+    assert files
+    for path in files:
+        assert wheel.read(f"kernelforge/_data/{path.relative_to(ROOT).as_posix()}") == path.read_bytes()
+
+
+def test_the_launch_plan_reference_is_inside(wheel: zipfile.ZipFile) -> None:
+    assert wheel.read("kernelforge/_data/docs/launch-plan.md") == (ROOT / "docs/launch-plan.md").read_bytes()
+
+
+def test_suites_jail_policy_and_supplied_headers_are_inside(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {"kernelforge/_data/tasks/core/suite.toml", "kernelforge/_data/sandbox/jail.toml"} <= names
+    assert any(name.startswith("kernelforge/_data/sandbox/headers/") for name in names)
+
+
+def test_every_module_is_inside_and_marked_as_typed(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    modules = {path.relative_to(ROOT).as_posix() for path in sources("kernelforge")}
+    assert "kernelforge/py.typed" in modules
+    assert modules <= names
+
+
+def test_nothing_else_is_inside(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert tops == {"kernelforge", f"kernelforge-{__version__}.dist-info"}
+    assert not [name for name in wheel.namelist() if "__pycache__" in name or name.endswith((".pyc", ".db"))]
+
+
+def test_the_licence_is_inside(wheel: zipfile.ZipFile, metadata: Message) -> None:
+    assert metadata["License-Expression"] == "Apache-2.0"
+    (name,) = (name for name in wheel.namelist() if name.endswith("licenses/LICENSE"))
+    assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()
+    assert b"Version 2.0, January 2004" in wheel.read(name)
+
+
+def test_the_console_script_is_declared(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "kernelforge = kernelforge.cli.main:main" in wheel.read(name).decode()
+
+
+def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message) -> None:
+    assert metadata["Version"] == __version__
+    assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert metadata.get_all("Provides-Extra") == sorted(["gpu", "pycuda", "server", "ray", "dev"])
+
+
+def test_gpu_packages_are_asked_for_by_extras_only() -> None:
+    base = " ".join(PROJECT["dependencies"])
+    assert not [name for name in ("cupy", "pycuda", "cuda-bindings", "ray", "fastapi") if name in base]
+
+
+def test_constraints_pin_every_dependency_without_hashes() -> None:
+    """``pip install -c constraints.txt .`` gives the versions that the tests ran with."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(line.count("==") == 1 and "hash" not in line and "+" not in line for line in lines)
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    assert {_name(requirement) for requirement in wanted} <= pinned
+
+
+def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path / "site")
+    script = (
+        "import kernelforge, sys\n"
+        "from kernelforge.sandbox import data_folder\n"
+        "from kernelforge.tasks import data_path, load_suite\n"
+        "print(kernelforge.__file__, data_folder(), data_path('prompts'), sep='\\n')\n"
+        "print(len(load_suite('core')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    *places, count = done.stdout.split()
+    assert all(Path(place).is_relative_to(tmp_path / "site") for place in places)
+    assert int(count) == 16
+
+
+def _name(requirement: str) -> str:
+    for stop in "=<>!~[; ":
+        requirement = requirement.partition(stop)[0]
+    return requirement.lower().replace("_", "-")
