@@ -15,63 +15,18 @@ from kernelforge.evaluate.reference import Reference, Value, tensor_spec
 from kernelforge.evaluate.tracing import trace_reference
 from kernelforge.records import Graph, Node, SizeFacts, TensorSpec
 
-_VIEWS = frozenset(
-    [
-        "view",
-        "_unsafe_view",
-        "reshape",
-        "t",
-        "transpose",
-        "permute",
-        "select",
-        "slice",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "detach",
-        "alias",
-        "unfold",
-        "diagonal",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "as_strided",
-        "view_as",
-        "movedim",
-        "swapaxes",
-        "flatten",
-        "unflatten",
-        "narrow",
-        "numpy_T",
-        "mT",
-        "lift_fresh",
-        "lift_fresh_copy",
-        "getitem",
-        "expand_as",
-        "contiguous",
-    ]
-)
+_VIEWS = frozenset({
+    "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "select", "slice", "squeeze", "unsqueeze",
+    "expand", "detach", "alias", "unfold", "diagonal", "split", "split_with_sizes", "chunk", "unbind",
+    "as_strided", "view_as", "movedim", "swapaxes", "flatten", "unflatten", "narrow", "numpy_T", "mT",
+    "lift_fresh", "lift_fresh_copy", "getitem", "expand_as", "contiguous",
+})  # fmt: skip
 """Operators that move no data of their own. (``contiguous`` appears in graphs only; when it copies, ``clone`` runs.)"""
 
-_PARTIAL_READS = frozenset(
-    [
-        "select",
-        "slice",
-        "narrow",
-        "diagonal",
-        "index_select",
-        "embedding",
-        "gather",
-        "index",
-        "unfold",
-        "as_strided",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-    ]
-)
+_PARTIAL_READS = frozenset({
+    "select", "slice", "narrow", "diagonal", "index_select", "embedding", "gather", "index", "unfold",
+    "as_strided", "split", "split_with_sizes", "chunk", "unbind",
+})  # fmt: skip
 """Operators that may read only a part of their first operand."""
 
 _OPERATIONS_PER_ELEMENT = {
@@ -82,7 +37,7 @@ _OPERATIONS_PER_ELEMENT = {
 """Operations of fused operators by element of their largest operand, each of + - * / max exp log tanh as one."""
 
 
-class CallCounter(TorchDispatchMode):
+class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operator calls that do work, and estimates the operations of those that FlopCounterMode leaves out.
 
     One operation per output element of a pointwise operator, one per input element of a reduction, a fixed number
@@ -90,7 +45,7 @@ class CallCounter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls = 0
         self.operations = 0
 
@@ -113,36 +68,16 @@ class CallCounter(TorchDispatchMode):
         return result
 
 
-_MOVES = frozenset(["clone", "copy", "copy_", "_to_copy", "fill", "fill_", "zero_", "where", "masked_fill", "constant_pad_nd"])
+_MOVES = frozenset({
+    "clone", "copy", "copy_", "_to_copy", "fill", "fill_", "zero_", "where", "masked_fill", "constant_pad_nd",
+})  # fmt: skip
 """Pointwise operators that compute nothing."""
 
-_REDUCTIONS = frozenset(
-    [
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "prod",
-        "any",
-        "all",
-        "cumsum",
-        "cumprod",
-        "logcumsumexp",
-        "max_pool2d_with_indices",
-        "avg_pool2d",
-        "topk",
-        "sort",
-        "norm",
-        "nll_loss_forward",
-        "l1_loss",
-        "aminmax",
-        "median",
-    ]
-)
+_REDUCTIONS = frozenset({
+    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod", "any", "all", "cumsum", "cumprod",
+    "logcumsumexp", "max_pool2d_with_indices", "avg_pool2d", "topk", "sort", "norm", "nll_loss_forward",
+    "l1_loss", "aminmax", "median",
+})  # fmt: skip
 
 
 def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates: Sequence[int]) -> SizeFacts:

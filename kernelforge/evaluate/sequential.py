@@ -19,45 +19,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MAX_PRODUCT_ELEMENTS = 1 << 16
 """Elements of one matrix product that are summed in order; the rest keep torch's value. Enough to find the worst."""
 
-_UNORDERED = frozenset(
-    [
-        "convolution",
-        "_cdist_forward",
-        "_pdist_forward",
-        "mse_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "binary_cross_entropy",
-        "soft_margin_loss",
-        "multi_margin_loss",
-        "nll_loss_forward",
-        "nll_loss2d_forward",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool3d",
-        "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool3d",
-        "mkldnn_rnn_layer",
-        "grid_sampler_2d",
-        "native_batch_norm",
-        "cumprod",
-        "prod",
-        "scatter_add",
-        "index_add",
-        "scatter_reduce",
-        "_embedding_bag",
-        "linalg_vector_norm",
-        "_scaled_dot_product_flash_attention_for_cpu",
-    ]
-)
+_UNORDERED = frozenset({
+    "convolution", "_cdist_forward", "_pdist_forward", "mse_loss", "smooth_l1_loss", "huber_loss",
+    "binary_cross_entropy", "soft_margin_loss", "multi_margin_loss", "nll_loss_forward", "nll_loss2d_forward",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+    "mkldnn_rnn_layer", "grid_sampler_2d", "native_batch_norm", "cumprod", "prod", "scatter_add", "index_add",
+    "scatter_reduce", "_embedding_bag", "linalg_vector_norm", "_scaled_dot_product_flash_attention_for_cpu",
+})  # fmt: skip
 """Operators that sum; where no handler takes them, the length of the sum stands in for a measurement."""
 
 
-class SequentialSums(TorchDispatchMode):
+class SequentialSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Replace reductions by in-order ones in ``accumulator`` (float64 inputs always accumulate in float64)."""
 
     def __init__(self, accumulator: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.accumulator = accumulator
         self.replaced = 0
         """Operator calls that were summed in order."""
@@ -106,8 +82,8 @@ def ordered_bmm(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.T
     batches = min(a.shape[0], max(_MAX_PRODUCT_ELEMENTS // max(rows * b.shape[2], 1), 1))
     left, right = a[:batches, :rows].to(dtype), b[:batches].to(dtype)
     total = torch.zeros(batches, rows, b.shape[2], dtype=dtype)
-    for left_column, right_row in zip(left.split(1, 2), right.split(1, 1), strict=True):
-        total.addcmul_(left_column, right_row)
+    for k in range(a.shape[2]):
+        total.addcmul_(left[:, :, k : k + 1], right[:, k : k + 1])
     result[:batches, :rows] = total
     return result
 

@@ -42,8 +42,11 @@ class Expected:
     tolerance: torch.Tensor | None
     """Allowed absolute error of each element, float64."""
     factor: float = 0.0
+    """The tolerance in units of u * scale."""
     torch_error: float = 0.0
     """torch's own largest error, relative to the scale."""
+    capped: bool = False
+    """The cap cut the tolerance: an honest candidate might not meet it."""
 
     @property
     def sound(self) -> bool:
@@ -52,12 +55,11 @@ class Expected:
 
     @property
     def admitted(self) -> bool:
-        """Fit for a distribution of our own making: everything is finite, the tolerance a quarter of the cap or less."""
+        """Fit for a distribution of our own making: everything is finite, and the cap cuts nothing."""
         if self.exact is None:
             return True
         finite = bool(torch.isfinite(self.exact).all()) and bool(torch.isfinite(self.reference).all())
-        dtype = self.reference.dtype
-        return finite and self.factor * unit_roundoff(dtype) <= CAP[dtype] / 4
+        return finite and not self.capped
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -76,13 +78,14 @@ def expected_output(
     double = exact.double()
     scale = _scale(double)
     torch_ratio = _largest_ratio(reference, double, scale)
-    sequential_ratio = _largest_ratio(sequential, double, scale)
+    sequential_ratio = torch_ratio if sequential is reference else _largest_ratio(sequential, double, scale)
     factor = max(
         FLOOR[dtype], SAFETY * torch_ratio / unit, SAFETY * sequential_ratio / unit, 2 * math.sqrt(declared_terms)
     )
-    factor = min(factor, CAP[dtype] / unit)
+    limit = CAP[dtype] / unit
+    capped, factor = factor > limit, min(factor, limit)
     tiny = torch.finfo(dtype).smallest_normal if dtype != torch.float16 else 2.0**-23
-    return Expected(reference, double, scale.mul_(unit * factor).add_(tiny), factor, torch_ratio)
+    return Expected(reference, double, scale.mul_(unit * factor).add_(tiny), factor, torch_ratio, capped)
 
 
 def _scale(exact: torch.Tensor) -> torch.Tensor:
