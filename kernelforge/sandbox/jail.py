@@ -73,6 +73,7 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         _private_root(grant)
         layers += ["namespaces", "private root"]
     _working_folder(grant)
+    linux.exit_on_abort()
     _drop_privileges(outer_pid, grant)
     layers.append("no privileges")
     _limit(grant, sizes)

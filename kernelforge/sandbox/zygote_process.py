@@ -167,6 +167,8 @@ def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
             cause = "memory" if number == signal.SIGKILL else "signal"
         return {**report, "cause": cause, "signal": number}
     code = os.WEXITSTATUS(status)
+    if code == signal.SIGABRT:
+        return {**report, "cause": "signal", "signal": code}
     cause = {EXIT_MEMORY: "memory", EXIT_DISK: "disk"}.get(code, "exit")
     return {**report, "cause": cause, "exit_code": code}
 

@@ -1,0 +1,33 @@
+"""Zygotes of a hostile role, one per jail tier that works here."""
+
+import pytest
+from jail_setup import HOSTILE, LIMITS
+
+from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.probe import self_test
+
+
+@pytest.fixture(scope="session", params=["namespaces", "landlock"])
+def zygote(request):
+    report = self_test(request.param)
+    if report.error:
+        pytest.skip(f"this machine has no tier {request.param}: {report.error}")
+    assert report.works, report.reason
+    with Zygote("hostile", tier=request.param, policy=HOSTILE) as running:
+        yield running
+
+
+@pytest.fixture
+def child(zygote):
+    with zygote.spawn(LIMITS) as running:
+        yield running
+
+
+@pytest.fixture
+def act(child):
+    """Ask the hostile child for one act; gives its reply."""
+
+    def ask(name, *arguments, timeout_s=None):
+        return child.call({"act": name, "arguments": list(arguments)}, timeout_s=timeout_s).data["reply"]
+
+    return ask

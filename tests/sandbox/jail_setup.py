@@ -1,0 +1,25 @@
+"""What the sandbox tests share: the hostile role, its limits, and a wait for a process to be gone."""
+
+import time
+
+from kernelforge.sandbox import Limits, RolePolicy
+
+HOSTILE = RolePolicy(
+    role="hostile", module="jail_worker", mounts=(), devices=(), headroom_bytes=128 << 20, environment={"DECLARED": "1"}
+)
+LIMITS = Limits(
+    wall_s=10, cpu_s=5, memory_bytes=128 << 20, tmp_bytes=4 << 20, processes=8, file_bytes=2 << 20, reply_bytes=8 << 20
+)
+
+
+def gone(pid, within_s=5.0):
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,225 @@
+"""A hostile role: it does what the test asks for, inside the jail."""
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def warm_up(options):
+    "warm".encode("idna")
+    if options.get("fail"):
+        raise RuntimeError("the warm-up failed on purpose")
+    if options.get("device_error"):
+        from kernelforge.errors import DeviceError
+
+        raise DeviceError("install the thing")
+
+
+def serve(channel):
+    while True:
+        request = channel.receive().data
+        act = ACTS[request["act"]]
+        reply = act(channel, *request.get("arguments", []))
+        if reply is not None:
+            channel.send({"reply": reply})
+
+
+def attempt(function):
+    """What ``function`` gave, or the error that stopped it."""
+
+    def act(channel, *arguments):
+        try:
+            return {"opened": True, "gave": function(*arguments)}
+        except Exception as error:
+            return {"opened": False, "gave": f"{type(error).__name__}: {error}"}
+
+    return act
+
+
+def read(path):
+    return Path(path).read_bytes()[:4096].decode("utf-8", "replace")
+
+
+def listing(path):
+    return sorted(os.listdir(path))
+
+
+def write(path, size):
+    Path(path).write_bytes(b"x" * size)
+    return "written"
+
+
+def fill_tmp():
+    folder = os.environ["TMPDIR"]
+    for number in range(4096):
+        with open(os.path.join(folder, str(number)), "wb") as file:
+            file.write(b"x" * (1 << 20))
+
+
+def connect(family, kind, address):
+    address = tuple(address) if isinstance(address, list) else address
+    with socket.socket(getattr(socket, family), getattr(socket, kind)) as sock:
+        sock.settimeout(1)
+        sock.connect(address)
+        sock.send(b"leak")
+    return "connected"
+
+
+def kill(pid, number):
+    os.kill(pid, number)
+    return "sent"
+
+
+def kill_everyone():
+    os.kill(-1, signal.SIGKILL)
+    return "sent"
+
+
+def peek(pid, address, length):
+    from kernelforge.sandbox.probe_worker import peek_memory
+
+    return peek_memory(pid, address, length)
+
+
+def environment():
+    return dict(os.environ)
+
+
+def descriptors():
+    found = {}
+    for fd in range(4096):
+        try:
+            facts = os.fstat(fd)
+        except OSError:
+            continue
+        found[str(fd)] = [facts.st_mode, facts.st_rdev]
+    return found
+
+
+def identity():
+    status = {}
+    for line in ("uid", "gid"):
+        status[line] = getattr(os, f"getres{line}")()
+    return {**status, "groups": os.getgroups(), "pid": os.getpid()}
+
+
+def fork_bomb():
+    pids = []
+    for _ in range(64):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        pids.append(pid)
+    return len(pids)
+
+
+def thread_bomb():
+    started = []
+    try:
+        for _ in range(256):
+            thread = threading.Thread(target=time.sleep, args=(30,), daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        pass
+    return len(started)
+
+
+def hog(megabytes):
+    held = []
+    for _ in range(megabytes):
+        held.append(bytearray(b"x" * (1 << 20)))
+    return len(held)
+
+
+def map_hog(megabytes):
+    area = mmap.mmap(-1, megabytes << 20)
+    for offset in range(0, megabytes << 20, 4096):
+        area[offset] = 1
+    return megabytes
+
+
+def memfd_hog():
+    fd = os.memfd_create("hog")
+    os.write(fd, b"x" * (1 << 20))
+    return "written"
+
+
+def program(path):
+    return subprocess.run([path], check=False).returncode
+
+
+def new_namespace():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x10000000) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    return "unshared"
+
+
+def read_only_root():
+    with tempfile.NamedTemporaryFile(dir="/") as file:
+        return file.name
+
+
+def spin(channel):
+    while True:
+        pass
+
+
+def sleep(channel, seconds):
+    time.sleep(seconds)
+    return "awake"
+
+
+def leave(channel, code):
+    os._exit(code)
+
+
+def die(channel, number):
+    if number == signal.SIGABRT:
+        os.abort()
+    ctypes.string_at(0)
+
+
+def fail(channel):
+    raise ValueError("a fault of the worker")
+
+
+def raw(channel, head, repeat):
+    """Write bytes of our own making instead of a frame."""
+    channel._sock.setblocking(True)
+    piece = bytes.fromhex(head)
+    try:
+        for _ in range(repeat):
+            channel._sock.sendall(piece)
+    except OSError:
+        pass
+    time.sleep(30)
+
+
+def forged(channel, json_bytes, blobs, total):
+    raw(channel, struct.pack("<4sIIQ", b"KFF1", json_bytes, blobs, total).hex(), 1)
+
+
+def big(channel, megabytes):
+    channel.send({"reply": "big"}, [b"x" * (1 << 20)] * megabytes)
+
+
+ACTS = {name: attempt(globals()[name]) for name in (
+    "read", "listing", "write", "connect", "kill", "kill_everyone", "peek", "environment", "descriptors", "identity",
+    "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
+)}  # fmt: skip
+ACTS |= {
+    "fill_tmp": lambda channel: fill_tmp(),
+    "hog": lambda channel, megabytes: hog(megabytes),
+    "spin": spin, "sleep": sleep, "leave": leave, "die": die, "fail": fail, "raw": raw, "forged": forged, "big": big,
+}  # fmt: skip

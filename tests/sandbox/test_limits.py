@@ -1,0 +1,130 @@
+"""Each limit comes back as what it is, and the next child works."""
+
+import os
+import struct
+import time
+from dataclasses import replace
+
+import pytest
+from jail_setup import LIMITS, gone
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+
+
+def test_a_memory_hog_dies_of_memory(child, act):
+    with pytest.raises(ChildDied, match="out of memory"):
+        act("hog", 1024)
+    assert child.death().cause == "memory"
+
+
+def test_mapped_memory_is_limited_too(act):
+    assert "Cannot allocate" in act("map_hog", 1024)["gave"]
+
+
+def test_memory_files_are_refused(act):
+    assert not act("memfd_hog")["opened"]
+
+
+def test_a_busy_loop_dies_of_cpu_time(zygote):
+    limits = replace(LIMITS, cpu_s=1, wall_s=20)
+    with zygote.spawn(limits) as child:
+        with pytest.raises(ChildDied, match="out of CPU time"):
+            child.call({"act": "spin"})
+        assert child.death().cause == "cpu"
+
+
+def test_a_silent_child_is_killed_at_the_wall_limit(child, act):
+    with pytest.raises(ChildTimeout, match="was killed"):
+        act("sleep", 60, timeout_s=0.2)
+    assert child.death().cause == "killed"
+
+
+def test_a_disk_fill_dies_of_disk(child, act):
+    with pytest.raises(ChildDied, match="out of temporary space"):
+        act("fill_tmp")
+    assert child.death().cause == "disk"
+
+
+def test_one_file_is_limited(act):
+    tmp = act("environment")["gave"]["TMPDIR"]
+    assert act("write", os.path.join(tmp, "small"), 1 << 20)["opened"]
+    assert not act("write", os.path.join(tmp, "large"), 3 << 20)["opened"]
+
+
+def test_threads_are_limited(act):
+    assert act("thread_bomb")["gave"] <= 8
+
+
+def test_a_reply_over_its_cap_is_refused(child, act):
+    with pytest.raises(SandboxError, match="size cap"):
+        act("big", 16)
+    assert child.death().cause == "killed"
+
+
+@pytest.mark.parametrize(
+    ("json_bytes", "blobs", "total"),
+    [(1 << 31, 0, 0), (10, 1 << 20, 0), (10, 1, 1 << 60), (10, 1, 5)],
+    ids=["huge text", "many blobs", "huge blobs", "sums differ"],
+)
+def test_a_forged_header_is_refused(child, act, json_bytes, blobs, total):
+    if total == 5:
+        child.channel.send({"act": "raw", "arguments": [_frame_with_wrong_sum(), 1]})
+        with pytest.raises(SandboxError, match="do not add up"):
+            child.channel.receive(timeout_s=5)
+        return
+    with pytest.raises(SandboxError, match="size cap"):
+        act("forged", json_bytes, blobs, total)
+
+
+def _frame_with_wrong_sum():
+    return (struct.pack("<4sIIQ", b"KFF1", 2, 1, 5) + struct.pack("<Q", 6) + b"{}").hex()
+
+
+def test_a_flood_that_is_no_frame_is_refused(act):
+    with pytest.raises(SandboxError, match="frame format"):
+        act("raw", "ff" * 4096, 100_000)
+
+
+def test_half_a_frame_is_a_timeout(act):
+    with pytest.raises(ChildTimeout):
+        act("forged", 100, 0, 0, timeout_s=0.3)
+
+
+@pytest.mark.parametrize("text", ["[1]", "[" * 4000, "nonsense", '"x"'])
+def test_a_frame_that_is_no_object_is_refused(act, text):
+    body = text.encode()
+    with pytest.raises(SandboxError, match=r"not JSON|not an object"):
+        act("raw", (struct.pack("<4sIIQ", b"KFF1", len(body), 0, 0) + body).hex(), 1)
+
+
+def test_death_is_told_as_it_was(zygote):
+    for name, argument, cause, detail in (("leave", 3, "exit", 3), ("die", 11, "signal", 11), ("die", 6, "signal", 6)):
+        with zygote.spawn(LIMITS) as child:
+            with pytest.raises(ChildDied) as caught:
+                child.call({"act": name, "arguments": [argument]})
+            death = child.death()
+            assert death.cause == cause
+            assert detail in (death.exit_code, death.signal)
+            assert detail in (caught.value.child_exit_code, caught.value.signal)
+
+
+def test_a_fault_of_the_worker_comes_back_with_its_trace(act):
+    with pytest.raises(ChildDied, match="ValueError: a fault of the worker"):
+        act("fail")
+
+
+def test_a_child_after_a_bad_one_works(zygote):
+    with zygote.spawn(LIMITS) as bad, pytest.raises(ChildDied):
+        bad.call({"act": "leave", "arguments": [1]})
+    with zygote.spawn(LIMITS) as good:
+        assert good.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+
+
+def test_closing_a_child_ends_it_at_once(zygote):
+    child = zygote.spawn(LIMITS)
+    child.channel.send({"act": "sleep", "arguments": [60]})
+    start = time.monotonic()
+    child.close()
+    assert time.monotonic() - start < 5
+    assert child.death().cause == "killed"
+    assert gone(child.pid)

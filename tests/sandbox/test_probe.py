@@ -1,0 +1,84 @@
+"""The self-test that decides which tier is trusted."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from kernelforge.sandbox import Door, probe
+from kernelforge.sandbox.probe import TierReport, self_test
+
+
+def test_the_strongest_tier_that_holds_is_reported():
+    report = probe(again=True)
+    assert report.tier in ("namespaces", "landlock")
+    tried = next(one for one in report.tried if one.tier == report.tier)
+    assert tried.works
+    assert len(tried.doors) >= 20
+    assert report.layers == tried.layers
+
+
+def test_it_is_remembered():
+    assert probe() is probe()
+
+
+def test_the_self_test_notices_open_doors():
+    """Without a jail the same trials find many ways out: the test can fail."""
+    report = self_test("none")
+    assert not report.works
+    opened = {door.name for door in report.doors if not door.closed}
+    assert {"world-readable file", "/etc/passwd", "tcp", "udp", "unix socket", "package source"} <= opened
+
+
+def test_one_open_door_is_enough_to_fail():
+    shut = TierReport("namespaces", doors=(Door("a", True, ""), Door("b", True, "")))
+    assert shut.works
+    opened = replace(shut, doors=(*shut.doors, Door("c", False, "leak")))
+    assert not opened.works
+    assert opened.reason == "c: leak"
+    assert not TierReport("namespaces").works, "no door tried is not a pass"
+
+
+UNPRIVILEGED = """
+import os, sys
+from kernelforge.sandbox import linux
+home = os.path.expanduser("~root")
+kept = [path for path in sys.argv[1].split(":") if path.startswith(home + "/")]
+linux.unshare(linux.CLONE_NEWNS)
+linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+handles = {path: os.open(path, os.O_PATH) for path in kept}
+if kept:
+    linux.mount("tmpfs", home, "tmpfs", 0, "mode=0755")
+    for path, handle in handles.items():
+        os.makedirs(path, exist_ok=True)
+        linux.mount(f"/proc/self/fd/{handle}", path, None, linux.MS_BIND | linux.MS_REC)
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+os.environ["HOME"] = "/nonexistent"
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="everything runs unprivileged already")
+def test_an_unprivileged_user_gets_a_jail_too():
+    script = """
+import os
+from kernelforge.sandbox import probe
+from kernelforge.sandbox.probe import self_test
+assert os.getuid() == 65534
+tiers = {tier: self_test(tier) for tier in ("namespaces", "landlock")}
+for tier, report in tiers.items():
+    print(tier, report.works, report.reason)
+print("TIER", probe().tier)
+"""
+    visible = ":".join({sys.base_prefix, sys.prefix})
+    done = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, visible, "-c", script],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "landlock True" in done.stdout, done.stdout
+    assert "TIER namespaces" in done.stdout or "TIER landlock" in done.stdout

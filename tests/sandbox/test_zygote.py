@@ -1,0 +1,125 @@
+"""Lives and deaths of zygotes and their children."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+from jail_setup import HOSTILE, LIMITS, gone
+
+from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.sandbox import JailReport, Zygote
+from kernelforge.sandbox.policy import role_policy
+from kernelforge.sandbox.probe import TierReport
+
+
+def test_a_dead_zygote_is_started_again(zygote):
+    with zygote.spawn(LIMITS):
+        first = zygote.pid
+    os.kill(first, signal.SIGKILL)
+    with zygote.spawn(LIMITS) as child:
+        assert child.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+    assert zygote.pid != first
+
+
+def test_children_die_with_their_zygote(zygote):
+    with zygote.spawn(LIMITS) as child:
+        child.channel.send({"act": "sleep", "arguments": [60]})
+        os.kill(zygote.pid, signal.SIGKILL)
+        assert gone(child.pid)
+
+
+def test_children_die_with_the_parent():
+    script = f"""
+        import os, sys, time
+        sys.path[:0] = {[os.path.dirname(__file__)]!r}
+        from jail_setup import HOSTILE, LIMITS
+        from kernelforge.sandbox import Zygote
+        zygote = Zygote("hostile", policy=HOSTILE)
+        child = zygote.spawn(LIMITS)
+        child.channel.send({{"act": "sleep", "arguments": [60]}})
+        print(zygote.pid, child.pid, flush=True)
+        time.sleep(60)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.kill()
+    parent.wait()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_ctrl_c_reaches_neither_zygote_nor_children(zygote):
+    with zygote.spawn(LIMITS) as child:
+        assert os.getpgid(child.pid) != os.getpgid(0)
+        assert os.getsid(zygote.pid) != os.getsid(0)
+        os.kill(zygote.pid, signal.SIGINT)
+        assert child.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+
+
+def test_an_orphan_of_a_killed_child_cannot_exist(zygote):
+    """Threads are all a child can start, and they end with it."""
+    with zygote.spawn(LIMITS) as child:
+        assert child.call({"act": "thread_bomb"}).data["reply"]["gave"] > 0
+        child.kill()
+        assert gone(child.pid)
+
+
+def test_many_threads_may_spawn_at_once(zygote):
+    replies = []
+
+    def one():
+        with zygote.spawn(LIMITS) as child:
+            replies.append(child.call({"act": "identity"}).data["reply"]["gave"]["uid"][0])
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(replies) == 8
+    if os.getuid() == 0:
+        assert len(set(replies)) == 8, "children of root share no user id"
+
+
+def test_a_warm_up_that_fails_says_why():
+    with Zygote("hostile", policy=HOSTILE, options={"fail": True}) as zygote:
+        with pytest.raises(SandboxError, match="failed on purpose"):
+            zygote.start()
+
+
+def test_an_error_of_ours_in_the_warm_up_keeps_its_type():
+    with Zygote("hostile", policy=HOSTILE, options={"device_error": True}) as zygote:
+        with pytest.raises(DeviceError, match=r"^install the thing$"):
+            zygote.start()
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(SandboxError, match="no usable role 'nobody'"):
+        Zygote("nobody")
+
+
+def test_the_roles_grant_no_folder_that_holds_secrets():
+    for role in ("compiler", "runner", "oracle", "probe"):
+        for path in role_policy(role).mounts:
+            assert not os.getcwd().startswith(path.rstrip("/") + "/"), f"{role} is granted {path}"
+            assert path != os.getcwd()
+            assert path not in ("/", "/etc", "/home", "/root", "/tmp", "/proc", "/var", os.path.expanduser("~"))
+            assert path.startswith(os.path.expanduser("~")) is False or "lib" in path or "kernelforge" in path
+
+
+def test_no_working_tier_refuses_unless_told_otherwise():
+    report = JailReport("none", (TierReport("namespaces", error="refused"), TierReport("landlock", error="absent")))
+    with pytest.raises(SandboxError, match=r"untrusted code is refused.*namespaces: refused; landlock: absent"):
+        report.usable_tier(False)
+    assert report.usable_tier(True) == "none"
+
+
+def test_unconfined_children_still_have_limits_and_no_privileges():
+    with Zygote("hostile", policy=HOSTILE, tier="none") as zygote, zygote.spawn(LIMITS) as child:
+        assert child.layers == ("no privileges", "limits")
+        assert 0 not in child.call({"act": "identity"}).data["reply"]["gave"]["uid"] or os.getuid() != 0
+        assert "Cannot allocate" in child.call({"act": "map_hog", "arguments": [1024]}).data["reply"]["gave"]
