@@ -90,6 +90,8 @@ class Attempt(Record):
             raise ValueError("OK needs a candidate")
         if verdict is not Verdict.OK and (self.accepted or self.profile is not None):
             raise ValueError(f"an attempt with verdict {verdict} cannot be accepted or carry a profile")
+        if self.profile is not None and self.profile.device != self.evaluation.fingerprint.device:
+            raise ValueError("the profile is of another device")
         if verdict is Verdict.INFRA and self.reward.value is not None:
             raise ValueError("INFRA is never a score")
         if (self.operator is Operator.SEED) != (self.parent is None):

@@ -152,6 +152,12 @@ class Fingerprint(Record):
     host: str
     jail: str
 
+    @model_validator(mode="after")
+    def _kind_is_in_the_name(self) -> Fingerprint:
+        if (self.device.partition(":")[0] == "emulated") != (self.device_kind == "emulated"):
+            raise ValueError(f"device {self.device} is not of kind {self.device_kind}")
+        return self
+
 
 class Evaluation(Record):
     """Build, verdict, correctness and performance of one candidate on one task and device."""

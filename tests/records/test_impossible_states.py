@@ -155,6 +155,19 @@ def test_an_emulated_profile_carries_nothing_measured() -> None:
         make_profile(Origin.COUNTED, "emulated:h100", time_origin=Origin.COUNTED)
 
 
+def test_a_device_is_of_the_kind_that_its_name_says() -> None:
+    with pytest.raises(ValidationError, match="not of kind cuda"):
+        make_fingerprint(device_kind="cuda")
+    with pytest.raises(ValidationError, match="not of kind emulated"):
+        make_fingerprint(device="cuda:0")
+
+
+def test_an_attempt_holds_the_profile_of_its_own_device() -> None:
+    assert make_attempt(0, profile=make_profile(Origin.COUNTED, "emulated:h100")).profile
+    with pytest.raises(ValidationError, match="another device"):
+        make_attempt(0, profile=make_profile(Origin.COUNTED, "emulated:a100"))
+
+
 @pytest.mark.parametrize("sampled", [0.0, 1.5, math.nan])
 def test_a_profile_says_what_share_of_blocks_ran(sampled: float) -> None:
     with pytest.raises(ValidationError):
