@@ -25,6 +25,7 @@ from kernelforge.devices.specs import SPECS, DeviceSpec
 from kernelforge.errors import ChildDied
 from kernelforge.profiling.collect import Collector
 from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.sampling import Budget
 from kernelforge.profiling.traffic import Extent
 from kernelforge.sandbox.channel import Channel
 
@@ -119,10 +120,10 @@ class Runner:
         executed = 0 if execution is None else execution.thread_instructions
         return Ran(outputs, tuple(faults), executed, time.perf_counter() - start)
 
-    def profile(self, work: Work) -> PlanCounts:
-        """Counters of the plan, on sampled blocks where whole grids are too much work.
+    def profile(self, work: Work, budget: Budget | None = None) -> PlanCounts:
+        """Counters of the plan, on sampled blocks where whole grids exceed ``budget``.
 
-        Workspace starts as zeros: what blocks that are left out would have written reads as such.
+        Workspace should start as zeros: what blocks that are left out would have written reads as such.
 
         Raises:
             LaunchFaulted: a launch faulted while every grid so far had run whole, or nothing could be run.
@@ -136,6 +137,7 @@ class Runner:
                 execution.extents(),
                 len(work.plan.launches),
                 lambda step, ctas, cache: execution.profiled(step, ctas, cache, strict=collector.exact),
+                budget,
             )
             for step in work.plan.steps:
                 if isinstance(step, Launch):

@@ -1,0 +1,183 @@
+"""The emulated device through its jail: real builds, confined runs, and what becomes of a child that misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_plans import ADD, ADD_PLAN, Array, facts, given, randoms, resolve
+
+from kernelforge.candidate.plan import signatures
+from kernelforge.candidate.resolved import ResolvedPlan
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices import make_device
+from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.emulated.device import EmulatedDevice
+from kernelforge.errors import SandboxError
+from kernelforge.records import Origin
+from kernelforge.sandbox import Frame, probe
+
+pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    with Compiler(None) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[EmulatedDevice]:
+    with make_device("emulated:h100", threads=2) as made:
+        yield made
+
+
+def build(compiler: Compiler, source: str, plan: ResolvedPlan, arch: str = "sm_90a") -> Artifact:
+    built = compiler.build(source, plan.expressions, signatures=signatures(plan), arch=arch)
+    assert isinstance(built, Artifact), built
+    return built
+
+
+def request(plan: ResolvedPlan, *arrays: Array, **changes: Any) -> RunRequest:
+    return RunRequest(plan, given(plan, arrays), **changes)
+
+
+def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(5000), randoms(5000, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        for poison in (0xA5, 0x5A):
+            ran = session.run(request(plan, a, b, poison=poison))
+            assert ran.faults == ()
+            np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), a + b)
+        profile, performance = session.profile(request(plan, a, b), facts(plan, [a, b], 60_000))
+    assert profile.device == "emulated:h100"
+    assert profile.value("dram__bytes.sum") == pytest.approx(60_000, rel=0.01)
+    assert performance.origin is Origin.MODELLED
+    registers = profile.metric("launch__registers_per_thread")
+    assert registers is not None
+    assert registers.value > 8
+
+
+def test_a_templated_kernel_is_launched_by_its_expression(compiler: Compiler, device: EmulatedDevice) -> None:
+    source = """
+template <typename T, int F> __global__ void scale(const T* x, T* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] * T(F);
+}
+"""
+    text = """
+def forward(x):
+    out = empty_like(x)
+    kernel("scale<float, 3>")[1, 128](x, out, i32(x.numel()))
+    return out
+"""
+    x = randoms(100)
+    plan = resolve(text, [x])
+    with device.open(build(compiler, source, plan)) as session:
+        ran = session.run(request(plan, x))
+    np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), 3 * x)
+
+
+def test_an_a100_runs_code_for_its_architecture(compiler: Compiler) -> None:
+    a, b = randoms(64), randoms(64)
+    plan = resolve(ADD_PLAN, [a, b])
+    with make_device("emulated:a100") as device:
+        with device.open(build(compiler, ADD, plan, device.arch)) as session:
+            assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_faults_cross_the_channel_and_the_session_goes_on(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(100), randoms(100)
+    bad = resolve(ADD_PLAN.replace("i32(n)", "i32(n + 9)"), [a, b])
+    good = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, good)) as session:
+        ran = session.run(request(bad, a, b))
+        assert ran.outputs == ()
+        assert ran.faults[0].kind == "sanitizer"
+        assert "'a' (400 bytes)" in ran.faults[0].message
+        with pytest.raises(RunFaulted, match="out-of-bounds"):
+            session.profile(request(bad, a, b), facts(bad, [a, b], 1200))
+        assert session.run(request(good, a, b)).faults == ()
+
+
+SPIN = """
+extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[0] == x[0]) {} out[0] = 1; }
+"""
+SPIN_PLAN = "def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n"
+
+
+def test_an_endless_kernel_is_a_timeout(compiler: Compiler, device: EmulatedDevice) -> None:
+    x = randoms(4)
+    plan = resolve(SPIN_PLAN, [x])
+    with device.open(build(compiler, SPIN, plan)) as session:
+        assert session.run(request(plan, x, deadline_s=0.5)).faults[0].kind == "timeout"
+        with pytest.raises(RunFaulted) as caught:
+            session.profile(request(plan, x, deadline_s=0.5), facts(plan, [x], 1))
+        assert caught.value.fault.kind == "timeout"
+
+
+def test_a_killed_child_is_a_crash_and_is_replaced(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(100), randoms(100)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        assert session.run(request(plan, a, b)).faults == ()
+        assert session._child is not None
+        session._child.kill()
+        assert session.run(request(plan, a, b)).faults[0].kind == "crash"
+        assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_more_memory_than_the_request_allows_is_a_fault(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(100), randoms(100)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        ran = session.run(request(plan, a, b, memory_bytes=1000))
+        assert ran.faults[0].kind == "memory"
+        assert "1200 bytes of device memory, 1000 are allowed" in ran.faults[0].message
+
+
+class LyingChild:
+    """Answers every call with a frame of its own."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def call(self, *_: object, **__: object) -> Frame:
+        return self.frame
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame({"faults": []}, (b"123",)),
+        Frame({"faults": []}, ()),
+        Frame({"faults": [["kind", "text"]]}, ()),
+        Frame({"faults": [["crash", 1]]}, ()),
+        Frame({"faults": 3}, ()),
+        Frame({"faults": [["crash"]]}, ()),
+    ],
+)
+def test_a_reply_that_does_not_fit_the_plan_is_refused(
+    compiler: Compiler, device: EmulatedDevice, frame: Frame
+) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        session._child = LyingChild(frame)  # type: ignore[assignment]
+        with pytest.raises(SandboxError):
+            session.run(request(plan, a, b))
+
+
+def test_counters_of_other_kernels_are_refused(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    counts = {"kernels": [], "memsets": 0, "memset_bytes": 0}
+    with device.open(build(compiler, ADD, plan)) as session:
+        session._child = LyingChild(Frame({"faults": [], "counts": counts}))  # type: ignore[assignment]
+        with pytest.raises(SandboxError, match="other kernels"):
+            session.profile(request(plan, a, b), facts(plan, [a, b], 120))

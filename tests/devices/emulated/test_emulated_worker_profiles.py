@@ -1,0 +1,271 @@
+"""Profiles of kernels whose DRAM traffic is known: whole grids and sampled ones."""
+
+import numpy as np
+import pytest
+from emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
+
+from kernelforge.devices.specs import H100
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.profiling.sampling import Budget
+from kernelforge.records import Performance, Profile
+
+COALESCED_LD = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
+
+
+def profile(
+    source: str, plan: str, *arrays: Array, compulsory: int, flops: int = 0, sampled: bool = False
+) -> tuple[Profile, Performance]:
+    """Profile a plan; ``sampled`` forces sampling at sizes that a test can afford."""
+    resolved = resolve(plan, arrays)
+    runs = runner(source)
+    budget = Budget(len(resolved.launches), total=400_000, floor=100_000) if sampled else None
+    counts = runs.profile(work(resolved, arrays, poison=0), budget)
+    assert runs.memory.used_bytes == 0
+    registers = dict.fromkeys(resolved.expressions, REGISTERS)
+    return build_profile(H100, "emulated:h100", counts, registers, facts(resolved, arrays, compulsory, flops))
+
+
+def excess(found: Profile) -> float:
+    return found.roofline.dram_bytes / found.roofline.compulsory_bytes
+
+
+def test_vector_add_moves_twelve_bytes_per_element() -> None:
+    n = 1 << 18
+    found, performance = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n)
+    assert found.value("dram__bytes_read.sum") == 8 * n
+    assert found.value("dram__bytes_write.sum") == 4 * n
+    assert found.kernels[0].sampled == 1
+    assert found.value(COALESCED_LD) == 4
+    assert found.value("kernelforge__global_bytes_requested") == 12 * n
+    assert found.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == n / 32
+    assert found.value("ptx__branch_uniform.pct") == 100
+    assert performance.time_us > 0
+
+
+def test_sampled_vector_add_moves_twelve_bytes_per_element() -> None:
+    n = (1 << 20) + 77
+    found, _ = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n, sampled=True)
+    assert found.kernels[0].sampled < 0.1
+    assert excess(found) == pytest.approx(1, rel=0.01)
+    assert found.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == pytest.approx(n / 32, rel=0.01)
+
+
+def test_sampled_and_whole_counts_agree() -> None:
+    n = 1 << 18
+    arrays = randoms(n), randoms(n)
+    sampled, _ = profile(ADD, ADD_PLAN, *arrays, compulsory=12 * n, sampled=True)
+    whole, _ = profile(ADD, ADD_PLAN, *arrays, compulsory=12 * n)
+    assert sampled.kernels[0].sampled < 1
+    assert whole.kernels[0].sampled == 1
+    for metric in whole.metrics:
+        assert sampled.value(metric.name) == pytest.approx(metric.value, rel=0.02), metric.name
+
+
+SOFTMAX = """
+extern "C" __global__ void softmax(const float* x, float* out, int d) {
+  __shared__ float part[256];
+  const float* row = x + (long long)blockIdx.x * d;
+  float* to = out + (long long)blockIdx.x * d;
+  float m = -3.4e38f;
+  for (int i = threadIdx.x; i < d; i += 256) m = fmaxf(m, row[i]);
+  part[threadIdx.x] = m; __syncthreads();
+  for (int s = 128; s; s >>= 1) {
+    if (threadIdx.x < s) part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + s]);
+    __syncthreads();
+  }
+  m = part[0]; __syncthreads();
+  float sum = 0;
+  for (int i = threadIdx.x; i < d; i += 256) sum += __expf(row[i] - m);
+  part[threadIdx.x] = sum; __syncthreads();
+  for (int s = 128; s; s >>= 1) {
+    if (threadIdx.x < s) part[threadIdx.x] += part[threadIdx.x + s];
+    __syncthreads();
+  }
+  sum = part[0];
+  for (int i = threadIdx.x; i < d; i += 256) to[i] = __expf(row[i] - m) / sum;
+}
+"""
+SOFTMAX_PLAN = """
+def forward(x):
+    n, d = x.shape
+    out = empty_like(x)
+    softmax[n, 256](x, out, i32(d))
+    return out
+"""
+
+
+def test_three_passes_over_a_row_read_it_once_from_dram() -> None:
+    found, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(128, 1024), compulsory=8 * 128 * 1024)
+    assert excess(found) == pytest.approx(1, rel=0.001)
+    # The second and the third pass hit the L1.
+    assert found.value("l1tex__t_sector_hit_rate.pct") == pytest.approx(200 / 3, rel=0.01)
+    assert found.value("ptx__inst_barrier.sum") > 0
+    assert found.value("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum") == 0
+
+
+def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
+    found, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(1024, 1024), compulsory=8 << 20, sampled=True)
+    assert found.kernels[0].sampled < 0.1
+    assert excess(found) == pytest.approx(1, rel=0.01)
+
+
+MATMUL = """
+extern "C" __global__ void matmul(const float* a, const float* b, float* c, int n) {
+  int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+  float sum = 0;
+  for (int k = 0; k < n; ++k) sum += a[row * n + k] * b[k * n + col];
+  c[row * n + col] = sum;
+}
+"""
+MATMUL_PLAN = """
+def forward(a, b):
+    n = a.shape[0]
+    c = empty_like(a)
+    matmul[(n // 16, n // 16), (16, 16)](a, b, c, i32(n))
+    return c
+"""
+
+
+def test_a_naive_matmul_reuses_its_operands_in_the_caches() -> None:
+    n = 128
+    found, _ = profile(MATMUL, MATMUL_PLAN, randoms(n, n), randoms(n, n), compulsory=12 * n * n, flops=2 * n**3)
+    assert excess(found) == pytest.approx(1, rel=0.001)
+    asked = found.value("kernelforge__global_bytes_requested")
+    assert asked == 4 * (2 * n**3 + n * n)
+    hit_rate = found.value("lts__t_sector_hit_rate.pct")
+    assert hit_rate is not None
+    assert hit_rate > 70
+
+
+def test_a_sampled_matmul_is_not_charged_for_shared_operands_once_per_block() -> None:
+    n = 512
+    found, _ = profile(
+        MATMUL, MATMUL_PLAN, randoms(n, n), randoms(n, n), compulsory=12 * n * n, flops=2 * n**3, sampled=True
+    )
+    assert found.kernels[0].sampled < 0.05
+    assert excess(found) == pytest.approx(1, rel=0.05)
+
+
+UNFUSED = """
+extern "C" __global__ void twice(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 2.f * x[i];
+}
+"""
+UNFUSED_PLAN = """
+def forward(x):
+    n = x.numel()
+    a = empty_like(x)
+    b = empty_like(x)
+    c = empty_like(x)
+    twice[ceil_div(n, 256), 256](x, a, i32(n))
+    twice[ceil_div(n, 256), 256](a, b, i32(n))
+    twice[ceil_div(n, 256), 256](b, c, i32(n))
+    return c, a, b
+"""
+
+
+def test_intermediates_are_written_to_dram_and_read_from_the_l2() -> None:
+    n = 1 << 16
+    found, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n)
+    assert found.value("dram__bytes_read.sum") == 4 * n
+    assert found.value("dram__bytes_write.sum") == 12 * n
+    assert found.value("kernelforge__launches") == 3
+    assert len(found.kernels) == 1
+    assert found.kernels[0].launches == 3
+
+
+def test_sampled_intermediates_are_accounted_for_alike() -> None:
+    n = 1 << 20
+    found, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n, sampled=True)
+    assert found.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+    assert found.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
+
+
+def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
+    n = 1 << 25  # 128 MiB
+    found, _ = profile(UNFUSED, UNFUSED_PLAN, np.zeros(n, np.float32), compulsory=8 * n, sampled=True)
+    assert found.value("dram__bytes_read.sum") == pytest.approx(12 * n, rel=0.01)
+    assert found.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
+
+
+STRIDED = """
+extern "C" __global__ void row_sum(const float* x, float* out, int n, int d) {
+  int r = blockIdx.x * blockDim.x + threadIdx.x;
+  if (r >= n) return;
+  float sum = 0;
+  for (int i = 0; i < d; ++i) sum += x[(long long)r * d + i];
+  out[r] = sum;
+}
+"""
+STRIDED_PLAN = """
+def forward(x):
+    n, d = x.shape
+    out = empty((n,), x.dtype)
+    row_sum[ceil_div(n, 128), 128](x, out, i32(n), i32(d))
+    return out
+"""
+
+
+def test_strided_access_shows_in_sectors_and_not_in_dram() -> None:
+    n, d = 1024, 256
+    found, _ = profile(STRIDED, STRIDED_PLAN, randoms(n, d), compulsory=4 * n * d + 4 * n)
+    assert found.value(COALESCED_LD) == 32
+    assert excess(found) == pytest.approx(1, rel=0.01)
+    worst = found.kernels[0].hot_spots[0]
+    assert worst.source_line == 6
+    assert worst.transactions == 8 * worst.ideal_transactions
+
+
+def test_reading_every_eighth_element_moves_whole_sectors() -> None:
+    source = """
+extern "C" __global__ void pick(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[8 * i];
+}
+"""
+    plan = """
+def forward(x):
+    n = x.numel() // 8
+    out = empty((n,), x.dtype)
+    pick[ceil_div(n, 256), 256](x, out, i32(n))
+    return out
+"""
+    n = 1 << 15
+    found, _ = profile(source, plan, randoms(8 * n), compulsory=8 * n)
+    assert found.value("dram__bytes_read.sum") == 32 * n
+    assert excess(found) == pytest.approx(4.5, rel=0.001)
+
+
+def test_bank_conflicts_are_counted() -> None:
+    source = """
+extern "C" __global__ void columns(const float* x, float* out) {
+  __shared__ float tile[32][WIDTH];
+  for (int r = threadIdx.y; r < 32; r += 8) tile[r][threadIdx.x] = x[r * 32 + threadIdx.x];
+  __syncthreads();
+  for (int r = threadIdx.y; r < 32; r += 8) out[r * 32 + threadIdx.x] = tile[threadIdx.x][r];
+}
+"""
+    plan = "def forward(x):\n    out = empty_like(x)\n    columns[1, (32, 8)](x, out)\n    return out\n"
+    name = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+    conflicted, _ = profile(source.replace("WIDTH", "32"), plan, randoms(32, 32), compulsory=8192)
+    padded, _ = profile(source.replace("WIDTH", "33"), plan, randoms(32, 32), compulsory=8192)
+    assert conflicted.value(name) == 32 * 31
+    assert padded.value(name) == 0
+
+
+def test_an_in_place_kernel_reads_and_writes_its_buffer() -> None:
+    source = 'extern "C" __global__ void twice(float* x) { x[blockIdx.x * 256 + threadIdx.x] *= 2.f; }'
+    plan = """
+def forward(x):
+    n = x.numel()
+    out = zeros(x.shape, x.dtype)
+    twice[n // 256, 256](out)
+    return out
+"""
+    n = 1 << 14
+    found, _ = profile(source, plan, randoms(n), compulsory=4 * n)
+    # The memset's bytes, then the kernel's.
+    assert found.value("dram__bytes_read.sum") == 4 * n
+    assert found.value("dram__bytes_write.sum") == 8 * n
+    assert found.value("kernelforge__memsets") == 1
