@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kernelforge.candidate.language.machine import Machine, PendingFill, PendingLaunch
+from kernelforge.candidate.language.scope import UNBOUND
 from kernelforge.candidate.language.statements import Program, compile_program
 from kernelforge.candidate.language.text import normalise, read
 from kernelforge.candidate.language.values import Fault, Refusal, Storage, Tensor, flatten, kind_of
@@ -99,7 +100,7 @@ class Plan:
 
     def _run_top_level(self, machine: Machine, choices: Mapping[str, int]) -> dict[str, int]:
         module = self._program.module
-        machine.module = [machine, *(None for _ in range(module.size))]
+        machine.module = [machine, *(UNBOUND for _ in range(module.size))]
         for name in choices:
             if name not in self.tunables:
                 raise Fault(f"there is no '# tune: {name} = ...' line to choose {name} by")
@@ -181,7 +182,7 @@ def reported(text: str) -> Iterator[None]:
         if error.line is not None:
             lines = text.split("\n")
             shown = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
-            message = f"plan line {error.line}: {message}" + (f"\n    {shown}" if shown else "")
+            message = f"line {error.line}: {message}" + (f"\n    {shown}" if shown else "")
         kind = PlanGuard if isinstance(error, Refusal) else PlanError
         raise kind(message, line=error.line) from None
     except RecursionError:

@@ -16,7 +16,7 @@ class Buffer:
     kind: Literal["input", "weight", "workspace"]
     nbytes: int
     label: str
-    """What errors call it: the parameter's name (``x``), ``w['fc.weight']``, the variable it was first bound to (``out``)."""
+    """What errors call it: ``x`` (the parameter's name), ``w['fc.weight']``, ``out`` (its first variable)."""
     source: int | str | None = None
     """Input: position in ``forward``. Weight: its name. Workspace: None."""
 

@@ -32,7 +32,7 @@ Loop = Callable[[Frame, list[Any]], None]
 _ABSENT = {
     ast.Dict: "dictionaries", ast.DictComp: "dictionaries", ast.Set: "sets", ast.SetComp: "sets", ast.Lambda: "lambda",
     ast.NamedExpr: "the operator :=", ast.Await: "await", ast.Yield: "yield", ast.YieldFrom: "yield",
-    ast.Starred: "a starred value here", ast.Slice: "a slice here",
+    ast.Starred: "starred values here", ast.Slice: "slices here",
 }  # fmt: skip
 
 _CALLABLE_HINT = "a kernel is launched as name[grid, block](arguments)"
@@ -397,11 +397,11 @@ def _method(node: ast.Call, target: ast.Attribute, args: Callable[[Frame], list[
     name = target.attr
     if name == "append":
         raise Fault("sequences never change; write outs += [value]", node.lineno)
+    receiver = expression(target.value, scope)
     if name not in METHODS:
         raise Fault(f"the plan language has no method {name!r}", node.lineno)
     if node.keywords:
         raise Fault(f"{name} takes no keyword arguments in a plan", node.lineno)
-    receiver = expression(target.value, scope)
     function, least, most = METHODS[name]
 
     def run(frame: Frame) -> Any:

@@ -31,6 +31,8 @@ from kernelforge.candidate.language.values import (
     truth,
 )
 
+MAX_CALL_DEPTH = 24
+
 _ABSENT: dict[type[ast.stmt], str] = {
     ast.FunctionDef: "functions inside functions: define helpers at top level", ast.AnnAssign: "type annotations",
 }  # fmt: skip
@@ -128,22 +130,21 @@ def _fill(routine: Routine, node: ast.FunctionDef, module: Scope) -> None:
 
 
 def _refuse_recursion(routines: dict[str, Routine]) -> None:
-    done: set[str] = set()
+    depths: dict[str, int] = {}
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
+    def depth(name: str, path: tuple[str, ...]) -> int:
         if name in path:
             chain = " -> ".join((*path[path.index(name) :], name))
             raise Fault(f"helpers cannot call themselves: {chain}", routines[name].line)
-        if name in done:
-            return
-        if len(path) > 24:
-            raise Fault("helpers call each other more than 24 deep", routines[name].line)
-        for callee in sorted(routines[name].calls):
-            visit(callee, (*path, name))
-        done.add(name)
+        if name not in depths:
+            callees = [depth(callee, (*path, name)) for callee in sorted(routines[name].calls)]
+            depths[name] = 1 + max(callees, default=0)
+        if depths[name] > MAX_CALL_DEPTH or len(path) > MAX_CALL_DEPTH:
+            raise Fault(f"helpers call each other more than {MAX_CALL_DEPTH} deep", routines[name].line)
+        return depths[name]
 
     for name in routines:
-        visit(name, ())
+        depth(name, ())
 
 
 def block(body: list[ast.stmt], scope: Scope) -> Execute:
@@ -259,7 +260,7 @@ def _assert(node: ast.Assert, scope: Scope) -> Execute:
         reason = shown if message is None else message(frame)
         if type(reason) is not str:
             raise Fault(f"the message of assert is a string, not {kind_of(reason)}")
-        raise Refusal(f"the plan refuses this size: {reason}")
+        raise Refusal(reason)
 
     return run
 

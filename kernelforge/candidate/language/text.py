@@ -109,8 +109,13 @@ def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
 def _check_tokens(text: str) -> dict[str, tuple[int, ...]]:
     tunables: dict[str, tuple[int, ...]] = {}
     brackets = indents = in_statement = 0
+    number_end = (0, 0)
     for token in _tokens(text):
         line = token.start[0]
+        if token.type == tokenize.NAME and token.start == number_end:
+            raise Fault(f"syntax error: a number runs into {token.string[:20]!r}", line)
+        if token.type == tokenize.NUMBER:
+            number_end = token.end
         if token.type == tokenize.COMMENT:
             _read_tune(token.string, line, tunables)
         elif token.type == tokenize.NEWLINE:
