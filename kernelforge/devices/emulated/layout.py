@@ -1,0 +1,172 @@
+"""Binary layout shared by generated code, the runtime and the launcher. All offsets and sizes are bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LANES: Final = 32
+
+# Device address space. State-space addresses of shared, local and param memory start at 0; their generic addresses
+# start at these windows. Global memory starts at GLOBAL_BASE in both.
+GLOBAL_BASE: Final = 0x7000_0000_0000
+SHARED_WINDOW: Final = 0x0001_0000_0000
+LOCAL_WINDOW: Final = 0x0002_0000_0000
+PARAM_WINDOW: Final = 0x0003_0000_0000
+WINDOW_BYTES: Final = 0x0001_0000_0000
+RED_ZONE: Final = 512
+"""Unmapped bytes after every buffer, so that a window load may read (never use) bytes past its end."""
+
+# State spaces as numbers.
+GLOBAL: Final = 0
+SHARED: Final = 1
+LOCAL: Final = 2
+CONST: Final = 3
+PARAM: Final = 4
+GENERIC: Final = 5
+SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic")
+
+LOAD: Final = 0
+STORE: Final = 1
+ATOMIC: Final = 2
+ACCESS_NAMES: Final = ("load", "store", "atomic")
+
+# Context: one per operating-system thread, read by generated code and by the runtime.
+CTX_PARAMS: Final = 0
+CTX_PARAM_BYTES: Final = 8
+CTX_SHARED: Final = 16
+CTX_SHARED_BYTES: Final = 24
+CTX_LOCAL: Final = 32
+CTX_LOCAL_BYTES: Final = 40
+CTX_CTAID: Final = 48  # three i32
+CTX_NCTAID: Final = 60  # three i32
+CTX_WARP: Final = 72  # i32
+CTX_BUDGET: Final = 76  # i32, back edges left before the warp yields
+CTX_CLOCK: Final = 80
+CTX_COUNTS: Final = 88
+CTX_OPS: Final = 96
+CTX_ALLOCATIONS: Final = 104
+CTX_ALLOCATION_COUNT: Final = 112
+CTX_FAULTS: Final = 120
+CTX_FAULT_COUNT: Final = 128
+CTX_ARENA_DELTA: Final = 136  # host address minus device address of global memory
+CTX_SYMBOLS: Final = 144  # device addresses of module variables, i64 each
+CTX_STOP: Final = 152  # address of an i64 that the launcher sets to end the launch
+CTX_MODE: Final = 160
+CTX_CACHE: Final = 168
+CTX_SHADOW: Final = 176
+CTX_EPOCH: Final = 184
+CTX_CTA: Final = 192  # linear CTA id
+CTX_SCRATCH: Final = 200
+CTX_DYNAMIC_SHARED: Final = 208
+CTX_GRID_CTAS: Final = 216
+CTX_BLOCK_COST: Final = 224  # instructions per basic block, i64 each
+CTX_BLOCKS: Final = 232
+CTX_MAX_INSTRUCTIONS: Final = 240
+CTX_BARRIERS: Final = 248
+CTX_YIELDS: Final = 256
+CTX_NEXT_OP: Final = 264
+CTX_BYTES: Final = 320
+
+MODE_RACECHECK: Final = 1
+MODE_CACHE: Final = 2
+
+# Warp state: header, waiting masks per block, held masks per barrier block, then register slots.
+W_RESUME: Final = 0  # block to run next, or the number of blocks: pick a waiting one
+W_MASK: Final = 4
+W_LIVE: Final = 8
+W_WAITING: Final = 12  # lowest block with waiting lanes, or NOBODY
+W_HELD: Final = 16  # number of barrier blocks that hold lanes
+W_BARRIER_ID: Final = 20
+W_BARRIER_THREADS: Final = 24
+W_BARRIER_SITE: Final = 28
+W_BARRIER_VALUE: Final = 32  # threads whose predicate holds, for bar.red
+W_BARRIER_RESULT: Final = 36
+W_BARRIER_ARRIVE: Final = 40
+W_BARRIER_RED_THREADS: Final = 44
+W_HEADER: Final = 64
+NOBODY: Final = 0x7FFF_FFFF
+
+RETURN_DONE: Final = 0
+RETURN_BARRIER: Final = 1
+RETURN_YIELD: Final = 2
+
+# Memory-operation record: the last address pattern and what it costs.
+OP_LOW: Final = 0  # lowest allowed address of the reference lane
+OP_SPAN: Final = 8  # highest minus lowest allowed address
+OP_DELTA: Final = 16  # host address minus effective address
+OP_OFFSET: Final = 24  # the instruction's immediate offset
+OP_MASK: Final = 32  # lanes of the pattern; 0: no pattern
+OP_KNOWN: Final = 36  # bit k: the pattern is counted for reference addresses equal to k modulo 32
+OP_KIND: Final = 40
+OP_FIRST: Final = 44  # lowest lane of the pattern
+OP_WINDOW: Final = 48  # least delta, i32
+OP_SPACE: Final = 52
+OP_BYTES: Final = 56  # bytes per lane
+OP_ACCESS: Final = 60
+OP_IDEAL: Final = 64  # transactions the pattern would need at best, i32
+OP_ALIGN: Final = 68
+OP_UNIFORM: Final = 72  # hits of the uniform path, i64
+OP_UNIFORM_LANES: Final = 80
+OP_REQUESTS: Final = 88
+OP_TRANSACTIONS: Final = 96
+OP_THREADS: Final = 104
+OP_IDEAL_TOTAL: Final = 112
+OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap
+OP_DELTAS: Final = 128  # 32 x i32, lane address minus reference address
+OP_HITS: Final = 256  # 32 x u32
+OP_COUNTS: Final = 384  # 32 x u16 transactions per alignment
+OP_RECORD: Final = 448
+
+KIND_SCATTERED: Final = 0
+KIND_CONTIGUOUS: Final = 1
+KIND_WINDOW: Final = 2
+
+# Allocation table, sorted by base.
+ALLOC_BASE: Final = 0
+ALLOC_SIZE: Final = 8
+ALLOC_FLAGS: Final = 16
+ALLOC_RECORD: Final = 24
+FLAG_READ_ONLY: Final = 1
+FLAG_MODULE: Final = 2
+
+# Fault records.
+FAULT_KIND: Final = 0
+FAULT_SITE: Final = 4  # memory operation, or -1 - site for other instructions
+FAULT_LANE: Final = 8
+FAULT_WARP: Final = 12
+FAULT_CTA: Final = 16
+FAULT_ADDRESS: Final = 24
+FAULT_BYTES: Final = 32
+FAULT_SPACE: Final = 36
+FAULT_RECORD: Final = 40
+FAULT_CAPACITY: Final = 64
+
+FAULT_OUT_OF_BOUNDS: Final = 0
+FAULT_MISALIGNED: Final = 1
+FAULT_MODULE_WRITE: Final = 2
+FAULT_READ_ONLY_WRITE: Final = 3
+FAULT_DIVERGENT_BARRIER: Final = 4
+FAULT_DEADLOCK: Final = 5
+FAULT_SHARED_RACE: Final = 6
+FAULT_TIMEOUT: Final = 7
+FAULT_TRAP: Final = 8
+FAULT_ASSERT: Final = 9
+FAULT_DIVERGENT_SYNC: Final = 10
+FAULT_NAMES: Final = (
+    "out_of_bounds",
+    "misaligned",
+    "module_global_write",
+    "read_only_write",
+    "divergent_barrier",
+    "barrier_deadlock",
+    "shared_race",
+    "timeout",
+    "trap",
+    "assert",
+    "divergent_sync",
+)
+
+# Scratch: areas of 512 bytes (64 lanes of i64) for calls between generated code and the runtime.
+SCRATCH_AREAS: Final = 24
+SCRATCH_AREA: Final = 512
+SCRATCH_BYTES: Final = SCRATCH_AREAS * SCRATCH_AREA

@@ -1,0 +1,266 @@
+"""Global memory of the emulated device, and an optional model of its caches."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.errors import OutOfDeviceMemory
+
+_GRANULE = 256
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A live allocation. ``base`` is a device address, ``size`` is in bytes."""
+
+    base: int
+    size: int
+    label: str
+    flags: int = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of address space it takes, red zone included."""
+        return (self.size + _GRANULE - 1) // _GRANULE * _GRANULE + lay.RED_ZONE
+
+
+class Memory:
+    """The device's global memory: a virtual address space with unmapped red zones around every allocation.
+
+    Device addresses start at ``layout.GLOBAL_BASE`` and have nothing to do with host addresses.
+
+    Args:
+        capacity_bytes: Address space to reserve. Host pages are touched only when used.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = max(capacity_bytes, _GRANULE)
+        total = self.capacity_bytes + 2 * lay.RED_ZONE + mmap.PAGESIZE
+        self._map = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self.host_base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._bases: list[int] = []
+        self._allocations: dict[int, Allocation] = {}
+
+    def allocate(self, nbytes: int, label: str, read_only: bool = False, *, module: bool = False) -> int:
+        """Reserve ``nbytes`` and return a 256-byte aligned device address; the content is undefined.
+
+        Args:
+            nbytes: Size in bytes; accesses beyond it fault.
+            label: Name used in fault reports.
+            read_only: A kernel's write is a fault.
+            module: A variable of a PTX module, which kernels may only read.
+
+        Raises:
+            OutOfDeviceMemory: No gap is large enough.
+        """
+        flags = (lay.FLAG_READ_ONLY if read_only else 0) | (lay.FLAG_MODULE if module else 0)
+        needed = Allocation(0, max(nbytes, 0), label, flags).reserved
+        cursor = lay.GLOBAL_BASE + lay.RED_ZONE
+        end = lay.GLOBAL_BASE + lay.RED_ZONE + self.capacity_bytes
+        if self._bases:
+            last = self._allocations[self._bases[-1]]
+            tail = last.base + last.reserved
+            if tail + needed <= end + lay.RED_ZONE:
+                cursor = tail
+            else:
+                for base in self._bases:
+                    if base - cursor >= needed:
+                        break
+                    cursor = base + self._allocations[base].reserved
+        if cursor + needed > end + lay.RED_ZONE:
+            raise OutOfDeviceMemory(
+                f"{label!r} needs {nbytes} bytes; {self.used_bytes} of {self.capacity_bytes} bytes are in use"
+            )
+        self._allocations[cursor] = Allocation(cursor, max(nbytes, 0), label, flags)
+        bisect.insort(self._bases, cursor)
+        return cursor
+
+    def free(self, address: int) -> None:
+        """Release the allocation that starts at ``address``.
+
+        Raises:
+            KeyError: No allocation starts there.
+        """
+        del self._allocations[address]
+        self._bases.remove(address)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in live allocations."""
+        return sum(a.size for a in self._allocations.values())
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """Live allocations by ascending address."""
+        return [self._allocations[base] for base in self._bases]
+
+    def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return the bytes at ``address`` without copying.
+
+        Raises:
+            ValueError: The range is not inside one allocation.
+        """
+        index = bisect.bisect_right(self._bases, address) - 1
+        if index >= 0:
+            allocation = self._allocations[self._bases[index]]
+            if nbytes >= 0 and address + nbytes <= allocation.base + allocation.size:
+                start = address - lay.GLOBAL_BASE
+                return self._bytes[start : start + nbytes]
+        raise ValueError(f"{nbytes} bytes at {address:#x} are not inside one allocation")
+
+    def write(self, address: int, data: bytes | memoryview | npt.NDArray[np.generic]) -> None:
+        """Copy host bytes to the device."""
+        array = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+        source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.view(address, source.nbytes)[:] = source
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy device bytes to the host."""
+        return self.view(address, nbytes).tobytes()
+
+    def fill(self, address: int, nbytes: int, pattern: bytes) -> None:
+        """Repeat ``pattern`` over a range."""
+        target = self.view(address, nbytes)
+        if len(pattern) == 1:
+            target[:] = pattern[0]
+            return
+        repeats = -(-nbytes // len(pattern))
+        target[:] = np.frombuffer(pattern * repeats, dtype=np.uint8)[:nbytes]
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """Return the allocation table that the runtime searches: rows of (base, size, flags)."""
+        rows = [(a.base, a.size, a.flags) for a in self.allocations]
+        return np.array(rows or [(0, 0, 0)], dtype=np.int64)
+
+    def nearest(self, address: int) -> str:
+        """Say where ``address`` lies in relation to the closest allocation."""
+        if not self._bases:
+            return ""
+        index = bisect.bisect_right(self._bases, address) - 1
+        options: list[tuple[int, str]] = []
+        if index >= 0:
+            a = self._allocations[self._bases[index]]
+            past = address - (a.base + a.size)
+            if past < 0:
+                offset = address - a.base
+                return f"{offset} bytes into {a.label!r} ({a.size} bytes)"
+            options.append((past, f"{past} bytes after the end of {a.label!r} ({a.size} bytes)"))
+        if index + 1 < len(self._bases):
+            a = self._allocations[self._bases[index + 1]]
+            before = a.base - address
+            options.append((before, f"{before} bytes before {a.label!r} ({a.size} bytes)"))
+        distance, text = min(options)
+        return text if distance < 1 << 32 else ""
+
+
+# Cache state: a header of counters, then the tag arrays. Offsets in bytes.
+CACHE_L1_SETS = 0
+CACHE_L2_SETS = 8
+CACHE_TICK = 16
+CACHE_COUNTERS = 24  # seven i64
+CACHE_L1_TAGS = 80  # addresses of i64 arrays
+CACHE_L2_TAGS = 88
+CACHE_HEADER = 96
+L1_WAYS = 4
+L2_WAYS = 16
+LINE_BYTES = 128
+L1_ENTRY = 24  # tag, valid sectors, last use
+L2_ENTRY = 32  # tag, valid sectors, dirty sectors, last use
+
+_COUNTERS = (
+    "l1_read_sectors",
+    "l1_read_hits",
+    "l2_read_sectors",
+    "l2_read_hits",
+    "l2_write_sectors",
+    "dram_read_sectors",
+    "dram_write_sectors",
+)
+
+
+class CacheModel:
+    """Sectored caches: an L1 that starts cold in every CTA, and one L2 that persists across launches.
+
+    Lines are 128 bytes of four 32-byte sectors, replaced least recently used within a set (L1 4-way, write-through
+    and no-allocate; L2 16-way, write-back, a full sector write fetches nothing). CTAs run one after another, so hit
+    rates approximate those of a GPU that runs them side by side. Counters are in sectors.
+
+    Args:
+        l1_bytes: L1 capacity that one CTA sees.
+        l2_bytes: L2 capacity.
+    """
+
+    def __init__(self, l1_bytes: int, l2_bytes: int) -> None:
+        l1_sets = max(l1_bytes // (LINE_BYTES * L1_WAYS), 1)
+        l2_sets = max(l2_bytes // (LINE_BYTES * L2_WAYS), 1)
+        self._header = np.zeros(CACHE_HEADER // 8, dtype=np.int64)
+        self._l1 = np.zeros(l1_sets * L1_WAYS * L1_ENTRY // 8, dtype=np.int64)
+        self._l2 = np.zeros(l2_sets * L2_WAYS * L2_ENTRY // 8, dtype=np.int64)
+        self._header[CACHE_L1_SETS // 8] = l1_sets
+        self._header[CACHE_L2_SETS // 8] = l2_sets
+        self._header[CACHE_L1_TAGS // 8] = self._l1.ctypes.data
+        self._header[CACHE_L2_TAGS // 8] = self._l2.ctypes.data
+
+    @property
+    def address(self) -> int:
+        """Host address of the state, for the runtime."""
+        return int(self._header.ctypes.data)
+
+    def reset(self) -> None:
+        """Empty both caches and clear the counters."""
+        self._l1[:] = 0
+        self._l2[:] = 0
+        self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + len(_COUNTERS)] = 0
+
+    def flush(self) -> None:
+        """Write dirty L2 sectors back, counting the DRAM writes; clean data stays."""
+        entries = self._l2.reshape(-1, L2_ENTRY // 8)
+        dirty = entries[:, 2]
+        self._header[CACHE_COUNTERS // 8 + 6] += sum(int(v).bit_count() for v in dirty[dirty != 0])
+        entries[:, 2] = 0
+
+    def _counter(self, name: str) -> int:
+        return int(self._header[CACHE_COUNTERS // 8 + _COUNTERS.index(name)])
+
+    @property
+    def l1_read_sectors(self) -> int:
+        """Sectors that loads asked of L1."""
+        return self._counter("l1_read_sectors")
+
+    @property
+    def l1_read_hits(self) -> int:
+        """Of those, found in L1."""
+        return self._counter("l1_read_hits")
+
+    @property
+    def l2_read_sectors(self) -> int:
+        """Sectors read from L2 (L1 misses, and atomics)."""
+        return self._counter("l2_read_sectors")
+
+    @property
+    def l2_read_hits(self) -> int:
+        """Of those, found in L2."""
+        return self._counter("l2_read_hits")
+
+    @property
+    def l2_write_sectors(self) -> int:
+        """Sectors written to L2."""
+        return self._counter("l2_write_sectors")
+
+    @property
+    def dram_read_sectors(self) -> int:
+        """Sectors fetched from DRAM."""
+        return self._counter("dram_read_sectors")
+
+    @property
+    def dram_write_sectors(self) -> int:
+        """Sectors written back to DRAM."""
+        return self._counter("dram_write_sectors")

@@ -1,0 +1,463 @@
+"""LLVM IR of the memory fast paths, compiled once per process.
+
+Each memory instruction owns a record (see :mod:`.layout`). When the active lanes and their distances repeat the
+record's pattern and the reference address lies in the allowed range, bounds, alignment and transaction counts are
+already known: one vector compare and a few scalar tests replace 32 checks. Anything else goes to the runtime.
+"""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+
+ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
+
+SIZES: tuple[tuple[int, int], ...] = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2))
+"""Element sizes in bytes and vector lengths that PTX loads and stores have."""
+
+DECLARATIONS = """
+declare void @kf_slow_load(ptr, ptr, ptr, i64, ptr, i64)
+declare void @kf_slow_store(ptr, ptr, ptr, i64, ptr, i64)
+declare i32 @llvm.ctpop.i32(i32)
+declare i4 @llvm.ctpop.i4(i4)
+"""
+
+
+def vector(element: str, lanes: int = lay.LANES) -> str:
+    """LLVM vector type."""
+    return f"<{lanes} x {element}>"
+
+
+def result_type(width: int, count: int) -> str:
+    """What a load of ``count`` elements of ``width`` bytes returns: a vector, or a struct of vectors."""
+    one = vector(f"i{8 * width}")
+    return one if count == 1 else "{" + ", ".join([one] * count) + "}"
+
+
+def _indices(values: list[int]) -> str:
+    return "<" + ", ".join(f"i32 {v}" for v in values) + ">"
+
+
+def _field(name: str, offset: int, kind: str) -> str:
+    return f"%{name}_p = getelementptr i8, ptr %op, i64 {offset}\n%{name} = load {kind}, ptr %{name}_p"
+
+
+def _check(bits: int) -> str:
+    """Compare the request with the record; continue at ``fast`` or ``slow``. ``%e0`` is the reference address."""
+    a = vector(f"i{bits}")
+    if bits == 64:
+        expected = "%wide = sext <32 x i32> %deltas to <32 x i64>"
+        reference = "%off = load i64, ptr %off_p\n%e0 = add i64 %a0, %off"
+        deltas = "%wide"
+    else:
+        expected = ""
+        reference = "%off = load i32, ptr %off_p\n%e032 = add i32 %a0, %off\n%e0 = zext i32 %e032 to i64"
+        deltas = "%deltas"
+    return f"""
+{_field("pm", lay.OP_MASK, "i32")}
+%same = icmp eq i32 %pm, %m
+br i1 %same, label %check, label %slow
+check:
+{_field("first", lay.OP_FIRST, "i32")}
+%lane0 = icmp eq i32 %first, 0
+%a00 = extractelement {a} %a, i64 0
+br i1 %lane0, label %compare, label %other
+other:
+store {a} %a, ptr %spill, align 64
+%an_p = getelementptr i{bits}, ptr %spill, i32 %first
+%an = load i{bits}, ptr %an_p
+br label %compare
+compare:
+%a0 = phi i{bits} [%a00, %check], [%an, %other]
+%deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
+%deltas = load <32 x i32>, ptr %deltas_p, align 64
+{expected}
+%s0 = insertelement {a} poison, i{bits} %a0, i64 0
+%sp = shufflevector {a} %s0, {a} poison, <32 x i32> zeroinitializer
+%ex = add {a} %sp, {deltas}
+%ne = icmp ne {a} %ex, %a
+%nem = bitcast <32 x i1> %ne to i32
+%bad = and i32 %nem, %m
+%c0 = icmp eq i32 %bad, 0
+%off_p = getelementptr i8, ptr %op, i64 {lay.OP_OFFSET}
+{reference}
+{_field("low", lay.OP_LOW, "i64")}
+{_field("span", lay.OP_SPAN, "i64")}
+%rel = sub i64 %e0, %low
+%c1 = icmp ult i64 %rel, %span
+{_field("known", lay.OP_KNOWN, "i32")}
+%e0t = trunc i64 %e0 to i32
+%slot = and i32 %e0t, 31
+%kb = lshr i32 %known, %slot
+%c2 = trunc i32 %kb to i1
+%c01 = and i1 %c0, %c1
+%c012 = and i1 %c01, %c2
+{_field("kind", lay.OP_KIND, "i32")}
+%iscont = icmp eq i32 %kind, {lay.KIND_CONTIGUOUS}
+%full = icmp eq i32 %m, -1
+"""
+
+
+_HIT = f"""
+%slot64 = zext i32 %slot to i64
+%hits_b = getelementptr i8, ptr %op, i64 {lay.OP_HITS}
+%hits_p = getelementptr i32, ptr %hits_b, i64 %slot64
+%hits = load i32, ptr %hits_p
+%hits1 = add i32 %hits, 1
+store i32 %hits1, ptr %hits_p
+{_field("delta", lay.OP_DELTA, "i64")}
+%host = add i64 %e0, %delta
+%p = inttoptr i64 %host to ptr
+"""
+
+
+def _spill_wide(bits: int) -> str:
+    if bits == 64:
+        return "store <32 x i64> %a, ptr %spill, align 64"
+    return "%az = zext <32 x i32> %a to <32 x i64>\nstore <32 x i64> %az, ptr %spill, align 64"
+
+
+def _collect(width: int, count: int, source: str, prefix: str) -> list[str]:
+    """Load ``count`` vectors from ``source`` and return them."""
+    one, out, previous = vector(f"i{8 * width}"), [], "poison"
+    kind = result_type(width, count)
+    for k in range(count):
+        out.append(f"%{prefix}p{k} = getelementptr {one}, ptr {source}, i64 {k}")
+        out.append(f"%{prefix}v{k} = load {one}, ptr %{prefix}p{k}, align {min(64, 32 * width)}")
+        if count > 1:
+            out.append(f"%{prefix}s{k} = insertvalue {kind} {previous}, {one} %{prefix}v{k}, {k}")
+            previous = f"%{prefix}s{k}"
+    out.append(f"ret {kind} " + (f"%{prefix}v0" if count == 1 else previous))
+    return out
+
+
+def load_function(width: int, count: int, bits: int, permute: bool) -> str:
+    """Load with lane-dependent addresses of ``bits`` bits. ``permute``: AVX-512 table lookups are available."""
+    name = "kf_ld" if bits == 64 else "kf_lds"
+    element, one, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
+    fast_needs = "%c012" if width >= 4 else "%c0124"
+    out = [
+        f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline {ATTRIBUTES} {{",
+        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _check(bits),
+    ]
+    if width < 4:
+        # There is no gather of narrow elements.
+        out.append("%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single")
+    out.append(f"br i1 {fast_needs}, label %fast, label %slow\nfast:{_HIT}")
+    out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
+    if count == 1:
+        out.append(f"%cv = load {one}, ptr %p, align {width}\nret {one} %cv")
+    else:
+        total = vector(element, 32 * count)
+        out.append(f"%cv = load {total}, ptr %p, align {width}")
+        previous = "poison"
+        for k in range(count):
+            indices = _indices([lane * count + k for lane in range(32)])
+            out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
+            out.append(f"%ci{k} = insertvalue {kind} {previous}, {one} %cs{k}, {k}")
+            previous = f"%ci{k}"
+        out.append(f"ret {kind} {previous}")
+    out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
+    if count == 1:
+        out.append("br i1 %iscont, label %masked, label %scattered\nmasked:")
+        out.append(f"%fw = mul i32 %first, -{width}\n%mp = getelementptr i8, ptr %p, i32 %fw")
+        out.append(
+            f"%mld = call {one} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, {one} zeroinitializer)"
+        )
+        out.append(f"ret {one} %mld\nscattered:")
+    if width >= 4:
+        if permute and width == 4 and count == 1:
+            out.append(_window_load())
+        previous = "poison"
+        for k in range(count):
+            out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
+            out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
+            out.append(
+                f"%g{k} = call {one} @llvm.masked.gather.v32{element}.v32p0(<32 x ptr> %gp{k}, i32 {width}, "
+                f"<32 x i1> %mv, {one} zeroinitializer)"
+            )
+            if count > 1:
+                out.append(f"%gi{k} = insertvalue {kind} {previous}, {one} %g{k}, {k}")
+                previous = f"%gi{k}"
+        out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
+    else:
+        out.append("unreachable")
+    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
+    out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
+    out += _collect(width, count, "%out", "o")
+    out.append("}")
+    return "\n".join(out)
+
+
+def _window_load() -> str:
+    """All lanes within 128 bytes: two vector loads and a table lookup instead of a gather."""
+    low, high = _indices(list(range(16))), _indices(list(range(16, 32)))
+    both = _indices(list(range(32)))
+    t = "<16 x i32>"
+    return f"""
+%isw = icmp eq i32 %kind, {lay.KIND_WINDOW}
+br i1 %isw, label %window, label %gather
+window:
+{_field("wmin", lay.OP_WINDOW, "i32")}
+%wp = getelementptr i8, ptr %p, i32 %wmin
+%w0 = load {t}, ptr %wp, align 4
+%wq = getelementptr i8, ptr %wp, i64 64
+%w1 = load {t}, ptr %wq, align 4
+%wm0 = insertelement <32 x i32> poison, i32 %wmin, i64 0
+%wm = shufflevector <32 x i32> %wm0, <32 x i32> poison, <32 x i32> zeroinitializer
+%wi0 = sub <32 x i32> %deltas, %wm
+%wi = lshr <32 x i32> %wi0, splat (i32 2)
+%wl = shufflevector <32 x i32> %wi, <32 x i32> poison, <16 x i32> {low}
+%wh = shufflevector <32 x i32> %wi, <32 x i32> poison, <16 x i32> {high}
+%rl = call {t} @llvm.x86.avx512.vpermi2var.d.512({t} %w0, {t} %wl, {t} %w1)
+%rh = call {t} @llvm.x86.avx512.vpermi2var.d.512({t} %w0, {t} %wh, {t} %w1)
+%rw = shufflevector {t} %rl, {t} %rh, <32 x i32> {both}
+ret <32 x i32> %rw
+gather:"""
+
+
+def store_function(width: int, count: int, bits: int) -> str:
+    """Store with lane-dependent addresses of ``bits`` bits."""
+    name = "kf_st" if bits == 64 else "kf_sts"
+    element, one = f"i{8 * width}", vector(f"i{8 * width}")
+    values = ", ".join(f"{one} %v{k}" for k in range(count))
+    out = [
+        f"define void @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m, {values}) "
+        f"noinline {ATTRIBUTES} {{",
+        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _check(bits),
+    ]
+    needs = "%c012"
+    if width < 4:
+        out.append("%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single")
+        needs = "%c0124"
+    out.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_HIT}")
+    out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
+    if count == 1:
+        out.append(f"store {one} %v0, ptr %p, align {width}\nret void")
+    else:
+        pairs = [f"%v{k}" for k in range(count)]
+        lanes = 32
+        serial = 0
+        while len(pairs) > 1:
+            merged = []
+            for k in range(0, len(pairs), 2):
+                serial += 1
+                kind = vector(element, lanes)
+                indices = _indices(list(range(2 * lanes)))
+                out.append(
+                    f"%j{serial} = shufflevector {kind} {pairs[k]}, {kind} {pairs[k + 1]}, <{2 * lanes} x i32> {indices}"
+                )
+                merged.append(f"%j{serial}")
+            pairs, lanes = merged, 2 * lanes
+        total = vector(element, lanes)
+        order = _indices([lane + 32 * k for lane in range(32) for k in range(count)])
+        out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
+        out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
+    out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
+    if count == 1:
+        out.append("br i1 %iscont, label %masked, label %scattered\nmasked:")
+        out.append(f"%fw = mul i32 %first, -{width}\n%mp = getelementptr i8, ptr %p, i32 %fw")
+        out.append(f"call void @llvm.masked.store.v32{element}.p0({one} %v0, ptr %mp, i32 {width}, <32 x i1> %mv)")
+        out.append("ret void\nscattered:")
+    if width >= 4:
+        for k in range(count):
+            out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
+            out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
+            out.append(
+                f"call void @llvm.masked.scatter.v32{element}.v32p0({one} %v{k}, <32 x ptr> %gp{k}, i32 {width}, <32 x i1> %mv)"
+            )
+        out.append("ret void")
+    else:
+        out.append("unreachable")
+    out.append("slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret void")
+    out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
+    for k in range(count):
+        out.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}")
+    out.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}")
+    return "\n".join(out)
+
+
+_COUNT_UNIFORM = f"""
+%n_p = getelementptr i8, ptr %op, i64 {lay.OP_UNIFORM}
+%n = load i64, ptr %n_p
+%n1 = add i64 %n, 1
+store i64 %n1, ptr %n_p
+%pc = call i32 @llvm.ctpop.i32(i32 %m)
+%pcz = zext i32 %pc to i64
+%l_p = getelementptr i8, ptr %op, i64 {lay.OP_UNIFORM_LANES}
+%l = load i64, ptr %l_p
+%l1 = add i64 %l, %pcz
+store i64 %l1, ptr %l_p
+"""
+
+
+def uniform_load_function(width: int, count: int) -> str:
+    """Load from one address for the whole warp; returns a scalar or a struct of scalars."""
+    element = f"i{8 * width}"
+    kind = element if count == 1 else "{" + ", ".join([element] * count) + "}"
+    out = [
+        f"define {kind} @kf_ldu_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
+        _field("low", lay.OP_LOW, "i64"),
+        _field("span", lay.OP_SPAN, "i64"),
+        f"%rel = sub i64 %a, %low\n%c0 = icmp ult i64 %rel, %span\n%al = and i64 %a, {width * count - 1}",
+        "%c1 = icmp eq i64 %al, 0\n%ok = and i1 %c0, %c1\nbr i1 %ok, label %fast, label %slow\nfast:",
+        _COUNT_UNIFORM,
+        _field("delta", lay.OP_DELTA, "i64"),
+        "%host = add i64 %a, %delta\n%p = inttoptr i64 %host to ptr",
+    ]
+    previous = "poison"
+    for k in range(count):
+        out.append(f"%p{k} = getelementptr {element}, ptr %p, i64 {k}\n%v{k} = load {element}, ptr %p{k}, align {width}")
+        if count > 1:
+            out.append(f"%r{k} = insertvalue {kind} {previous}, {element} %v{k}, {k}")
+            previous = f"%r{k}"
+    out.append(f"ret {kind} " + ("%v0" if count == 1 else previous))
+    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    one = vector(element)
+    out.append(f"call:\n%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64")
+    out.append("%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
+    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
+    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
+    out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
+    out.append("%fl = call i32 @llvm.cttz.i32(i32 %m, i1 true)")
+    previous = "poison"
+    for k in range(count):
+        out.append(f"%q{k} = getelementptr {one}, ptr %out, i64 {k}\n%e{k}_p = getelementptr {element}, ptr %q{k}, i32 %fl")
+        out.append(f"%e{k} = load {element}, ptr %e{k}_p")
+        if count > 1:
+            out.append(f"%i{k} = insertvalue {kind} {previous}, {element} %e{k}, {k}")
+            previous = f"%i{k}"
+    out.append(f"ret {kind} " + ("%e0" if count == 1 else previous) + "\n}")
+    return "\n".join(out)
+
+
+def _local_prologue(words: int) -> str:
+    """Bounds test of a frame offset equal in all lanes, and the counting of its sectors."""
+    size = 4 * words
+    return f"""
+{_field("span", lay.OP_SPAN, "i64")}
+%c0 = icmp ult i64 %a, %span
+%al = and i64 %a, {size - 1}
+%c1 = icmp eq i64 %al, 0
+%some = icmp ne i32 %m, 0
+%c2 = and i1 %c0, %c1
+%ok = and i1 %c2, %some
+br i1 %ok, label %fast, label %slow
+fast:
+{_COUNT_UNIFORM}
+%groups = bitcast i32 %m to <4 x i8>
+%active = icmp ne <4 x i8> %groups, zeroinitializer
+%bits = bitcast <4 x i1> %active to i4
+%pop = call i4 @llvm.ctpop.i4(i4 %bits)
+%popz = zext i4 %pop to i64
+%sect = mul i64 %popz, {words}
+%t_p = getelementptr i8, ptr %op, i64 {lay.OP_TRANSACTIONS}
+%t = load i64, ptr %t_p
+%t1 = add i64 %t, %sect
+store i64 %t1, ptr %t_p
+%bytes = mul i64 %pcz, {size}
+%up = add i64 %bytes, 31
+%best = lshr i64 %up, 5
+%i_p = getelementptr i8, ptr %op, i64 {lay.OP_IDEAL_TOTAL}
+%it = load i64, ptr %i_p
+%it1 = add i64 %it, %best
+store i64 %it1, ptr %i_p
+%lb_p = getelementptr i8, ptr %ctx, i64 {lay.CTX_LOCAL}
+%lb = load i64, ptr %lb_p
+%row = shl i64 %a, 5
+%host = add i64 %lb, %row
+%p = inttoptr i64 %host to ptr
+"""
+
+
+def local_load_function(width: int, count: int) -> str:
+    """Load from a frame offset that all lanes share; the frame is interleaved by words, so lanes are contiguous."""
+    words = width * count // 4
+    one, kind = vector(f"i{8 * width}"), result_type(width, count)
+    out = [
+        f"define {kind} @kf_ldl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
+        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _local_prologue(words),
+    ]
+    for w in range(words):
+        out.append(f"%w{w}_p = getelementptr i8, ptr %p, i64 {128 * w}\n%w{w} = load <32 x i32>, ptr %w{w}_p, align 4")
+    previous = "poison"
+    for k in range(count):
+        if width == 4:
+            value = f"%w{k}"
+        else:
+            out.append(f"%lo{k} = zext <32 x i32> %w{2 * k} to <32 x i64>\n%hi{k} = zext <32 x i32> %w{2 * k + 1} to <32 x i64>")
+            out.append(f"%sh{k} = shl <32 x i64> %hi{k}, splat (i64 32)\n%v{k} = or <32 x i64> %lo{k}, %sh{k}")
+            value = f"%v{k}"
+        if count == 1:
+            out.append(f"ret {one} {value}")
+        else:
+            out.append(f"%r{k} = insertvalue {kind} {previous}, {one} {value}, {k}")
+            previous = f"%r{k}"
+    if count > 1:
+        out.append(f"ret {kind} {previous}")
+    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    out.append("call:\n%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
+    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
+    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
+    out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
+    out += _collect(width, count, "%out", "o")
+    out.append("}")
+    return "\n".join(out)
+
+
+def local_store_function(width: int, count: int) -> str:
+    """Store to a frame offset that all lanes share."""
+    words = width * count // 4
+    one = vector(f"i{8 * width}")
+    values = ", ".join(f"{one} %v{k}" for k in range(count))
+    out = [
+        f"define void @kf_stl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m, {values}) noinline {ATTRIBUTES} {{",
+        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _local_prologue(words),
+        "%mv = bitcast i32 %m to <32 x i1>",
+    ]
+    for w in range(words):
+        value = f"%v{w}"
+        if width == 8:
+            value = f"%x{w}"
+            source = f"%v{w // 2}"
+            if w % 2:
+                out.append(f"%y{w} = lshr <32 x i64> {source}, splat (i64 32)")
+                source = f"%y{w}"
+            out.append(f"%x{w} = trunc <32 x i64> {source} to <32 x i32>")
+        out.append(f"%w{w}_p = getelementptr i8, ptr %p, i64 {128 * w}")
+        out.append(f"call void @llvm.masked.store.v32i32.p0(<32 x i32> {value}, ptr %w{w}_p, i32 4, <32 x i1> %mv)")
+    out.append("ret void\nslow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret void")
+    out.append("call:\n%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
+    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
+    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
+    for k in range(count):
+        out.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align 64")
+    out.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}")
+    return "\n".join(out)
+
+
+def library(permute: bool) -> tuple[str, list[str]]:
+    """Return the IR of every memory function and the functions' names."""
+    parts = [DECLARATIONS, "declare i32 @llvm.cttz.i32(i32, i1)"]
+    names: list[str] = []
+    for element in ("i8", "i16", "i32", "i64"):
+        v = vector(element)
+        parts.append(f"declare {v} @llvm.masked.load.v32{element}.p0(ptr, i32, <32 x i1>, {v})")
+        parts.append(f"declare void @llvm.masked.store.v32{element}.p0({v}, ptr, i32, <32 x i1>)")
+        parts.append(f"declare {v} @llvm.masked.gather.v32{element}.v32p0(<32 x ptr>, i32, <32 x i1>, {v})")
+        parts.append(f"declare void @llvm.masked.scatter.v32{element}.v32p0({v}, <32 x ptr>, i32, <32 x i1>)")
+    if permute:
+        parts.append("declare <16 x i32> @llvm.x86.avx512.vpermi2var.d.512(<16 x i32>, <16 x i32>, <16 x i32>)")
+    for width, count in SIZES:
+        parts += [load_function(width, count, bits, permute) for bits in (64, 32)]
+        parts += [store_function(width, count, bits) for bits in (64, 32)]
+        parts.append(uniform_load_function(width, count))
+        names += [f"{stem}_{width}_{count}" for stem in ("kf_ld", "kf_lds", "kf_st", "kf_sts", "kf_ldu")]
+        if width >= 4:
+            parts += [local_load_function(width, count), local_store_function(width, count)]
+            names += [f"{stem}_{width}_{count}" for stem in ("kf_ldl", "kf_stl")]
+    return "\n".join(parts), names
