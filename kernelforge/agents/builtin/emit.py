@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernelforge.agents.builtin.ir import (
-    Dim, Extent, Gather, Iota, Pointwise, Reshape, Scalar, Stored, Value, View, product,
+    Dim,
+    Extent,
+    Gather,
+    Iota,
+    Pointwise,
+    Reshape,
+    Scalar,
+    Stored,
+    Value,
+    View,
+    product,
 )  # fmt: skip
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType

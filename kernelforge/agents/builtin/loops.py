@@ -134,7 +134,9 @@ class LoopEmitter(Emitter):
     def _conv2d(self, value: Value, coords: tuple[Coord, ...], lane: str) -> str:
         assert isinstance(value, Conv2d)
         total = self.accumulator("float", "0", lane)
-        channels, height, width = (Group(self.fresh(v), (d,)) for v, d in zip("cyx", value.weight.shape[1:], strict=True))
+        channels, height, width = (
+            Group(self.fresh(v), (d,)) for v, d in zip("cyx", value.weight.shape[1:], strict=True)
+        )
 
         def write() -> None:
             image, out_channel = coords[:2]

@@ -7,7 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.ir import (
-    ONE, Dim, Extent, Pointwise, Program, Reduce, Reshape, Scalar, Stored, Value, View, literal, product,
+    ONE,
+    Dim,
+    Extent,
+    Pointwise,
+    Program,
+    Reduce,
+    Reshape,
+    Scalar,
+    Stored,
+    Value,
+    View,
+    literal,
+    product,
 )  # fmt: skip
 from kernelforge.agents.builtin.pointwise import IDENTITY, POINTWISE, expression
 from kernelforge.errors import UnsupportedError
@@ -93,7 +105,9 @@ class Lowering:
         """A leaf as the reference sees it: inputs keep their strides, and a kernel sees memory order."""
         if isinstance(leaf, Scalar) or node.spec is None or node.spec.is_contiguous:
             return leaf
-        raise UnsupportedError(f"the built-in Coder reads contiguous inputs only; {leaf.text} has strides {node.spec.stride}")
+        raise UnsupportedError(
+            f"the built-in Coder reads contiguous inputs only; {leaf.text} has strides {node.spec.stride}"
+        )
 
     def resolve(self, argument: Any) -> Any:
         """An argument of the graph: values for references, plain data for the rest."""
@@ -123,7 +137,9 @@ class Lowering:
             raise UnsupportedError(
                 f"the built-in Coder does not know this form of '{node.op}': {error}; use another Coder for this task"
             ) from error
-        raise UnsupportedError(f"the built-in Coder does not know the operator '{node.op}'; use another Coder for this task")
+        raise UnsupportedError(
+            f"the built-in Coder does not know the operator '{node.op}'; use another Coder for this task"
+        )
 
     def pointwise_operator(self, op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """An elementwise operator of the table, on values and Python numbers."""

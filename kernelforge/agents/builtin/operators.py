@@ -7,7 +7,17 @@ from typing import Any
 
 from kernelforge.agents.builtin.helpers import INFINITY
 from kernelforge.agents.builtin.ir import (
-    ONE, Contraction, Conv2d, Gather, Iota, Scan, Value, View, Window, literal, product,
+    ONE,
+    Contraction,
+    Conv2d,
+    Gather,
+    Iota,
+    Scan,
+    Value,
+    View,
+    Window,
+    literal,
+    product,
 )  # fmt: skip
 from kernelforge.agents.builtin.loops import output_dim
 from kernelforge.agents.builtin.lower import Lowering, lowers
@@ -357,7 +367,9 @@ def _conv2d(
     return result
 
 
-def _window(lo: Lowering, op: str, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any, **more: Any) -> Value:
+def _window(
+    lo: Lowering, op: str, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any, **more: Any
+) -> Value:
     size, pads, spread = _pair(kernel), _pair(padding), _pair(dilation)
     steps = _pair(stride) if stride not in (None, []) else size
     extents = (output_dim(x.shape[a - 2], size[a], steps[a], pads[a], spread[a]) for a in (0, 1))

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from kernelforge.agents.builtin.element import element_kernel
 from kernelforge.agents.builtin.ir import (
-    ANCHORS, Contraction, Conv2d, Pointwise, Program, Reduce, Scan, Value, Window, product, strip_views,
+    ANCHORS,
+    Contraction,
+    Conv2d,
+    Pointwise,
+    Program,
+    Reduce,
+    Scan,
+    Value,
+    product,
+    strip_views,
 )  # fmt: skip
 from kernelforge.agents.builtin.kernel import KernelText, Options, cone
 from kernelforge.agents.builtin.row import row_kernel

@@ -68,7 +68,9 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
     for kernel in kernels:
         root = kernel.root
         shape = "".join(f"{dim.text}, " for dim in root.shape)
-        body.append(f"{names[root]} = empty(({shape.rstrip() if len(root.shape) == 1 else shape.rstrip(', ')}), {root.dtype})")
+        body.append(
+            f"{names[root]} = empty(({shape.rstrip() if len(root.shape) == 1 else shape.rstrip(', ')}), {root.dtype})"
+        )
         body += kernel.setup
         body.append(kernel.launch(names, names[root]))
     results = ", ".join(names[output] for output in program.outputs)

@@ -12,7 +12,13 @@ from kernelforge.agents.builtin.emit import C_TYPES, ZERO, Coord, Group, to_stor
 from kernelforge.agents.builtin.ir import Dim, Reduce, Value, product
 from kernelforge.agents.builtin.kernel import THREADS, KernelText, Options, cone, leaves, plan_int, same_shape
 from kernelforge.agents.builtin.loops import (
-    LoopEmitter, combine_of, indent, result_of, start_of, step_of, type_of,
+    LoopEmitter,
+    combine_of,
+    indent,
+    result_of,
+    start_of,
+    step_of,
+    type_of,
 )  # fmt: skip
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
@@ -28,7 +34,11 @@ class RowWriter:
         pattern = self.reduces[0]
         full = pattern.arg.shape
         self.full = full
-        self.outer, self.axis, self.inner = full[: pattern.first], full[pattern.first : pattern.last + 1], full[pattern.last + 1 :]
+        self.outer, self.axis, self.inner = (
+            full[: pattern.first],
+            full[pattern.first : pattern.last + 1],
+            full[pattern.last + 1 :],
+        )
         for reduce in self.reduces:
             if not same_shape(reduce.arg.shape, full) or (reduce.first, reduce.last) != (pattern.first, pattern.last):
                 raise UnsupportedError("the reductions walk different rows")
@@ -115,7 +125,10 @@ class RowWriter:
         where = "row" if not self.inner else "o"
         self._passes(
             write,
-            lambda: [f"Pack<{C_TYPES[self.root.dtype]}, V> result;", f"store<V>(out + {where} * {self.extent} + j, result);"],
+            lambda: [
+                f"Pack<{C_TYPES[self.root.dtype]}, V> result;",
+                f"store<V>(out + {where} * {self.extent} + j, result);",
+            ],
         )
 
     def _stage(self) -> None:
@@ -146,7 +159,9 @@ class RowWriter:
                 "    const int row = blockIdx.x * blockDim.x + threadIdx.x;",
                 f"    if (row >= {rows}) return;", *indent(core), "}",
             ]  # fmt: skip
-            return KernelText(name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {THREADS})", str(THREADS))
+            return KernelText(
+                name, "\n".join(source), em.signature, self.root, f"ceil_div({count}, {THREADS})", str(THREADS)
+            )
         t, v, s = f"{name}_t", f"{name}_v", f"{name}_s"
         template = [("T", t), *([("V", v)] if self.vector else []), *([("STAGE", s)] if self.cached else [])]
         setup = [f"{t} = 32 if {length.text} <= 256 or ({length.text} <= 1024 and {count} >= 1024) else 256"]

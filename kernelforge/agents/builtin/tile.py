@@ -6,12 +6,17 @@ import re
 
 from kernelforge.agents.builtin.emit import Coord, Group, compute_type, to_storage
 from kernelforge.agents.builtin.ir import (
-    Contraction, Conv2d, Pointwise, Reshape, Stored, Value, View, product,
+    Contraction,
+    Conv2d,
+    Reshape,
+    Stored,
+    Value,
+    View,
+    product,
 )  # fmt: skip
 from kernelforge.agents.builtin.kernel import KernelText, Options, cone, plan_int, same_shape
 from kernelforge.agents.builtin.loops import LoopEmitter, indent
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import DType
 
 
 def fastest(value: Value, coords: tuple[Coord, ...], stored: frozenset[Value]) -> Group | None:
@@ -58,7 +63,9 @@ class _TileWriter:
         self.m = Group("m", anchor.shape[split : split + 1])
         self.n = Group("n", anchor.shape[split + 1 :])
         self.k = Group("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
-        self.bm, self.bn, self.bk, self.tm, self.tn = (64, 64, 16, 4, 4) if options.register_tile else (16, 16, 16, 1, 1)
+        self.bm, self.bn, self.bk, self.tm, self.tn = (
+            (64, 64, 16, 4, 4) if options.register_tile else (16, 16, 16, 1, 1)
+        )
 
     def _left(self) -> tuple[str, bool]:
         """Element (m, kk) of the left operand, and whether kk is its fast coordinate."""

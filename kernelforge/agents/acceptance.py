@@ -1,0 +1,82 @@
+"""When an optimisation pays: the rule that decides whether a child replaces its parent."""
+
+from __future__ import annotations
+
+from kernelforge.records import Attempt, Evaluation, Finding, Metric, Origin, Profile, Verdict
+
+GAIN = 0.10
+"""Least relative change of the counter that the Judge named."""
+SLACK = 0.20
+"""How much worse the modelled time of an accepted child may be: the model orders kernels that differ several-fold."""
+
+
+def improves(parent: Attempt, child: Attempt, finding: Finding) -> tuple[bool, str]:
+    """Whether ``child`` is better than ``parent`` at what ``finding`` set out to do, and why, in one line.
+
+    Only a child with verdict OK can be better. On a device that measures time, the lower bound of its speedup must be
+    higher. On an emulated one, the first metric that the finding names must fall (with a leading ``+``: rise) by at
+    least 10 %, and the modelled time may grow by at most 20 %. A finding that names no metric the profile has is
+    judged by modelled time alone, which must then fall by 10 %.
+    """
+    if child.evaluation.verdict is not Verdict.OK:
+        return False, f"not accepted: {child.evaluation.verdict}"
+    if parent.evaluation.verdict is not Verdict.OK:
+        return True, "accepted: correct, and its parent was not"
+    if _measured(parent.evaluation) and _measured(child.evaluation):
+        return _by_speedup(parent.evaluation, child.evaluation)
+    return _by_counter(parent, child, finding)
+
+
+def _measured(evaluation: Evaluation) -> bool:
+    return evaluation.performance is not None and evaluation.performance.origin is Origin.MEASURED
+
+
+def _by_speedup(parent: Evaluation, child: Evaluation) -> tuple[bool, str]:
+    assert parent.performance is not None
+    assert child.performance is not None
+    before, after = parent.performance.speedup_lower, child.performance.speedup_lower
+    if before is None or after is None:
+        return False, "not accepted: no lower bound of the speedup was measured"
+    return after > before, f"{_word(after > before)}: lower bound of the speedup {before:.3f}x -> {after:.3f}x"
+
+
+def _by_counter(parent: Attempt, child: Attempt, finding: Finding) -> tuple[bool, str]:
+    slower, times = _slower(parent.evaluation, child.evaluation)
+    for name in finding.metrics:
+        rises, key = name.startswith("+"), name.removeprefix("+")
+        before, after = _value(parent.profile, key), _value(child.profile, key)
+        if before is None or after is None:
+            continue
+        change = _change(before.value, after.value)
+        enough = change >= GAIN if rises else change <= -GAIN
+        told = f"{key} {before.value:,.6g} -> {after.value:,.6g} {after.unit} ({change:+.1%})"
+        if enough and slower:
+            return False, f"not accepted: {told}, but the modelled time grew, {times}"
+        return enough, f"{_word(enough)}: {told}"
+    before_time, after_time = (a.evaluation.performance for a in (parent, child))
+    if before_time is None or after_time is None:
+        return False, "not accepted: there is neither a named counter nor a time to compare"
+    better = after_time.time_us <= (1 - GAIN) * before_time.time_us
+    return better, f"{_word(better)}: no counter was named that the profile has; modelled time {times}"
+
+
+def _slower(parent: Evaluation, child: Evaluation) -> tuple[bool, str]:
+    before, after = parent.performance, child.performance
+    if before is None or after is None:
+        return False, "unknown"
+    return after.time_us > (1 + SLACK) * before.time_us, f"{before.time_us:,.4g} -> {after.time_us:,.4g} us"
+
+
+def _value(profile: Profile | None, name: str) -> Metric | None:
+    return None if profile is None else profile.metric(name)
+
+
+def _change(before: float, after: float) -> float:
+    """Relative change; from zero, any rise is without bound."""
+    if before == 0:
+        return 0.0 if after == 0 else float("inf")
+    return (after - before) / before
+
+
+def _word(accepted: bool) -> str:
+    return "accepted" if accepted else "not accepted"

@@ -1,0 +1,147 @@
+"""The ``exchange`` provider: a folder through which a person, or any coding agent, is the model.
+
+A request is ``NNNN-<agent>-<task>.prompt.md``, in one rename. The answer is ``NNNN-<agent>-<task>.reply.md`` beside it:
+write it elsewhere and rename it, or write it in place, for it is read once its size has not changed for two looks. A
+reply that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt
+then waits for another, three replies in all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
+
+ASKS = 3
+"""Replies that one prompt may get."""
+POLL_SECONDS = 0.5
+MAX_REPLY_BYTES = 4 << 20
+
+
+class Exchange:
+    """Answers prompts through a folder.
+
+    Args:
+        folder: where prompts go and replies come from; made if missing.
+        poll_seconds: how often to look for a reply.
+        timeout_seconds: give up after this long without a reply; None waits for ever.
+        stopped: asked at every look; true ends the wait.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        timeout_seconds: float | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.folder = Path(folder).expanduser()
+        self.poll_seconds = poll_seconds
+        self.timeout_seconds = timeout_seconds
+        self._stopped = stopped
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the exchange folder {self.folder} cannot be made: {error.strerror}; choose another"
+            ) from error
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"the exchange folder {self.folder} cannot be written; choose another or change its rights"
+            )
+
+    def ask(self, agent: str, task: str, prompt: str, check: Callable[[str], None]) -> str:
+        """Put a prompt in the folder and wait for a reply that ``check`` accepts, three replies at most.
+
+        Raises:
+            BudgetExhausted: the wait was stopped or timed out; the prompt stays for a later answer to be of no use.
+            UsageError: the folder can no longer be written.
+        """
+        stem = self._post(agent, re.sub(r"[^\w.-]+", "_", task), prompt)
+        text = ""
+        for number in range(1, ASKS + 1):
+            text = self._wait(stem)
+            try:
+                check(text)
+            except CandidateError as error:
+                if number < ASKS:
+                    self._reject(stem, number, str(error))
+                continue
+            self._path(stem, "error").unlink(missing_ok=True)
+            return text
+        return text
+
+    def _path(self, stem: str, kind: str) -> Path:
+        return self.folder / f"{stem}.{kind}.md"
+
+    def _post(self, agent: str, task: str, prompt: str) -> str:
+        """Write the prompt under the next free number; two runs may share a folder."""
+        taken = [int(match[1]) for name in os.listdir(self.folder) if (match := re.match(r"(\d{4,})-", name))]
+        number = max(taken, default=0) + 1
+        draft = self.folder / f".{os.getpid()}-{time.monotonic_ns()}.draft"
+        try:
+            draft.write_text(prompt, encoding="utf-8")
+            while True:
+                stem = f"{number:04d}-{agent}-{task}"
+                claim = self.folder / f".{number:04d}.claim"
+                try:
+                    os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+                except FileExistsError:
+                    number += 1
+                    continue
+                os.replace(draft, self._path(stem, "prompt"))
+                return stem
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise UsageError(
+                f"cannot write a prompt to {self.folder}: {error.strerror}; free space or choose another folder"
+            ) from error
+
+    def _wait(self, stem: str) -> str:
+        """The reply's text, once it is whole."""
+        path = self._path(stem, "reply")
+        deadline = None if self.timeout_seconds is None else time.monotonic() + self.timeout_seconds
+        seen: tuple[int, int] | None = None
+        while True:
+            if self._stopped():
+                raise BudgetExhausted(f"stopped while waiting for {path}")
+            now = self._state(path)
+            if now is not None and now == seen:
+                return self._read(path)
+            seen = now
+            if deadline is not None and time.monotonic() > deadline:
+                raise BudgetExhausted(f"no reply at {path} within {self.timeout_seconds:g} s")
+            time.sleep(self.poll_seconds)
+
+    @staticmethod
+    def _state(path: Path) -> tuple[int, int] | None:
+        """Size and time of change, or None where there is nothing to read yet."""
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        return (status.st_size, status.st_mtime_ns) if status.st_size else None
+
+    @staticmethod
+    def _read(path: Path) -> str:
+        with path.open("rb") as file:
+            return file.read(MAX_REPLY_BYTES).decode("utf-8", "replace")
+
+    def _reject(self, stem: str, number: int, reason: str) -> None:
+        """Move an unusable reply aside and say what is wrong."""
+        self._path(stem, "reply").replace(self._path(stem, f"rejected-{number}"))
+        text = (
+            f"# The reply cannot be used\n\n{reason}\n\nIt now lies in `{stem}.rejected-{number}.md`. Write a new "
+            f"`{stem}.reply.md`; {ASKS - number} of {ASKS} tries are left.\n"
+        )
+        draft = self.folder / f".{stem}.error.draft"
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, self._path(stem, "error"))
