@@ -120,6 +120,22 @@ def metric_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChan
     return tuple(result)
 
 
+def profile_metrics(profile: Profile) -> tuple[MetricChange, ...]:
+    """The plan-wide metrics of one profile, with nothing to compare them with."""
+    return tuple(
+        MetricChange(
+            name=metric.name,
+            unit=metric.unit,
+            origin=metric.origin.value,
+            before=None,
+            after=metric.value,
+            change=None,
+            named=False,
+        )
+        for metric in profile.metrics
+    )
+
+
 def _by_name(profile: Profile | None) -> Mapping[str, tuple[float, str, str]]:
     if profile is None:
         return {}

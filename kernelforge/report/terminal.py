@@ -10,14 +10,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kernelforge.report.tables import board_tables, board_title, check_table, metric_table, task_table
-from kernelforge.report.text import byte_count, change, duration, number, one_line, printable, times
+from kernelforge.report.task_view import profile_metrics
+from kernelforge.report.text import ABSENT, byte_count, change, duration, number, one_line, printable, times
 
 if TYPE_CHECKING:
-    from kernelforge.records import Message, Profile, SizeCheck
+    from kernelforge.records import Build, Fingerprint, Message, Performance
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.board import Leaderboard
+    from kernelforge.report.evaluation_view import EvaluationView
     from kernelforge.report.run_view import RunView
-    from kernelforge.report.task_view import LineageNode, MetricChange, TaskView
+    from kernelforge.report.task_view import LineageNode, TaskView
 
 _STYLE = {"OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "INFRA": "magenta"}
 
@@ -106,15 +108,15 @@ def attempt_lines(view: AttemptView) -> Group:
         _field("verdict", f"{view.verdict.value} at stage {view.stage}"),
         _field("status", ("accepted" if view.accepted else "not accepted") + (f": {view.note}" if view.note else "")),
         _field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
-        _field("where", f"{view.fingerprint.device}, {view.fingerprint.toolchain}, jail {view.fingerprint.jail}"),
-        _field("took", duration(view.seconds) + _timings(view.timings)),
+        _field("where", _where(view.fingerprint)),
+        _field("took", f"{duration(view.seconds)}: {_timings(view.timings)}"),
     ]
     if view.reason:
         parts += [*_heading("Reason"), _block(view.reason)]
     parts += [*_heading("What changed"), *_changes(view)]
     if view.checks:
         parts += [Text(), check_table(view.checks).to_rich()]
-    parts += [*_heading("Is it fast"), *_speed(view)]
+    parts += [*_heading("Is it fast"), *_speed(view.performance, view.build)]
     if view.finding:
         finding = view.finding
         parts += _heading("Why")
@@ -130,8 +132,12 @@ def attempt_lines(view: AttemptView) -> Group:
     return Group(*parts)
 
 
+def _where(fingerprint: Fingerprint) -> str:
+    return f"{fingerprint.device}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+
+
 def _timings(timings: dict[str, float]) -> str:
-    return "" if not timings else ": " + ", ".join(f"{one_line(name)} {duration(s)}" for name, s in timings.items())
+    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items()) or ABSENT
 
 
 def _heading(title: str) -> list[RenderableType]:
@@ -166,8 +172,7 @@ def _coloured(diff: str) -> Text:
     return text
 
 
-def _speed(view: AttemptView) -> Iterable[RenderableType]:
-    speed = view.performance
+def _speed(speed: Performance | None, build: Build | None) -> Iterable[RenderableType]:
     if speed is None:
         yield Text("not timed")
     else:
@@ -179,7 +184,7 @@ def _speed(view: AttemptView) -> Iterable[RenderableType]:
         if speed.speedup is not None:
             others = f"at least {times(speed.speedup_lower)}; vs eager {times(speed.speedup_eager)}"
             yield _field("speedup", f"{times(speed.speedup)} ({others})")
-    for kernel in view.build.kernels if view.build else ():
+    for kernel in build.kernels if build else ():
         spills = kernel.spill_store_bytes + kernel.spill_load_bytes
         facts = (
             f"{kernel.registers_per_thread} registers, {kernel.static_shared_bytes} B static shared, {spills} B spills"
@@ -202,23 +207,25 @@ def leaderboard_lines(view: Leaderboard) -> Group:
     return Group(*parts)
 
 
-def evaluation_tables(checks: tuple[SizeCheck, ...], profile: Profile | None) -> Group:
-    """Checks by size and the profile of one evaluation."""
-    from kernelforge.report.task_view import MetricChange
-
-    parts: list[RenderableType] = [check_table(checks).to_rich()] if checks else []
+def evaluation_lines(view: EvaluationView) -> Group:
+    """One evaluation: verdict, reason, checks by size, speed, profile."""
+    evaluation, profile = view.evaluation, view.profile
+    parts: list[RenderableType] = [
+        _field("verdict", f"{evaluation.verdict.value} at stage {evaluation.stage}"),
+        _field("candidate", evaluation.candidate),
+        _field("where", _where(evaluation.fingerprint)),
+        _field("took", _timings(evaluation.seconds)),
+    ]
+    if evaluation.reason:
+        parts += [*_heading("Reason"), _block(evaluation.reason)]
+    if evaluation.correctness:
+        parts += [Text(), check_table(evaluation.correctness.sizes).to_rich()]
+    parts += [*_heading("Is it fast"), *_speed(evaluation.performance, evaluation.build)]
     if profile is not None:
         roof = profile.roofline
         parts += [
-            _field("DRAM", f"{byte_count(roof.dram_bytes)}, least {byte_count(roof.compulsory_bytes)}"),
-            _field("bound", f"{roof.bound}, {number(roof.time_us)} µs {roof.time_origin.value}"),
+            _field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
+            Text(),
+            metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
         ]
-        rows: list[MetricChange] = [
-            MetricChange(
-                name=metric.name, unit=metric.unit, origin=metric.origin.value, before=None, after=metric.value,
-                change=None, named=False,
-            )
-            for metric in profile.metrics
-        ]  # fmt: skip
-        parts.append(metric_table(rows, title=f"Profile at size {profile.size}", compared=False).to_rich())
     return Group(*parts)

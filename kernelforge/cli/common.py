@@ -1,0 +1,70 @@
+"""What several verbs share: the results folder, output as JSON, consoles, and options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+
+    from kernelforge.store import Store
+
+DEFAULT_RESULTS = Path("results")
+
+ResultsOption = Annotated[
+    Path,
+    typer.Option("--results", envvar="KERNELFORGE_RESULTS", metavar="FOLDER", help="Folder of the results database."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="Where candidates run; the best device here if left out.")
+]
+UnconfinedOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unconfined",
+        help="Go on where no jail works. Recorded on every result; such results are never rewarded.",
+    ),
+]
+
+
+def open_store(results: Path, *, read_only: bool = False) -> Store:
+    """The results database in a folder; made if need be, unless ``read_only``."""
+    from kernelforge.store import DATABASE_NAME, Store
+
+    return Store.open(results / DATABASE_NAME, create=not read_only, read_only=read_only)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes no text for markup. Colours only on a terminal, and never with NO_COLOR."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def print_json(view: BaseModel) -> None:
+    """Write a view as indented JSON."""
+    typer.echo(view.model_dump_json(indent=2))
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Write to a file, whole or not at all, or to stdout when ``output`` is None."""
+    if output is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+        return
+    part = output.with_name(output.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(output)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def task_reference(name: str) -> str:
+    """A task as the loader wants it: a bare name is one of suite ``core``."""
+    return name if "/" in name or name.endswith(".py") else f"core/{name}"

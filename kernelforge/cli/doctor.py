@@ -1,0 +1,210 @@
+"""``kernelforge doctor``: what this machine has, and what to do about each lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
+from kernelforge.errors import KernelForgeError
+
+KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+LEAST_FREE_BYTES = 500_000_000
+_PROBE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. A ``problem`` keeps the main job from running here; a ``note`` does not."""
+
+    name: str
+    status: Literal["ok", "note", "problem"]
+    detail: str
+    advice: str = ""
+    """What to do about it; empty when nothing needs doing."""
+
+
+def doctor(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
+    """Check what this machine has and say what to do about each lack. Leaves with 1 if runs can't work here."""
+    checks = examine(results)
+    healthy = all(check.status != "problem" for check in checks)
+    if as_json:
+        typer.echo(json.dumps({"ok": healthy, "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        _print(checks, healthy)
+    raise typer.Exit(0 if healthy else 1)
+
+
+def examine(results: Path) -> list[Check]:
+    """Every check, the slow ones side by side."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    probes: list[Callable[[], Check]] = [
+        check_python, check_torch, check_nvrtc, check_emulator, check_jail, check_gpu, check_device, check_keys,
+        lambda: check_folder("results", results), check_cache,
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=len(probes)) as pool:
+        return list(pool.map(_guarded, probes))
+
+
+def _guarded(probe: Callable[[], Check]) -> Check:
+    """A check whose own tools are missing is a problem with a name, not the end of the examination."""
+    try:
+        return probe()
+    except (KernelForgeError, ImportError, OSError) as error:
+        name = getattr(probe, "__name__", "check").removeprefix("check_")
+        return Check(name, "problem", f"{error}", "reinstall kernelforge: pip install --force-reinstall kernelforge")
+
+
+def _print(checks: list[Check], healthy: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from kernelforge.report.text import printable
+
+    styles = {"ok": "green", "note": "yellow", "problem": "bold red"}
+    out = console()
+    for check in checks:
+        line = Text(f"{check.name:<9} ", style="bold")
+        line.append(f"{check.status:<8} ", style=styles[check.status])
+        line.append(printable(check.detail), style="not bold")
+        out.print(line)
+        if check.advice:
+            out.print(Padding(Text(f"→ {printable(check.advice)}"), (0, 0, 0, 19)))
+    out.print()
+    out.print("Ready: 'kernelforge run' works here." if healthy else "Not ready: mend the problems above.")
+
+
+def check_python() -> Check:
+    version = platform.python_version()
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Check("python", "ok", f"{version} on {platform.system()} {platform.machine()}")
+    return Check("python", "problem", version, "use Python 3.11, 3.12 or 3.13")
+
+
+def check_torch() -> Check:
+    found = _probe("import torch; print(torch.__version__)")
+    if found.ok:
+        return Check("torch", "ok", f"{found.text} (references run with it, in a process of their own)")
+    return Check("torch", "problem", found.text, "pip install 'torch>=2.9,<2.14'; a CPU build is enough")
+
+
+def check_nvrtc() -> Check:
+    from kernelforge.compile import toolchain
+
+    try:
+        known = toolchain()
+    except KernelForgeError as error:
+        return Check("nvrtc", "problem", "not installed", str(error))
+    found = _probe("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
+    if found.ok:
+        return Check("nvrtc", "ok", f"{known.name}, with CUDA's headers; no CUDA toolkit is needed")
+    return Check(
+        "nvrtc", "problem", found.text, "reinstall it: pip install --force-reinstall 'nvidia-cuda-nvrtc==13.0.*'"
+    )
+
+
+def check_emulator() -> Check:
+    found = _probe("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
+    if found.ok:
+        return Check("emulator", "ok", found.text)
+    return Check("emulator", "problem", found.text, "pip install 'llvmlite>=0.46' 'numba>=0.63'")
+
+
+def check_jail() -> Check:
+    from kernelforge.sandbox import probe
+
+    report = probe()
+    if report.tier == "none":
+        why = "; ".join(f"{one.tier}: {one.reason}" for one in report.tried)
+        return Check("jail", "problem", f"no jail works here ({why})", report.advice)
+    status: Literal["ok", "note"] = "note" if report.advice else "ok"
+    return Check("jail", status, f"{report.tier}: {', '.join(report.layers)}", report.advice)
+
+
+def check_gpu() -> Check:
+    """The driver is asked in another process: a broken one may hang or crash whoever loads it."""
+    script = (
+        "import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); s = ctypes.create_string_buffer(99); "
+        "r = c.cuInit(0) or c.cuDeviceGetCount(ctypes.byref(n)); assert r == 0, f'CUDA error {r}'; "
+        "names = [c.cuDeviceGetName(s, 99, i) or s.value.decode() for i in range(n.value)]; print(', '.join(names))"
+    )
+    found = _probe(script, timeout_s=20)
+    if found.ok and found.text:
+        return Check("gpu", "note", found.text, "not used: this version runs kernels on emulated devices")
+    return Check("gpu", "note", "none found", "none is needed: kernels run on an emulated device, their times modelled")
+
+
+def check_device() -> Check:
+    from kernelforge.devices import best_device, device_names
+
+    others = ", ".join(name for name in device_names() if name != best_device())
+    return Check("device", "ok", f"{best_device()} is the default; also {others}")
+
+
+def check_keys() -> Check:
+    """Whether keys are set; their values are not read."""
+    said = ", ".join(f"{name} {'set' if name in os.environ else 'not set'}" for name in KEY_VARIABLES)
+    return Check("keys", "ok", f"{said}; the built-in agents need none")
+
+
+def check_cache() -> Check:
+    from platformdirs import user_cache_path
+
+    return check_folder("cache", user_cache_path("kernelforge"))
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """Whether a folder, or the nearest one above it that exists, can be written to and has room."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        how = "choose another with --results" if name == "results" else "make it writable, or set XDG_CACHE_HOME"
+        return Check(name, "problem", f"{folder} is not writable: {error.strerror}", how)
+    free = shutil.disk_usage(there).free
+    room = f"{folder}, {free / 1e9:.1f} GB free"
+    if free < LEAST_FREE_BYTES:
+        return Check(name, "note", room, "make some room: a run keeps every prompt, source and profile")
+    return Check(name, "ok", room)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a probe printed, or the last line of what went wrong."""
+
+    ok: bool
+    text: str
+
+
+def _probe(script: str, *, timeout_s: float = _PROBE_S) -> _Found:
+    """Run a line of Python in another process of this environment."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    except subprocess.TimeoutExpired:
+        return _Found(False, f"no answer in {timeout_s:g} s")
+    if done.returncode == 0:
+        return _Found(True, done.stdout.strip())
+    lines = done.stderr.strip().splitlines()
+    return _Found(False, lines[-1] if lines else f"it ended with code {done.returncode}")

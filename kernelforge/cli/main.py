@@ -1,0 +1,92 @@
+"""The command line: assembles the verbs, and turns errors into one line and an exit code.
+
+Nothing heavy is imported here or at the top of a command's module: ``kernelforge --help`` must answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from kernelforge.cli import doctor, evaluate, export, leaderboard, run, show, tasks
+from kernelforge.errors import KernelForgeError
+from kernelforge.version import __version__
+
+DEBUG_VARIABLE = "KERNELFORGE_DEBUG"
+
+app = typer.Typer(
+    name="kernelforge",
+    help="Turns PyTorch modules into CUDA kernels that are verified, faster and honestly measured.",
+    epilog="Start with 'kernelforge doctor', then 'kernelforge run'.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("doctor", short_help="Check what this machine has.")(doctor.doctor)
+app.add_typer(tasks.app, name="tasks", short_help="List, show and check tasks.")
+app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
+app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
+app.command("resume", short_help="Go on with a run.")(run.resume)
+app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
+app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
+app.command("export", short_help="Write attempts as JSON lines.")(export.export)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kernelforge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help=f"Show the traceback of an error; {DEBUG_VARIABLE}=1 does the same.")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+def main() -> NoReturn:
+    """Entry point of the ``kernelforge`` script."""
+    try:
+        app(prog_name="kernelforge")
+    except KernelForgeError as error:
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit's flush would complain again
+        sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        _fail(
+            f"this is a bug in KernelForge: {type(error).__name__}: {error}. "
+            "Run the same command with 'kernelforge --debug ...' and report what it prints",
+            70,
+        )
+    sys.exit(0)
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    from kernelforge.report.text import printable
+
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        traceback.print_exc()
+    typer.echo(f"error: {printable(message)}", err=True)
+    sys.exit(exit_code)
+
+
+if __name__ == "__main__":
+    main()

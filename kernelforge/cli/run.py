@@ -1,0 +1,177 @@
+"""``kernelforge run`` and ``kernelforge resume``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    DeviceOption,
+    ResultsOption,
+    UnconfinedOption,
+    console,
+    open_store,
+)
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records import Budget, Run, RunConfig
+    from kernelforge.report import RunRecords
+    from kernelforge.run import Observer, StopSignal
+    from kernelforge.store import Store
+
+    Work = Callable[[Observer, StopSignal], Run]
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and the summary alone.")]
+
+
+def run(
+    suite: Annotated[str, typer.Option("--suite", metavar="SUITE", help="A shipped suite, or a folder.")] = "core",
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="NAME", help="Only this task; repeat for more."),
+    ] = None,
+    device: DeviceOption = None,
+    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help="What picks the next step.")] = "refine",
+    coder: Annotated[
+        str, typer.Option("--coder", metavar="AGENT", help="What writes candidates: 'builtin', or 'exchange:FOLDER'.")
+    ] = "builtin",
+    judge: Annotated[
+        str, typer.Option("--judge", metavar="AGENT", help="What names the next thing to mend or to improve.")
+    ] = "builtin",
+    reward: Annotated[str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy and version.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="At most this many attempts per task, the seed included.")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
+    ] = None,
+    wall_minutes: Annotated[
+        float | None, typer.Option("--wall-minutes", help="Start no attempt after this many minutes.")
+    ] = None,
+    stop_after: Annotated[
+        int | None, typer.Option("--stop-after", min=1, help="End a task after this many rounds without a new best.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Tasks worked on at a time; as many as cores if left out.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the run; a fresh one if left out.")] = None,
+    allow_unconfined: UnconfinedOption = False,
+    quiet: QuietOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Write, build, check, profile and improve kernels for the tasks of a suite, and journal every attempt.
+
+    Ctrl-C finishes the attempts in flight and stops; twice aborts them. 'kernelforge resume' goes on.
+    """
+    from kernelforge.run import configure, start
+
+    given = {"reward": reward, "stop_after": stop_after}
+    config = configure(
+        suite=suite,
+        tasks=task or (),
+        device=device,
+        strategy=strategy,
+        coder=coder,
+        judge=judge,
+        budget=_budget(rounds, evaluations, wall_minutes),
+        seed=seed,
+        jobs=jobs,
+        allow_unconfined=allow_unconfined,
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+    with open_store(results) as store:
+        conduct(lambda observer, stop: start(config, store, observer, stop), config, store, results, quiet=quiet)
+
+
+def resume(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Id of a run, a unique beginning of one, or 'latest'.")
+    ] = "latest",
+    quiet: QuietOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Go on with a run that was stopped or killed, exactly where its journal ends."""
+    with open_store(results, read_only=True) as reader:
+        found = reader.run(run)
+    from kernelforge.run import resume as resume_run
+
+    with open_store(results) as store:
+        work: Work = lambda observer, stop: resume_run(found.id, store, observer, stop)  # noqa: E731
+        conduct(work, found.config, store, results, quiet=quiet)
+
+
+def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet: bool) -> None:
+    """Do a run's work under progress and Ctrl-C, then sum it up.
+
+    Args:
+        work: starts or resumes the run; blocks until it ends.
+        config: what the run does.
+    """
+    from kernelforge.cli.interrupt import ABORTED, stopping
+    from kernelforge.cli.progress import progress
+    from kernelforge.run import StopSignal
+
+    stop, out, errors = StopSignal(), console(), console(stderr=True)
+    with stopping(stop), progress(config.tasks, stop, quiet=quiet, out=out, errors=errors) as observer:
+        done = work(observer, stop)
+    if stop.aborting:
+        store.close()
+        typer.echo(f"aborted; go on with: kernelforge resume {done.id}{_folder(results)}", err=True)
+        sys.stdout.flush()
+        os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
+    sum_up(store.run(done.id), store, results)
+
+
+def sum_up(run: Run, store: Store, results: Path) -> None:
+    """Print how a run stands, its board, and what to do next."""
+    from rich.text import Text
+
+    from kernelforge.report import RunRecords, leaderboard, run_view
+    from kernelforge.report.terminal import leaderboard_lines, run_summary
+
+    out, records = console(), RunRecords.load(store, run)
+    out.print()
+    for line in run_summary(run_view(records)):
+        out.print(line)
+    out.print()
+    out.print(leaderboard_lines(leaderboard([records])))
+    out.print("Next:")
+    for command, purpose in _next_commands(records, _folder(results)):
+        out.print(Text(f"  {command:<44} {purpose}"), soft_wrap=True)
+
+
+def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:
+    from kernelforge.report.summary import best_of
+
+    run = records.run
+    commands = []
+    if run.state.value != "finished":
+        commands.append((f"kernelforge resume {run.id}{folder}", "go on with this run"))
+    commands.append((f"kernelforge show {run.id}{folder}", "this run"))
+    best = best_of(records.attempts)
+    if best is not None:
+        commands.append((f"kernelforge show {run.id}/{best.task}{folder}", "a task's lineage"))
+        commands.append((f"kernelforge show {best.id}{folder}", "an attempt, with its diff"))
+    commands.append((f"kernelforge export {run.id} --output attempts.jsonl{folder}", "every attempt as JSON lines"))
+    return commands
+
+
+def _folder(results: Path) -> str:
+    return "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
+
+
+def _budget(rounds: int | None, evaluations: int | None, wall_minutes: float | None) -> Budget:
+    from kernelforge.records import Budget
+
+    if wall_minutes is not None and not wall_minutes > 0:
+        raise UsageError(f"--wall-minutes {wall_minutes:g}: give the run some time, for instance 5")
+    limits = {"evaluations": evaluations, "wall_seconds": None if wall_minutes is None else wall_minutes * 60}
+    return Budget(**limits) if rounds is None else Budget(rounds=rounds, **limits)

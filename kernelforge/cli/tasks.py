@@ -1,0 +1,145 @@
+"""``kernelforge tasks``: what there is to optimise, and whether it can be judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.common import JsonOption, UnconfinedOption, console, print_json, task_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kernelforge.records import Task
+    from kernelforge.report.suite_view import AdmissionRow, TaskDetail
+    from kernelforge.sandbox import Zygote
+
+app = typer.Typer(help="List, show and check tasks.", no_args_is_help=True, rich_markup_mode=None)
+
+SuiteArgument = Annotated[
+    str, typer.Argument(metavar="[SUITE]", help="Name of a shipped suite, or the path of a suite's folder.")
+]
+
+
+@app.command("list")
+def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> None:
+    """List the tasks of a suite."""
+    from kernelforge.report.suite_view import suite_table, suite_view
+    from kernelforge.tasks import load_suite
+
+    loaded = load_suite(suite)
+    view = suite_view(loaded.name, loaded.title, loaded.description, loaded.digest, loaded.tasks)
+    if as_json:
+        print_json(view)
+    else:
+        console().print(suite_table(view).to_rich())
+
+
+@app.command("show")
+def show(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="NAME in suite core, SUITE/NAME, or the path of a task file.")
+    ],
+    facts: Annotated[
+        bool,
+        typer.Option("--facts/--no-facts", help="Run the reference, confined, for shapes, weights, bytes and flops."),
+    ] = True,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a task: its source, sizes, weights, attributes, and what the oracle finds by running it."""
+    from kernelforge.report.suite_view import task_detail
+    from kernelforge.tasks import load_task
+
+    loaded = load_task(task_reference(task))
+    found = None
+    if facts:
+        from kernelforge.evaluate.oracle import Oracle
+
+        with _oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
+            found = oracle.facts()
+    detail = task_detail(loaded, found)
+    if as_json:
+        print_json(detail)
+    else:
+        _print_detail(detail)
+
+
+@app.command("check")
+def check(
+    suite: SuiteArgument = "core",
+    task: Annotated[
+        list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task of the suite; repeat for more.")
+    ] = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
+    from kernelforge.report.suite_view import admission_table, admission_view
+    from kernelforge.tasks import load_suite
+
+    loaded = load_suite(suite)
+    chosen = [loaded.task(name) for name in task] if task else list(loaded.tasks)
+    with _oracle_zygote(allow_unconfined) as zygote:
+        findings = [row for one in chosen for row in _admission(zygote, one)]
+    view = admission_view(loaded.name, [one.name for one in chosen], findings)
+    if as_json:
+        print_json(view)
+    else:
+        out = console()
+        out.print(admission_table(view).to_rich())
+        verdict = "all can be judged" if view.ok else f"not admitted: {', '.join(view.refused)}"
+        out.print(f"{view.tasks} tasks checked, {verdict}")
+    raise typer.Exit(0 if view.ok else 1)
+
+
+def _oracle_zygote(allow_unconfined: bool) -> Zygote:
+    from kernelforge.sandbox import Zygote
+
+    return Zygote("oracle", allow_unconfined=allow_unconfined)
+
+
+def _admission(zygote: Zygote, task: Task) -> Iterator[AdmissionRow]:
+    """Findings of one task; a reference that does not run is a finding, not the end of the check."""
+    from kernelforge.errors import SandboxError, TaskError
+    from kernelforge.evaluate.oracle import Oracle
+    from kernelforge.report.suite_view import AdmissionRow
+
+    try:
+        with Oracle(zygote, task) as oracle:
+            admission = oracle.admit()
+    except (TaskError, SandboxError) as error:
+        yield AdmissionRow(task=task.name, size=None, family=None, ok=False, admitted=False, text=str(error))
+        return
+    for finding in admission.findings:
+        yield AdmissionRow(
+            task=task.name,
+            size=finding.size,
+            family=finding.family,
+            ok=finding.ok,
+            admitted=finding.admitted,
+            text=finding.text,
+        )
+
+
+def _print_detail(detail: TaskDetail) -> None:
+    from rich.text import Text
+
+    from kernelforge.report.suite_view import attribute_table, size_table, weight_table
+    from kernelforge.report.text import one_line, printable
+
+    task, out = detail.task, console()
+    out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))
+    out.print(f"level {task.level}, tags {', '.join(task.tags) or 'none'}, digest {detail.digest}")
+    policy = {name: value for name, value in task.policy.model_dump(mode="json").items() if value not in ([], None)}
+    out.print("policy: " + ", ".join(f"{name} = {value}" for name, value in policy.items()))
+    out.print()
+    out.print(Text(printable(task.source)))
+    out.print(size_table(detail).to_rich())
+    if detail.facts:
+        full = detail.facts.at("full")
+        if full.weights:
+            out.print(weight_table(full).to_rich())
+        if full.attrs:
+            out.print(attribute_table(full).to_rich())
