@@ -68,20 +68,20 @@ def _guarded(probe: Callable[[], Check]) -> Check:
 
 
 def _print(checks: list[Check], healthy: bool) -> None:
-    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
     from kernelforge.report.text import printable
 
     styles = {"ok": "green", "note": "yellow", "problem": "bold red"}
-    out = console()
+    body = Table.grid(padding=(0, 2, 0, 0))
     for check in checks:
-        line = Text(f"{check.name:<9} ", style="bold")
-        line.append(f"{check.status:<8} ", style=styles[check.status])
-        line.append(printable(check.detail), style="not bold")
-        out.print(line)
-        if check.advice:
-            out.print(Padding(Text(f"→ {printable(check.advice)}"), (0, 0, 0, 19)))
+        words = printable(check.detail) + (f"\n→ {printable(check.advice)}" if check.advice else "")
+        body.add_row(
+            Text(check.name, style="bold"), Text(check.status, style=styles[check.status]), Text(words, overflow="fold")
+        )
+    out = console()
+    out.print(body)
     out.print()
     out.print("Ready: 'kernelforge run' works here." if healthy else "Not ready: mend the problems above.")
 

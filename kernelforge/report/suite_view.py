@@ -99,7 +99,7 @@ def suite_table(view: SuiteView) -> Table:
         Column("level", "level", number, "right"),
         Column("title", "title", wide=True),
         Column("tags", "tags", _listed, wide=True),
-        Column("sizes", "sizes", _listed, wide=True),
+        Column("sizes", "sizes", lambda sizes: number(len(sizes)), "right"),
     )
     return Table.of(f"{view.title}: suite {view.name} ({view.digest}), {len(view.tasks)} tasks", columns, view.tasks)
 

@@ -1,0 +1,107 @@
+"""Text of others is shown, never obeyed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import pytest
+from golden_run import HOSTILE
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelforge.report.table import Column, Table
+from kernelforge.report.text import (
+    byte_count,
+    change,
+    csv_text,
+    duration,
+    markdown,
+    number,
+    one_line,
+    percent,
+    printable,
+    times,
+)
+
+
+@given(st.text())
+def test_printable_leaves_nothing_that_moves_a_cursor_or_hides(text: str):
+    shown = printable(text)
+    assert all(letter in "\n\t" or letter.isprintable() or letter.isspace() for letter in shown if ord(letter) < 0x250)
+    for hidden in "\x1b\x07\x9b\u202e\u2066\u200b\ufeff\x7f":
+        assert hidden not in shown
+
+
+def test_printable_keeps_what_people_write():
+    assert printable("naïve 你好 ✓\tx\ny\r\nz") == "naïve 你好 ✓\tx\ny\nz"
+    assert printable("a\x1b[2Jb\rc") == "a\\x1b[2Jb\\x0dc"
+
+
+@given(st.text())
+def test_one_line_is_one_line(text: str):
+    assert len(one_line(text).splitlines()) <= 1
+    assert len(one_line(text, 10)) <= 10
+
+
+def test_markdown_shows_markup_as_text():
+    shown = markdown(HOSTILE)
+    assert "<" not in shown
+    assert "\n" not in shown
+    assert "\\`tick\\`" in shown
+    assert "\\[link\\](x)" in shown
+    assert "\\|" in shown
+    assert "\x1b" not in shown
+
+
+@given(st.text())
+def test_a_markdown_table_keeps_its_shape_whatever_a_cell_holds(text: str):
+    class Row:
+        a, b = text, "end"
+
+    table = Table.of("t", [Column("a", "a"), Column("b", "b")], [Row])
+    lines = table.to_markdown().splitlines()
+    assert len(lines) == 3
+    bare = lines[2].replace("\\\\", "").replace("\\|", "")
+    assert bare.count("|") == 3
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
+def test_no_csv_field_is_a_formula(text: str):
+    assert csv_text(text)[0] in "'\\"
+
+
+@given(st.lists(st.one_of(st.none(), st.text(), st.floats(), st.booleans()), min_size=1, max_size=3))
+def test_csv_reads_back_as_one_row_of_its_fields(values: list[object]):
+    columns = tuple(Column(str(i), str(i)) for i in range(len(values)))
+    text = Table("t", columns, (tuple(values),)).to_csv()
+    rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    assert len(rows[0]) == len(values)
+    if values != [None] and values != [""]:
+        assert len(rows) == 2
+        assert len(rows[1]) == len(values)
+
+
+def test_csv_numbers_are_numbers_and_negative_ones_stay_so():
+    text = Table("t", (Column("a", "a"), Column("b", "b")), ((-0.5, "-0.5"),)).to_csv()
+    assert text == "a,b\n-0.5,'-0.5\n"
+
+
+def test_numbers_for_people():
+    assert number(None) == "–"
+    assert number(1234567) == "1,234,567"
+    assert number(0.123456) == "0.1235"
+    assert number(math.inf) == "inf"
+    assert number(math.nan) == "nan"
+    assert times(1.256) == "1.26x"
+    assert percent(2 / 3) == "67 %"
+    assert change(-0.476) == "-47.6 %"
+    assert [byte_count(value) for value in (0.0, 999.0, 8388608.0, 2e12, None)] == [
+        "0 B",
+        "999 B",
+        "8.39 MB",
+        "2 TB",
+        "–",
+    ]
+    assert [duration(s) for s in (0.84, 125, 3725, None)] == ["0.84 s", "2 min 05 s", "1 h 02 min", "–"]
