@@ -119,7 +119,7 @@ def _compare_one(position: int, want: Expected, got: Got, selection: Selection |
     flat = int(error.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), reference.shape))
     exact = reference if want.exact is None else want.exact
-    if not bool(torch.isfinite(exact).all()):
+    if not want.finite:
         exact = torch.where(torch.isfinite(reference), exact, reference.double())
     expected_value, got_value = exact.reshape(-1)[flat].item(), value.reshape(-1)[flat].item()
     message = _message(position, value, exact, wrong, count, index, largest, want.exact is not None, hidden)
@@ -140,8 +140,10 @@ def _float_error(value: torch.Tensor, want: Expected) -> torch.Tensor:
     """Error as a multiple of the tolerance; infinite where NaN or Inf stands in the wrong place."""
     assert want.exact is not None
     assert want.tolerance is not None
-    double, reference = value.double(), want.reference.double()
-    error = (double - want.exact).abs() / want.tolerance
+    error = torch.sub(value, want.exact).abs_().div_(want.tolerance)
+    if want.finite and math.isfinite(float(error.max())):
+        return error
+    reference, double = want.reference, value.double()
     special = ~torch.isfinite(reference)
     agrees = torch.where(torch.isnan(reference), torch.isnan(double), double == reference)
     error = torch.where(special, torch.where(agrees, 0.0, math.inf), error)

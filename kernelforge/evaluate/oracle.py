@@ -9,9 +9,20 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from kernelforge.errors import SandboxError, TaskError, UsageError
+from kernelforge.evaluate.shared import shared_facts
 from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
+
+__all__ = [
+    "Admission",
+    "AdmissionFinding",
+    "Draw",
+    "Oracle",
+    "OracleChild",
+    "OracleZygote",
+    "shared_facts",
+]
 
 _REPLY_S = 180.0
 """Longest wait for one answer: a full-size reference in float64 on a slow core."""

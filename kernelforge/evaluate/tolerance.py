@@ -2,7 +2,7 @@
 
 For an output y in float64, with unit roundoff u of the output's dtype, the tolerance of element i is
 
-    u * factor * scale_i + tiny        scale_i = |y_i| + rms of y over i's row
+    u * factor * scale_i        scale_i = |y_i| + rms of y over i's row (never less than what flushes to zero / u)
 
     factor = max(floor, 4 * r_torch, 4 * r_sequential, 2 * sqrt(declared terms)), at most cap / u
 
@@ -41,6 +41,8 @@ class Expected:
     """The oracle's value in float64; None for integers and booleans."""
     tolerance: torch.Tensor | None
     """Allowed absolute error of each element, float64."""
+    finite: bool = True
+    """Neither torch nor the oracle gave a NaN or an infinity."""
     factor: float = 0.0
     """The tolerance in units of u * scale."""
     torch_error: float = 0.0
@@ -56,10 +58,7 @@ class Expected:
     @property
     def admitted(self) -> bool:
         """Fit for a distribution of our own making: everything is finite, and the cap cuts nothing."""
-        if self.exact is None:
-            return True
-        finite = bool(torch.isfinite(self.exact).all()) and bool(torch.isfinite(self.reference).all())
-        return finite and not self.capped
+        return self.finite and not self.capped
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
@@ -76,7 +75,8 @@ def expected_output(
         return Expected(reference, None, None)
     unit = unit_roundoff(dtype)
     double = exact.double()
-    scale = _scale(double)
+    finite = bool(torch.isfinite(double).all()) and bool(torch.isfinite(reference).all())
+    scale = _scale(double, finite, _tiny(dtype) / unit)
     torch_ratio = _largest_ratio(reference, double, scale)
     sequential_ratio = torch_ratio if sequential is reference else _largest_ratio(sequential, double, scale)
     factor = max(
@@ -84,29 +84,30 @@ def expected_output(
     )
     limit = CAP[dtype] / unit
     capped, factor = factor > limit, min(factor, limit)
-    tiny = torch.finfo(dtype).smallest_normal if dtype != torch.float16 else 2.0**-23
-    return Expected(reference, double, scale.mul_(unit * factor).add_(tiny), factor, torch_ratio, capped)
+    return Expected(reference, double, scale.mul_(unit * factor), finite, factor, torch_ratio, capped)
 
 
-def _scale(exact: torch.Tensor) -> torch.Tensor:
-    """|y_i| + rms of its row, over finite values; 1-D outputs and short rows take the rms of the whole output."""
-    magnitude = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0).abs()
+def _tiny(dtype: torch.dtype) -> float:
+    """What may be flushed to zero: subnormals, but for float16, whose subnormals GPUs keep."""
+    return 2.0**-23 if dtype == torch.float16 else torch.finfo(dtype).smallest_normal
+
+
+def _scale(exact: torch.Tensor, finite: bool, least: float) -> torch.Tensor:
+    """|y_i| + rms of its row, at least ``least``; 1-D outputs and short rows take the rms of the whole output."""
+    magnitude = exact.abs() if finite else exact.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs_()
     if magnitude.numel() == 0:
         return magnitude
-    rows = magnitude.dim() >= 2 and magnitude.shape[-1] >= _ROW
-    top = magnitude.amax(-1, keepdim=True) if rows else magnitude.max()
-    # Scaled by the largest first: squares of 1e200 would overflow.
-    safe = torch.where(top > 0, top, 1.0)
-    part = (magnitude / safe).square()
-    rms = (part.mean(-1, keepdim=True) if rows else part.mean()).sqrt() * safe
-    return magnitude + rms
+    if magnitude.dim() >= 2 and magnitude.shape[-1] >= _ROW:
+        rms = torch.linalg.vector_norm(magnitude, dim=-1, keepdim=True) / math.sqrt(magnitude.shape[-1])
+    else:
+        rms = torch.linalg.vector_norm(magnitude) / math.sqrt(magnitude.numel())
+    return magnitude.add_(rms).clamp_min_(least)
 
 
 def _largest_ratio(value: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> float:
     """Largest |value - exact| / scale over elements where both are finite."""
     if exact.numel() == 0:
         return 0.0
-    error = (value.double() - exact).abs()
-    tiny = torch.finfo(value.dtype).smallest_normal
-    ratio = torch.where(error <= tiny, 0.0, error / scale)
-    return float(torch.nan_to_num(ratio, nan=0.0, posinf=0.0).max())
+    ratio = torch.sub(value, exact).abs_().div_(scale)
+    largest = float(ratio.max())
+    return largest if math.isfinite(largest) else float(ratio.nan_to_num_(nan=0.0, posinf=0.0).max())

@@ -1,0 +1,62 @@
+"""The input distributions."""
+
+from __future__ import annotations
+
+import torch
+from oracle_tasks import make_task, tensors
+
+from kernelforge.evaluate.expected import Reckoner
+from kernelforge.evaluate.inputs import FAMILIES, derived_seed, draw_inputs
+
+
+def test_a_well_behaved_task_admits_every_family_with_its_own_first() -> None:
+    assert tuple(Reckoner(make_task("a * 2", "torch.rand(32, 32)")).scales("small")) == FAMILIES
+
+
+def test_draws_differ_by_seed_and_repeat_with_it() -> None:
+    reckoner = Reckoner(make_task("a * 2", "torch.rand(32, 32)"))
+    for family in FAMILIES:
+        one, again, other = (tensors(reckoner.draw("small", family, seed))[0] for seed in (1, 1, 2))
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
+
+
+def test_integers_keep_their_own_range() -> None:
+    reckoner = Reckoner(make_task("F.cross_entropy(a, b)", "torch.randn(16, 10), torch.randint(0, 10, (16,))"))
+    for family in reckoner.scales("small"):
+        target = tensors(reckoner.draw("small", family, 4))[1]
+        assert target.dtype == torch.int64
+        assert 0 <= int(target.min()) <= int(target.max()) < 10
+
+
+def test_families_are_what_they_say() -> None:
+    own = (torch.rand(64, 64), 3)
+    normal, large, edge = (
+        draw_inputs(own, family, 9, scale) for family, scale in (("normal", 1), ("large", 1e3), ("edge", 1))
+    )
+    assert [values[1] for values in (normal, large, edge)] == [3, 3, 3]
+    assert float(normal[0].min()) < -2
+    assert float(large[0].abs().max()) > 1e3
+    subnormal = (edge[0] != 0) & (edge[0].abs() < torch.finfo(torch.float32).tiny)
+    assert bool(subnormal.any())
+    assert bool((torch.signbit(edge[0]) & (edge[0] == 0)).any())
+    assert int((edge[0] == edge[0].max()).sum()) > 1
+    assert bool((edge[0] == 0).all(1).any())
+
+
+def test_a_family_that_torch_does_not_survive_is_not_admitted() -> None:
+    assert tuple(Reckoner(make_task("a.log()", "torch.rand(64) + 0.1")).scales("small")) == ("task",)
+
+
+def test_large_inputs_are_scaled_down_to_what_torch_passes() -> None:
+    scales = Reckoner(make_task("torch.exp(a)", "torch.rand(64, 64)")).scales("small")
+    assert scales["large"] < 100
+
+
+def test_only_integers_leave_only_the_own_family() -> None:
+    assert tuple(Reckoner(make_task("a + 1", "torch.randint(0, 9, (8,))")).scales("small")) == ("task",)
+
+
+def test_seeds_of_one_draw_are_independent() -> None:
+    assert derived_seed(1, "weights") != derived_seed(1, "inputs") != derived_seed(2, "inputs")
+    assert 0 <= derived_seed(2**64, "x") < 2**63

@@ -1,0 +1,165 @@
+"""The oracle in its jail: the parent's client, end to end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from oracle_tasks import make_task
+
+from kernelforge.errors import ChildDied, SandboxError, TaskError, UsageError
+from kernelforge.evaluate.admission import check_suite
+from kernelforge.evaluate.oracle import Oracle, shared_facts
+from kernelforge.records import DType, TaskPolicy
+from kernelforge.sandbox import Zygote
+from kernelforge.tasks import load_suite
+
+CORE = load_suite("core")
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote("oracle") as warm:
+        warm.start()
+        yield warm
+
+
+def test_the_parent_never_imports_torch() -> None:
+    code = (
+        "import sys; import kernelforge.evaluate.oracle, kernelforge.evaluate.admission; print('torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_a_draw_gives_bytes_and_a_check_compares_them(zygote: Zygote) -> None:
+    with Oracle(zygote, CORE.task("transpose")) as oracle:
+        (facts,) = oracle.facts(["small"]).sizes
+        (rows, columns) = facts.inputs[0].shape  # type: ignore[union-attr]
+        draw = oracle.draw("small", "task", 2**63 + 5)
+        data = draw.tensors[0]
+        assert len(data) == rows * columns * 4
+        flipped = b"".join(data[4 * (row * columns + column) :][:4] for column in range(columns) for row in range(rows))
+        shape, dtype = facts.outputs[0].shape, facts.outputs[0].dtype
+        assert oracle.check(draw.handle, [flipped], [shape], [dtype]).ok
+        wrong = oracle.check(draw.handle, [data], [shape], [dtype])
+        assert not wrong.ok
+        assert "elements differ" in wrong.message
+        oracle.release(draw.handle)
+        with pytest.raises(UsageError, match="released"):
+            oracle.check(draw.handle, [flipped], [shape], [dtype])
+
+
+def test_weights_come_with_their_aliases_and_scalars_apart(zygote: Zygote) -> None:
+    task = make_task(
+        "self.f(self.e(a)) * b",
+        "torch.randint(0, 5, (3,)), 2.5 if torch.is_tensor else 0",
+        init="self.e = nn.Embedding(5, 4); self.f = nn.Linear(4, 5, bias=False); self.f.weight = self.e.weight",
+    )
+    with Oracle(zygote, task) as oracle:
+        draw = oracle.draw("small", "task", 1)
+        assert draw.weights["e.weight"] == draw.weights["f.weight"]
+        assert draw.scalars == {1: 2.5}
+        assert list(draw.tensors) == [0]
+
+
+def test_inputs_alone_can_be_drawn_and_not_checked(zygote: Zygote) -> None:
+    with Oracle(zygote, CORE.task("gelu")) as oracle:
+        draw = oracle.draw("small", "task", 1, expected=False)
+        with pytest.raises(TaskError, match="without expected outputs"):
+            oracle.check(draw.handle, [draw.tensors[0]], [(64, 256)], [DType.FLOAT32])
+
+
+def test_the_graph_and_the_families_cross_the_boundary(zygote: Zygote) -> None:
+    with Oracle(zygote, CORE.task("softmax")) as oracle:
+        assert oracle.trace().nodes[1].op == "aten.softmax.int"
+        assert oracle.families("small")[0] == "task"
+        assert oracle.families("full")[0] == "task"
+
+
+def test_a_bad_reference_is_a_task_error_with_its_reason(zygote: Zygote) -> None:
+    with pytest.raises(TaskError, match=r"task 't': module 'd'.*active"):
+        Oracle(zygote, make_task("self.d(a)", "torch.randn(4)", init="self.d = nn.Dropout(0.5)"))
+
+
+@pytest.mark.parametrize("size", ["huge", "hidden_other"])
+def test_an_unknown_size_is_refused(zygote: Zygote, size: str) -> None:
+    with Oracle(zygote, CORE.task("gelu")) as oracle, pytest.raises(UsageError, match=f"no size '{size}'"):
+        oracle.draw(size, "task", 1)
+
+
+def test_an_unknown_family_is_refused(zygote: Zygote) -> None:
+    with Oracle(zygote, CORE.task("gelu")) as oracle, pytest.raises(TaskError, match="'odd' is not admitted"):
+        oracle.draw("small", "odd", 1)
+
+
+def test_a_reference_that_kills_its_process_ends_only_the_child(zygote: Zygote) -> None:
+    with pytest.raises(ChildDied):
+        Oracle(zygote, make_task("a", "torch.randn(4)", head="import os; os._exit(3)"))
+    with Oracle(zygote, CORE.task("gelu")) as oracle:
+        assert oracle.families("small")
+
+
+def test_a_task_file_reads_no_secret_and_opens_no_socket(zygote: Zygote) -> None:
+    for head in ("open('/etc/passwd').read()", "import socket; socket.create_connection(('127.0.0.1', 9))"):
+        with pytest.raises((TaskError, SandboxError)):
+            Oracle(zygote, make_task("a", "torch.randn(4)", head=head))
+
+
+def test_a_closed_oracle_says_so(zygote: Zygote) -> None:
+    oracle = Oracle(zygote, CORE.task("gelu"))
+    oracle.close()
+    oracle.close()
+    with pytest.raises(SandboxError, match="closed"):
+        oracle.families("small")
+
+
+def test_core_admits_every_task(zygote: Zygote) -> None:
+    for report in check_suite(CORE, lambda task: Oracle(zygote, task), sizes=["small", "hidden_tiny"]):
+        assert report.ok, (report.error, [finding for finding in report.findings if not finding.ok])
+        assert {finding.family for finding in report.findings if finding.admitted} >= {"task", "normal", "edge"}
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "answer"),
+    [
+        ("torch.relu(a)", "torch.rand(8, 8)", "input 0 returned"),
+        ("a.mean(0) * 1e-9 + 1.0", "torch.randn(8, 8)", "a constant"),
+        ("torch.softmax(a, 1).sum(1, keepdim=True)", "torch.randn(8, 8)", "one batch row repeated"),
+        ("a * 0", "torch.randn(8, 8)", "zeros"),
+    ],
+)
+def test_a_task_that_a_trivial_answer_solves_is_not_admitted(
+    zygote: Zygote, forward: str, inputs: str, answer: str
+) -> None:
+    (report,) = check_suite([make_task(forward, inputs)], lambda task: Oracle(zygote, task), sizes=["small"])
+    assert not report.ok
+    assert any(answer in finding.text for finding in report.findings if not finding.ok)
+
+
+def test_a_task_that_does_not_run_is_a_failed_report(zygote: Zygote) -> None:
+    (report,) = check_suite([make_task("a @ a", "torch.randn(2, 3)")], lambda task: Oracle(zygote, task))
+    assert not report.ok
+    assert "Model.forward failed" in report.error
+
+
+def test_shared_facts_name_no_hidden_extent(zygote: Zygote) -> None:
+    task = CORE.task("conv2d")
+    with Oracle(zygote, task) as oracle:
+        shared = shared_facts(task, oracle.facts())
+    assert shared["w['conv.weight'].shape[2]"] == "3 at every size"
+    assert shared["w['conv.weight'].shape[1]"] == "equal to x.shape[1] at every size"
+    assert shared["x.shape[3]"] == "varies; a multiple of 4 at some sizes only"
+    text = " ".join(shared.values())
+    for size in task.sizes:
+        if size.is_hidden:
+            assert not any(f" {value} " in f" {text} " for value in size.constants.values() if value > 4)
+
+
+def test_ties_cross_the_boundary(zygote: Zygote) -> None:
+    task = make_task("torch.argmax(a, 1)", "torch.zeros(4, 8)", policy=TaskPolicy(ties=(0,)))
+    with Oracle(zygote, task) as oracle:
+        draw = oracle.draw("small", "task", 1)
+        fives = b"".join((5).to_bytes(8, "little") for _ in range(4))
+        assert oracle.check(draw.handle, [fives], [(4,)], [DType.INT64]).ok
