@@ -4,6 +4,14 @@ from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.compiler import COMPILE_LIMITS, Compiler
-from kernelforge.compile.toolchain import Toolchain, toolchain
+from kernelforge.compile.toolchain import Toolchain, installed_toolchain
 
-__all__ = ["COMPILE_LIMITS", "Artifact", "BuildCache", "Compiler", "LaunchSignature", "Toolchain", "toolchain"]
+__all__ = [
+    "COMPILE_LIMITS",
+    "Artifact",
+    "BuildCache",
+    "Compiler",
+    "LaunchSignature",
+    "Toolchain",
+    "installed_toolchain",
+]

@@ -36,7 +36,7 @@ class BuildCache:
         """Why the last entry could not be written (a full disk, a read-only folder); None when it could."""
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._lock = threading.Lock()
-        self._keys: dict[str, threading.Lock] = {}
+        self._keys: dict[str, tuple[threading.Lock, int]] = {}
 
     def get(self, key: str) -> Artifact | None:
         """The build stored under ``key``; None when there is none or it is damaged (then it is removed)."""
@@ -83,12 +83,18 @@ class BuildCache:
     def exclusive(self, key: str) -> Iterator[None]:
         """Hold ``key`` alone, among the threads of this process and among processes that share the folder."""
         with self._lock:
-            mine = self._keys.setdefault(key, threading.Lock())
-        with mine, self._file_lock(key):
-            yield
-        with self._lock:
-            if not mine.locked():
-                self._keys.pop(key, None)
+            mine, users = self._keys.get(key, (threading.Lock(), 0))
+            self._keys[key] = (mine, users + 1)
+        try:
+            with mine, self._file_lock(key):
+                yield
+        finally:
+            with self._lock:
+                users = self._keys[key][1] - 1
+                if users:
+                    self._keys[key] = (mine, users)
+                else:
+                    del self._keys[key]
 
     @contextlib.contextmanager
     def _file_lock(self, key: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
-from kernelforge.compile.toolchain import Toolchain, toolchain, warm_up_options
+from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
 from kernelforge.sandbox import Death, Limits, Zygote
@@ -67,7 +67,7 @@ class Compiler:
         Raises:
             DeviceError: a wheel is missing.
         """
-        return toolchain()
+        return installed_toolchain()
 
     def start(self) -> None:
         """Warm the zygote up now rather than at the first build."""
@@ -176,8 +176,9 @@ class Compiler:
         if "limit" in reply:
             return _limited(facts, "memory" if reply["limit"] == "memory" else "output", self.limits)
         log, seconds = str(reply["log"]), float(reply["seconds"])
-        diagnostics = parse_log(log, signatures=signatures, paths=self.toolchain.spoken_paths())
-        if reply["status"] != 0 or len(frame.blobs) != 2:
+        succeeded = reply["status"] == 0 and len(frame.blobs) == 2
+        diagnostics = parse_log(log, succeeded=succeeded, signatures=signatures, paths=self.toolchain.spoken_paths())
+        if not succeeded:
             if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
                 message = f"the compiler failed without a message: {log[:400]}"
                 diagnostics = (*diagnostics, Diagnostic(file=CANDIDATE_FILE, severity="error", message=message))

@@ -14,7 +14,9 @@ from kernelforge.records import Diagnostic
 MAX_DIAGNOSTICS = 40
 MAX_MESSAGE_CHARACTERS = 600
 
-_LOCATED = re.compile(r"^(?P<file>[^\n():]+)\((?P<line>\d+)\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$")
+_LOCATED = re.compile(
+    r"^(?P<file>[^\s():][^\n():]*)\((?P<line>\d+)\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$"
+)
 _PLACED_ELSEWHERE = re.compile(
     r"^(?P<severity>nvrtc: error|(?:ptxas|nvlink) (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
 )
@@ -39,16 +41,23 @@ class _Entry:
 
 
 def parse_log(
-    log: str, *, signatures: Sequence[LaunchSignature] = (), paths: Mapping[str, str] | None = None
+    log: str,
+    *,
+    succeeded: bool = False,
+    signatures: Sequence[LaunchSignature] = (),
+    paths: Mapping[str, str] | None = None,
 ) -> tuple[Diagnostic, ...]:
     """Diagnostics of an NVRTC log, errors first, at most :data:`MAX_DIAGNOSTICS`.
 
+    A compilation that ``succeeded`` has no errors, whatever its log may seem to say (a candidate can write into it).
     ``paths`` maps folders of this machine to what stands for them in messages.
     """
     entries = _entries(log)
     found: list[Diagnostic] = []
     for entry in entries:
         diagnostic = _diagnostic(entry, signatures, paths or {})
+        if diagnostic is not None and succeeded and diagnostic.severity == "error":
+            diagnostic = None
         if diagnostic is not None and diagnostic not in found:
             found.append(diagnostic)
     # A missing header or kernel makes everything after it fail as well: errors of the candidate's own lines lead.
@@ -92,6 +101,7 @@ def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Map
         return _launch_error(line, text, signatures)
     if severity == "error" and (where := _raised_in_candidate(body)) and file != CANDIDATE_FILE:
         text, file, line = f"{text} (in {file}:{line})", CANDIDATE_FILE, where
+    text = text.removesuffix(": Permission denied")  # a file that is not granted looks like one that is not there
     for folder, stands_for in paths.items():
         text, file = text.replace(folder, stands_for), file.replace(folder, stands_for)
     if file.startswith("/"):
@@ -117,7 +127,8 @@ def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignatu
     signature = signatures[int(number)]
     if kind == "count":
         passed, taken = _binding(bindings, "Passed"), _binding(bindings, "Taken")
-        message = f"{signature.expression}: the plan passes {passed} arguments, the kernel takes {taken}"
+        noun = "argument" if passed == "1" else "arguments"
+        message = f"{signature.expression}: the plan passes {passed} {noun}, the kernel takes {taken}"
     else:
         position = int(_binding(bindings, "Position") or 1)
         taken = _binding(bindings, "Taken") or "another type"

@@ -49,7 +49,7 @@ class Toolchain:
 
 
 @cache
-def toolchain() -> Toolchain:
+def installed_toolchain() -> Toolchain:
     """The toolchain of this environment.
 
     Raises:

@@ -1,0 +1,178 @@
+"""The policy gate on real compilations and on forged output."""
+
+import pytest
+
+from kernelforge.compile import Artifact
+from kernelforge.compile.gate import check, declared_kernels
+
+KERNEL = "__global__ void k(int* x) { x[0] = 1; }\n"
+
+
+def refusal(compiler, source, expressions=("k",), **options):
+    result = compiler.build(source, list(expressions), **options)
+    assert not isinstance(result, Artifact), "the gate let it through"
+    assert result.refused, result
+    return result.refused
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "x[0] = clock();",
+        "x[0] = (int)clock64();",
+        'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));',
+        'asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(x[0]));',
+        'asm volatile("mov.u32 %0, %%clock_hi;" : "=r"(x[0]));',
+        'asm volatile("mov.u32 %0, %%pm0;" : "=r"(x[0]));',
+        r'asm volatile(".pragma \"a\\\"; mov.u32 %0, %%clock; .pragma \"b\";" : "=r"(x[0]));',
+        'asm volatile("/* */ mov.u32 %0, /* */ %%clock /* */;" : "=r"(x[0]));',
+    ],
+)
+def test_reading_a_clock_is_refused(compiler, read):
+    source = f"__global__ void k(int* x) {{ long long t = 0; {read} x[1] = (int)t; }}"
+    assert "must not read the time" in refusal(compiler, source)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "// %clock",
+        'asm volatile("// mov.u32 %%r9999, %%clock;");',
+        "int clock64_ = 3; x[0] = clock64_;",
+        "/* %globaltimer */",
+    ],
+)
+def test_naming_a_clock_is_not_reading_it(compiler, mention):
+    assert isinstance(compiler.build(f"__global__ void k(int* x) {{\n{mention}\nx[1] = 2; }}", ["k"]), Artifact)
+
+
+def test_debugging_aids_are_refused_in_scored_builds_only(compiler):
+    for code, name in (('printf("%d", x[0]);', "printf"), ("assert(x[0] > 0);", "assert")):
+        source = f"__global__ void k(int* x) {{ {code} }}"
+        assert f"{name} is not allowed in a scored kernel" in refusal(compiler, source)
+        assert isinstance(compiler.build(source, ["k"], scored=False), Artifact)
+
+
+def test_device_malloc_is_refused_everywhere(compiler):
+    source = "__global__ void k(int** x) { x[0] = (int*)malloc(4); }"
+    assert "external symbol malloc" in refusal(compiler, source)
+    assert "external symbol malloc" in refusal(compiler, source, scored=False)
+
+
+def test_an_undefined_function_is_not_linked(compiler):
+    result = compiler.build("extern __device__ int f(int); __global__ void k(int* x) { x[0] = f(1); }", ["k"])
+    assert not isinstance(result, Artifact)
+
+
+BREAKOUT = r"""
+__global__ void k(int* x) {
+  x[0] = 1;
+  asm volatile("ret; } .visible .entry evil() { .reg .b32 %%r<9>; .reg .b64 %%rd<9>;");
+}
+"""
+
+
+def test_an_entry_point_out_of_inline_ptx_is_refused(compiler):
+    result = compiler.build(BREAKOUT, ["k"])
+    assert not isinstance(result, Artifact)
+    assert result.refused is None or "evil" in result.refused or ".entry" in result.refused
+
+
+FORGED_PTX = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 k_param_0)
+{
+    // begin inline asm
+    ret; } .visible .entry evil() {
+    // end inline asm
+    ret;
+}
+"""
+HIDDEN_PTX = FORGED_PTX.replace("ret; }", "// end inline asm\n ret; }")
+
+
+@pytest.mark.parametrize("ptx", [FORGED_PTX, HIDDEN_PTX], ids=["plain", "with a forged end marker"])
+def test_a_hidden_entry_point_is_named(compiler, ptx):
+    artifact = compiler.build('extern "C" ' + KERNEL, ["k"])
+    result = check(ptx.encode(), artifact.cubin, KERNEL, [("k", "k")])
+    assert "evil" in result.refused
+
+
+def test_an_entry_the_cubin_has_and_the_ptx_has_not_is_refused(compiler):
+    two = compiler.build('extern "C" ' + KERNEL + 'extern "C" __global__ void other(int* x) {}', ["k", "other"])
+    one = compiler.build('extern "C" ' + KERNEL, ["k"])
+    assert "other is not in both" in check(one.ptx, two.cubin, KERNEL, [("k", "k")]).refused
+    assert "other is not in both" in check(two.ptx, one.cubin, KERNEL, [("k", "k")]).refused
+
+
+def test_a_declared_kernel_may_go_unlaunched_at_this_size(compiler):
+    source = (
+        KERNEL
+        + "template <int N> __global__ void t(int* x) {}\n__global__ void __launch_bounds__(256) other(int* x) {}\n"
+    )
+    assert isinstance(compiler.build(source, ["k"]), Artifact)
+    assert isinstance(compiler.build(source, ["k", "t<3>"]), Artifact)
+
+
+def test_a_plan_that_launches_what_the_build_lacks_is_refused(compiler):
+    artifact = compiler.build(KERNEL, ["k"])
+    result = check(artifact.ptx, artifact.cubin, KERNEL, [("k", artifact.symbol("k")), ("ghost", "ghost")])
+    assert "ghost, which is not a kernel" in result.refused
+
+
+def test_module_variables_of_the_candidate_are_reported(compiler):
+    source = """
+    __device__ int table[4];
+    namespace deep { __device__ float hidden; }
+    __device__ const float weights[2] = {1, 2};
+    __global__ void k(int* x) { static int calls; table[x[0]] = 1; deep::hidden = weights[x[1]]; x[0] = ++calls; }
+    """
+    artifact = compiler.build(source, ["k"])
+    assert isinstance(artifact, Artifact)
+    remarks = [d.message for d in artifact.build.diagnostics if d.severity == "remark"]
+    assert {message.split()[2].rstrip(":") for message in remarks} == {"table", "hidden", "calls"}
+
+
+def test_dynamic_shared_memory_and_library_tables_pass(compiler):
+    source = """
+    extern __shared__ float tile[];
+    __global__ void k(float* x) { tile[threadIdx.x] = sinf(x[0]); __syncthreads(); x[1] = tile[threadIdx.x ^ 1]; }
+    """
+    artifact = compiler.build(source, ["k"])
+    assert isinstance(artifact, Artifact)
+    assert artifact.build.diagnostics == ()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text", "zeros"])
+def test_output_that_cannot_be_read_is_refused(compiler, damage):
+    artifact = compiler.build('extern "C" ' + KERNEL, ["k"])
+    cubin = {
+        "empty": b"",
+        "cut": artifact.cubin[: len(artifact.cubin) // 2],
+        "text": b"not an ELF" * 100,
+        "zeros": artifact.cubin[:64] + bytes(len(artifact.cubin) - 64),
+    }[damage]
+    assert "cannot be read" in check(artifact.ptx, cubin, KERNEL, [("k", "k")]).refused
+
+
+@pytest.mark.parametrize("ptx", [b"\xff\xfe", b".visible .entry k() {", b""])
+def test_ptx_that_cannot_be_read_is_refused(compiler, ptx):
+    artifact = compiler.build('extern "C" ' + KERNEL, ["k"])
+    assert check(ptx, artifact.cubin, KERNEL, [("k", "k")]).refused
+
+
+def test_declared_kernels_are_found_through_attributes_and_templates():
+    source = """
+    // __global__ void commented(int);
+    /* __global__ void also(int); */
+    const char* s = "__global__ void quoted(int)";
+    __global__ void plain(int);
+    extern "C" __global__ __launch_bounds__(256, 2) void bounded(int);
+    template <class T> __global__ void __launch_bounds__(N * (2 + 1)) deep(const T* __restrict__ x);
+    static __global__ void
+    split
+    (int);
+    __global__ void __cluster_dims__(2, 1, 1) clustered(int);
+    """
+    assert declared_kernels(source) == {"plain", "bounded", "deep", "split", "clustered"}
