@@ -1,17 +1,15 @@
 """From the text of a plan to a bounded syntax tree and its ``# tune:`` lines.
 
-Python's parser may crash or take very long on hostile text, so the text is bounded first: size, line length,
-tokens per statement, bracket depth. Nothing here compiles or runs the text.
+Python's tokenizer and parser may fail, crash or take very long on hostile text (f-strings above all), so a small
+lexer of ours goes first. It lets through only tokens that the language has, in bounded statements of bounded depth.
+Nothing here compiles or runs the text.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import math
 import re
-import tokenize
-from collections.abc import Iterator
 
 from kernelforge.candidate.language.values import Fault
 from kernelforge.records.candidate import MAX_PLAN_BYTES
@@ -19,7 +17,7 @@ from kernelforge.records.candidate import MAX_PLAN_BYTES
 MAX_LINE_CHARS = 2_000
 MAX_STATEMENT_TOKENS = 1_200
 MAX_BRACKETS = 24
-MAX_INDENTS = 16
+MAX_INDENT_COLUMNS = 80
 MAX_NUMBER_CHARS = 40
 MAX_TREE_DEPTH = 72
 MAX_COMBINATIONS = 16
@@ -28,9 +26,21 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _TUNE = re.compile(r"#\s*tune\s*:(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _INT = re.compile(r"-?[0-9]{1,10}", re.ASCII)
-_LAYOUT = frozenset(
-    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_TOKEN = re.compile(
+    r"""
+    (?P<space> [ \t]+ | \\\n )
+    | (?P<comment> \#[^\n]* )
+    | (?P<newline> \n )
+    | (?P<string> [A-Za-z]* (?: \"\"\"[^\\]*?\"\"\" | '''[^\\]*?''' | "[^"\\\n]*" | '[^'\\\n]*' ) )
+    | (?P<number>
+        (?: 0[xX][0-9a-fA-F_]+ | (?: [0-9][0-9_]*\.?[0-9_]* | \.[0-9][0-9_]* ) (?: [eE][+-]?[0-9]+ )? )
+        (?! [A-Za-z0-9_] ) )
+    | (?P<name> [A-Za-z_][A-Za-z0-9_]* )
+    | (?P<operator> [-+*/%=<>!()\[\]{}:,.;@|&^~] )
+    """,
+    re.VERBOSE | re.ASCII,
 )
+_FIELDS = re.compile(r"(?: [^{}] | \{\{ | \}\} | \{[^{}]*\} )*", re.VERBOSE)
 _KEYWORDS = {
     "while": "while loops: use for over range(...)",
     "break": "break: use if inside the loop",
@@ -68,7 +78,9 @@ def read(text: str) -> tuple[ast.Module, dict[str, tuple[int, ...]]]:
         Fault: the text is not Python, is too large or too deep, or has a malformed ``# tune:`` line.
     """
     _check_characters(text)
-    tunables = _check_tokens(text)
+    lexer = _Lexer(text)
+    lexer.check()
+    _check_combinations(lexer.tunables)
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -76,7 +88,7 @@ def read(text: str) -> tuple[ast.Module, dict[str, tuple[int, ...]]]:
     except (RecursionError, MemoryError, ValueError, OverflowError):
         raise Fault("the plan is too deeply nested to be read") from None
     _check_depth(tree)
-    return tree, tunables
+    return tree, lexer.tunables
 
 
 def _check_characters(text: str) -> None:
@@ -96,60 +108,78 @@ def _check_characters(text: str) -> None:
             raise Fault(f"the line has {len(content):,} characters; the limit is {MAX_LINE_CHARS:,}", line)
 
 
-def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    try:
-        yield from tokenize.generate_tokens(io.StringIO(text).readline)
-    except tokenize.TokenError as error:
-        message, (line, _) = error.args
-        raise Fault(f"syntax error: {message}", min(line, text.count("\n") + 1)) from None
-    except SyntaxError as error:
-        raise Fault(f"syntax error: {error.msg}", error.lineno) from None
+class _Lexer:
+    """Walks the tokens of a text and refuses the first one that is out of bounds."""
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.line = 1
+        self.tunables: dict[str, tuple[int, ...]] = {}
+        self._open: list[int] = []
+        """Lines of the brackets that are open."""
+        self._in_statement = 0
 
-def _check_tokens(text: str) -> dict[str, tuple[int, ...]]:
-    tunables: dict[str, tuple[int, ...]] = {}
-    brackets = indents = in_statement = 0
-    number_end = (0, 0)
-    for token in _tokens(text):
-        line = token.start[0]
-        if token.type == tokenize.NAME and token.start == number_end:
-            raise Fault(f"syntax error: a number runs into {token.string[:20]!r}", line)
-        if token.type == tokenize.NUMBER:
-            number_end = token.end
-        if token.type == tokenize.COMMENT:
-            _read_tune(token.string, line, tunables)
-        elif token.type == tokenize.NEWLINE:
-            in_statement = 0
-        elif token.type in (tokenize.INDENT, tokenize.DEDENT):
-            indents += 1 if token.type == tokenize.INDENT else -1
-        elif token.type not in _LAYOUT:
-            in_statement += 1
-            _check_token(token)
-            if token.type == tokenize.OP and token.string in ("(", "[", "{", ")", "]", "}"):
-                brackets += 1 if token.string in "([{" else -1
-        if in_statement > MAX_STATEMENT_TOKENS:
-            raise Fault(f"one statement has more than {MAX_STATEMENT_TOKENS:,} tokens; split it", line)
-        if brackets > MAX_BRACKETS or indents > MAX_INDENTS:
-            raise Fault("the plan is nested too deeply; split it into statements or helpers", line)
-    combinations = math.prod(len(values) for values in tunables.values())
-    if combinations > MAX_COMBINATIONS:
-        raise Fault(f"the # tune: lines make {combinations:,} combinations; the limit is {MAX_COMBINATIONS}")
-    return tunables
+    def check(self) -> None:
+        position = 0
+        while position < len(self.text):
+            match = _TOKEN.match(self.text, position)
+            if match is None:
+                raise Fault(f"syntax error at {self.text[position : position + 20]!r}{self._hint(position)}", self.line)
+            self._token(str(match.lastgroup), match.group(), position)
+            position = match.end()
+            self.line += match.group().count("\n")
+        if self._open:
+            raise Fault("syntax error: the bracket is never closed", self._open[-1])
 
+    def _hint(self, position: int) -> str:
+        if self.text[position] in "\"'":
+            return ": strings end on their line and hold no backslash"
+        return ": names and operators are plain ASCII" if not self.text[position].isascii() else ""
 
-def _check_token(token: tokenize.TokenInfo) -> None:
-    line, content = token.start[0], token.string
-    if token.type == tokenize.ERRORTOKEN:
-        raise Fault(f"syntax error: {content[:20]!r} is not part of the language", line)
-    if token.type == tokenize.NAME:
-        if not content.isascii():
-            raise Fault(f"the name {content[:40]!r} is not plain ASCII", line)
-        if content in _KEYWORDS:
-            raise Fault(f"the plan language has no {_KEYWORDS[content]}", line)
-    elif token.type == tokenize.NUMBER and len(content) > MAX_NUMBER_CHARS:
-        raise Fault("the number is too long", line)
-    elif token.type == tokenize.STRING and "\\" in content:
-        raise Fault("strings hold no backslash", line)
+    def _token(self, kind: str, content: str, position: int) -> None:
+        if kind == "comment":
+            _read_tune(content, self.line, self.tunables)
+        elif kind == "newline":
+            self._in_statement = self._in_statement if self._open else 0
+        elif kind == "space":
+            at_start = position == 0 or self.text[position - 1] == "\n"
+            if at_start and not self._open and len(content) > MAX_INDENT_COLUMNS:
+                raise Fault(f"indented by more than {MAX_INDENT_COLUMNS} columns", self.line)
+        else:
+            self._in_statement += 1
+            self._significant(kind, content)
+        if self._in_statement > MAX_STATEMENT_TOKENS:
+            raise Fault(f"one statement has more than {MAX_STATEMENT_TOKENS:,} tokens; split it", self.line)
+        if len(self._open) > MAX_BRACKETS:
+            raise Fault(f"more than {MAX_BRACKETS} brackets inside each other; split the statement", self.line)
+
+    def _significant(self, kind: str, content: str) -> None:
+        if kind == "name" and content in _KEYWORDS:
+            raise Fault(f"the plan language has no {_KEYWORDS[content]}", self.line)
+        if kind == "number" and len(content) > MAX_NUMBER_CHARS:
+            raise Fault("the number is too long", self.line)
+        if kind == "string":
+            self._string(content)
+        elif content in "([{":
+            self._open.append(self.line)
+        elif content in ")]}":
+            if not self._open:
+                raise Fault(f"syntax error: {content!r} closes nothing", self.line)
+            self._open.pop()
+
+    def _string(self, content: str) -> None:
+        prefix = content[: min(content.find(quote) for quote in "\"'" if quote in content)]
+        if prefix.lower() not in ("", "f"):
+            raise Fault(f"strings have no prefix but f, not {prefix[:20]!r}", self.line)
+        if not prefix:
+            return
+        # Fields of f-strings are code: they count as such, and stay on one line, without braces of their own.
+        body = content[len(prefix) + 1 : -1]
+        if "\n" in content or content.endswith(('"""', "'''")) or not _FIELDS.fullmatch(body):
+            raise Fault("an f-string is one line; its {fields} hold no braces and not its own quote", self.line)
+        self._in_statement += len(body)
+        if sum(body.count(bracket) for bracket in "([") > MAX_BRACKETS:
+            raise Fault("the f-string holds too many brackets", self.line)
 
 
 def _read_tune(comment: str, line: int, tunables: dict[str, tuple[int, ...]]) -> None:
@@ -168,6 +198,12 @@ def _read_tune(comment: str, line: int, tunables: dict[str, tuple[int, ...]]) ->
     if name in tunables:
         raise Fault(f"{name} has two tune lines", line)
     tunables[name] = values
+
+
+def _check_combinations(tunables: dict[str, tuple[int, ...]]) -> None:
+    combinations = math.prod(len(values) for values in tunables.values())
+    if combinations > MAX_COMBINATIONS:
+        raise Fault(f"the # tune: lines make {combinations:,} combinations; the limit is {MAX_COMBINATIONS}")
 
 
 def _check_depth(tree: ast.Module) -> None:
