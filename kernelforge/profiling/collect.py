@@ -8,40 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from kernelforge.candidate.resolved import Fill, Launch
-from kernelforge.devices.emulated.memory import (
-    CACHE_L1_SETS,
-    CACHE_L1_TAGS,
-    L1_ENTRY,
-    L1_WAYS,
-    L2_ENTRY,
-    LINE_BYTES,
-    CacheModel,
-)
+from kernelforge.candidate.resolved import Fill, Launch, TensorArg
+from kernelforge.devices.emulated.memory import CacheModel
 from kernelforge.devices.occupancy import Occupancy, l1_bytes, occupancy
 from kernelforge.devices.specs import DeviceSpec
+from kernelforge.profiling.cache import CacheCounts, TracedCache
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.sampling import PROBE_BLOCKS, Budget, Chunk, choose_chunks
+from kernelforge.profiling.sampling import PROBE_BLOCKS, SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
 from kernelforge.profiling.traffic import (
     ChunkFootprint,
     Extent,
-    Footprint,
     LaunchTraffic,
     Residency,
-    Sectors,
     bytes_by_buffer,
     extrapolate,
 )
 
 if TYPE_CHECKING:
-    from kernelforge.devices.emulated.report import LaunchReport
-
-_LINE_SECTORS = LINE_BYTES // SECTOR_BYTES
+    from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
 
 
 class RunBlocks(Protocol):
@@ -50,57 +38,27 @@ class RunBlocks(Protocol):
     def __call__(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel) -> LaunchReport: ...
 
 
-class TracedCache(CacheModel):
-    """The cache model, with an L1 of changing size and a look at what its L2 holds."""
+@dataclass(frozen=True)
+class _Sample:
+    """What sampled blocks of one launch showed."""
 
-    def resize_l1(self, nbytes: int) -> None:
-        """Give the L1 another capacity; the L2 keeps what it has."""
-        sets = max(nbytes // (LINE_BYTES * L1_WAYS), 1)
-        if sets != self._header[CACHE_L1_SETS // 8]:
-            self._l1 = np.zeros(sets * L1_WAYS * L1_ENTRY // 8, dtype=np.int64)
-            self._header[CACHE_L1_SETS // 8] = sets
-            self._header[CACHE_L1_TAGS // 8] = self._l1.ctypes.data
+    step: Launch
+    reports: tuple[LaunchReport, ...]
+    moved: CacheCounts
+    traffic: LaunchTraffic
+    scale: float
+    """Blocks of the grid over blocks that ran."""
 
-    def sectors(self) -> tuple[Sectors, Sectors]:
-        """Sectors held, and those of them that are dirty; sorted."""
-        entries = self._l2.reshape(-1, L2_ENTRY // 8)
-        entries = entries[entries[:, 0] != 0]
-        first = (entries[:, 0] - 1) * _LINE_SECTORS
-        bits = np.arange(_LINE_SECTORS)
-        held = (first[:, None] + bits)[(entries[:, 1, None] >> bits & 1) != 0]
-        dirty = (first[:, None] + bits)[(entries[:, 2, None] >> bits & 1) != 0]
-        return np.sort(held), np.sort(dirty)
-
-    def footprint(self) -> Footprint:
-        """What was fetched and written since the last reset, if nothing was evicted meanwhile."""
-        held, dirty = self.sectors()
-        clean = np.setdiff1d(held, dirty, assume_unique=True)
-        # Sectors that were fetched and then written are dirty: the counter knows how many there are.
-        fetched = min(max(self.dram_read_sectors - clean.size, 0), dirty.size)
-        also = dirty[np.linspace(0, dirty.size - 1, fetched).astype(np.int64)] if fetched else dirty[:0]
-        return Footprint(np.union1d(clean, also), dirty)
-
-
-@dataclass
-class _CacheCounts:
-    """The cache model's counters, in sectors, over some blocks."""
-
-    l1_read_sectors: float = 0.0
-    l1_read_hits: float = 0.0
-    l2_read_sectors: float = 0.0
-    l2_read_hits: float = 0.0
-    l2_write_sectors: float = 0.0
-    dram_read_sectors: float = 0.0
-    dram_write_sectors: float = 0.0
-
-    @classmethod
-    def of(cls, cache: CacheModel) -> _CacheCounts:
-        return cls(**{name: getattr(cache, name) for name in cls.__dataclass_fields__})
-
-    def plus(self, other: _CacheCounts, sign: int = 1) -> _CacheCounts:
-        return _CacheCounts(
-            **{name: getattr(self, name) + sign * getattr(other, name) for name in self.__dataclass_fields__}
-        )
+    def traffic_of(self, step: Launch) -> LaunchTraffic:
+        """The traffic, on the buffers that another launch of the same shape was given."""
+        place = {
+            mine.buffer: its.buffer
+            for mine, its in zip(self.step.args, step.args, strict=True)
+            if isinstance(mine, TensorArg) and isinstance(its, TensorArg)
+        }
+        read = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
+        written = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
+        return LaunchTraffic(read, written, self.traffic.refetched)
 
 
 class Collector:
@@ -133,6 +91,7 @@ class Collector:
         self._run = run
         self._budget = budget or Budget(launches)
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
+        self._samples: dict[int, list[_Sample]] = {}
         self._cache = TracedCache(spec.unified_l1_bytes_per_sm, spec.l2_bytes)
         self._residency: Residency | None = None
         self._memsets = 0
@@ -149,30 +108,43 @@ class Collector:
         self._memset_bytes += step.nbytes
 
     def launch(self, step: Launch) -> None:
-        """Run a launch, whole or sampled, and add its counters."""
+        """Run a launch, whole or sampled, and add its counters.
+
+        A shape that was sampled a few times is not run again: the last sample stands for it.
+        """
         group = self._group(step)
+        samples = self._samples.setdefault(id(group), [])
+        if len(samples) >= SAMPLES_PER_SHAPE:
+            self._sampled(step, group, samples[-1], ran=0)
+            self._budget.spend(0)
+            return
         occupied = self._occupancy(group)
         blocks = math.prod(step.grid)
         per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
-        cache = self._cache
-        cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
-        wave = max(occupied.blocks_per_sm, 1) * self._spec.sm_count
-        share = self._budget.share
+        self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
         if self._residency is not None:
-            cache.reset()
-        before = _CacheCounts.of(cache)
+            self._cache.reset()
+        before = CacheCounts.of(self._cache)
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
         if blocks > PROBE_BLOCKS:
             probe = (0, blocks // 2)
-            reports.append(self._run(step, probe, cache))
+            reports.append(self._run(step, probe, self._cache))
             per_block = max(reports[0].thread_instructions // len(probe), 1)
-            if per_block * blocks > share:
-                self._sample(step, group, choose_chunks(blocks, share // per_block), wave, blocks)
+            if self._budget.exceeded_by(per_block * blocks):
+                probed = CacheCounts.of(self._cache).plus(before, -1).dram_read_sectors * SECTOR_BYTES
+                if self._residency is None:
+                    self._residency = self._resident()
+                else:
+                    probed = 0.0
+                chunks = choose_chunks(blocks, self._budget.sample // per_block)
+                samples.append(self._sample(step, chunks, max(occupied.blocks_per_sm, 1) * self._spec.sm_count))
+                self._sampled(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
+                self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
             rest = [block for block in range(blocks) if block not in probe]
-        reports.append(self._run(step, rest, cache))
-        self._whole(group, reports, _CacheCounts.of(cache).plus(before, -1), cache, blocks)
+        reports.append(self._run(step, rest, self._cache))
+        self._whole(group, reports, CacheCounts.of(self._cache).plus(before, -1))
 
     def finish(self) -> PlanCounts:
         """All counters; what is still dirty in the L2 is written back, shared among kernels by what they wrote."""
@@ -203,51 +175,51 @@ class Collector:
             shared_bytes=group.static_shared_bytes + group.dynamic_shared_bytes,
         )
 
-    def _whole(
-        self,
-        group: KernelCounts,
-        reports: Sequence[LaunchReport],
-        moved: _CacheCounts,
-        cache: TracedCache,
-        blocks: int,
-    ) -> None:
+    def _whole(self, group: KernelCounts, reports: Sequence[LaunchReport], moved: CacheCounts) -> None:
         self._budget.spend(sum(report.thread_instructions for report in reports))
         read, written = moved.dram_read_sectors * SECTOR_BYTES, moved.dram_write_sectors * SECTOR_BYTES
         if self._residency is not None:
-            one = cache.footprint()
+            one = self._cache.footprint()
             traffic = LaunchTraffic(
                 {b: float(n) for b, n in bytes_by_buffer(one.read, self._extents).items()},
                 {b: float(n) for b, n in bytes_by_buffer(one.written, self._extents).items()},
                 0.0,
             )
             read, written = self._residency.launch(traffic)
-        _add(group, reports, moved, read, written, scale=1.0, blocks=blocks)
+        _add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
 
-    def _sample(self, step: Launch, group: KernelCounts, chunks: Sequence[Chunk], wave: int, blocks: int) -> None:
-        if self._residency is None:
-            self._residency = self._resident()
+    def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
+        """Run chunks of a grid, each from an empty L2."""
         reports: list[LaunchReport] = []
-        moved = _CacheCounts()
+        moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
         for chunk in chunks:
             self._cache.reset()
             reports.append(self._run(step, range(chunk.start, chunk.middle), self._cache))
-            first = self._cache.footprint()
+            first = whole = self._cache.footprint()
             if chunk.middle < chunk.end:
                 reports.append(self._run(step, range(chunk.middle, chunk.end), self._cache))
-            whole = self._cache.footprint()
-            moved = moved.plus(_CacheCounts.of(self._cache))
+                whole = self._cache.footprint()
+            moved = moved.plus(CacheCounts.of(self._cache))
             footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, whole))
-        self._budget.spend(sum(report.thread_instructions for report in reports))
+        blocks = math.prod(step.grid)
         traffic = extrapolate(
-            footprints, self._extents, grid_blocks=blocks, wave_blocks=wave, l2_bytes=self._spec.l2_bytes
+            footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
         )
-        read, written = self._residency.launch(traffic)
         scale = blocks / sum(chunk.blocks for chunk in chunks)
-        # No more can come from DRAM than the L1 asked for.
-        read = min(read, moved.l2_read_sectors * scale * SECTOR_BYTES)
-        moved.l2_read_hits = max(moved.l2_read_sectors - read / SECTOR_BYTES / scale, 0.0)
-        _add(group, reports, moved, read, written, scale=scale, blocks=blocks)
+        # No more can be fetched again than the L1 asked for again.
+        again = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
+        traffic = replace(traffic, refetched=min(traffic.refetched, max(again, 0.0)))
+        return _Sample(step, tuple(reports), moved, traffic, scale)
+
+    def _sampled(self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0) -> None:
+        """Account for a launch by a sample of it. ``already_read``: what finding out its cost put into the L2."""
+        assert self._residency is not None
+        read, written = self._residency.launch(sample.traffic_of(step))
+        read += already_read
+        found = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
+        moved = replace(sample.moved, l2_read_hits=found)
+        _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
 
     def _resident(self) -> Residency:
         """What the L2 model holds now, by buffer: where footprints take over from it."""
@@ -259,20 +231,25 @@ class Collector:
         return residency
 
 
+def _own_line(op: MemoryOp) -> int:
+    """The line in the candidate's source; 0 for code of a header."""
+    return op.source_line if PurePath(op.source_file).suffix in ("", ".cu") else 0
+
+
 def _add(
     group: KernelCounts,
     reports: Sequence[LaunchReport],
-    moved: _CacheCounts,
+    moved: CacheCounts,
     read_bytes: float,
     written_bytes: float,
     *,
-    scale: float,
-    blocks: int,
+    ran: int,
+    scale: float = 1.0,
 ) -> None:
-    """Add one launch to its group, its sums scaled up to the whole grid."""
+    """Add one launch to its group, its sums scaled up to the whole grid; ``ran`` of its blocks were run."""
     group.launches += 1
-    group.blocks += blocks
-    group.blocks_run += sum(report.ctas_run for report in reports)
+    group.blocks += math.prod(group.grid)
+    group.blocks_run += ran
     for name in ("l1_read_sectors", "l1_read_hits", "l2_read_sectors", "l2_read_hits", "l2_write_sectors"):
         setattr(group, name, getattr(group, name) + scale * getattr(moved, name))
     group.dram_read_bytes += read_bytes
@@ -287,9 +264,7 @@ def _add(
         for op in report.memory:
             key = (op.ptx_line, op.space, op.access)
             if key not in ops:
-                ops[key] = MemoryCounts(
-                    op.ptx_line, op.source_line, op.opcode, op.space, op.access, op.bytes_per_thread
-                )
+                ops[key] = MemoryCounts(op.ptx_line, _own_line(op), op.opcode, op.space, op.access, op.bytes_per_thread)
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))

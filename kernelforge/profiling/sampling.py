@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PLAN_BUDGET = 200_000_000
-"""Thread instructions that one profile may run, over all launches of a plan."""
-LAUNCH_FLOOR = 4_000_000
+PLAN_BUDGET = 8_000_000
+"""Thread instructions that one profile runs through the cache model, shared by the launches of a plan. Driving the
+model costs about 15 ns per instruction, so this is some 0.1 s."""
+LAUNCH_FLOOR = 100_000
 """What one launch may always run, however many a plan has."""
 CHUNKS = 4
+LEAST_BLOCKS = 4
+"""Blocks of a sampled launch that run, however dear they are: two chunks of two."""
 PROBE_BLOCKS = 2
+"""Blocks that are run first, to tell what a whole grid would cost."""
+SAMPLES_PER_SHAPE = 3
+"""Sampled launches of one kernel and shape; later ones are taken to be like the last."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +35,18 @@ class Chunk:
 
 
 def choose_chunks(grid_blocks: int, affordable: int) -> tuple[Chunk, ...]:
-    """Chunks of equal length, spread evenly over the grid, the first and the last block among them.
+    """Chunks of equal length, spread evenly over the grid from its first block to its last but one.
 
-    Consecutive blocks run side by side on hardware and share what they touch; distant ones show what the whole grid
-    touches. ``affordable`` is how many blocks may run; at least two do, of a grid that has them.
+    The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
+    side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
+    is how many blocks may run; at least :data:`LEAST_BLOCKS` do, of a grid that has them.
     """
-    affordable = min(max(affordable, 2), grid_blocks)
+    affordable = min(max(affordable, LEAST_BLOCKS), grid_blocks)
     if affordable == grid_blocks:
         return (Chunk(0, grid_blocks),)
     count = max(1, min(CHUNKS, affordable // 2))
     length = affordable // count
-    last = grid_blocks - length
+    last = grid_blocks - 1 - length
     starts = [last * index // max(count - 1, 1) for index in range(count)]
     return tuple(Chunk(start, start + length) for start in starts)
 
@@ -53,9 +60,17 @@ class Budget:
         self._floor = floor
 
     @property
-    def share(self) -> int:
-        """Thread instructions that the next launch may run."""
+    def _share(self) -> int:
         return max(self._left // max(self._launches, 1), self._floor)
+
+    def exceeded_by(self, thread_instructions: int) -> bool:
+        """Whether the next launch costs too much to run whole."""
+        return thread_instructions > self._share
+
+    @property
+    def sample(self) -> int:
+        """Thread instructions that a sample of the next launch may run."""
+        return self._share // 2
 
     def spend(self, thread_instructions: int) -> None:
         """Account for one launch."""

@@ -157,25 +157,29 @@ def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:
     assert residency.flush() == MIB
 
 
-def test_chunks_are_spread_and_reach_both_ends() -> None:
+def test_chunks_are_spread_over_the_grid_without_its_last_block() -> None:
     chunks = choose_chunks(1000, 64)
     assert [chunk.blocks for chunk in chunks] == [16, 16, 16, 16]
     assert chunks[0].start == 0
-    assert chunks[-1].end == 1000
+    assert chunks[-1].end == 999
 
 
 def test_a_grid_that_is_affordable_is_one_chunk() -> None:
     assert choose_chunks(10, 10) == (Chunk(0, 10),)
 
 
-def test_at_least_two_blocks_run_however_dear_they_are() -> None:
-    assert sum(chunk.blocks for chunk in choose_chunks(1000, 0)) == 2
+def test_a_few_blocks_run_however_dear_they_are() -> None:
+    assert [(chunk.start, chunk.end) for chunk in choose_chunks(1000, 0)] == [(0, 2), (997, 999)]
+    assert choose_chunks(3, 0) == (Chunk(0, 3),)
 
 
 def test_what_a_launch_leaves_the_next_may_use() -> None:
     budget = Budget(2, total=100, floor=1)
-    assert budget.share == 50
+    assert not budget.exceeded_by(50)
+    assert budget.exceeded_by(51)
     budget.spend(10)
-    assert budget.share == 90
+    assert not budget.exceeded_by(90)
+    assert budget.sample == 45
     budget.spend(500)
-    assert budget.share == 1
+    assert budget.exceeded_by(2)
+    assert not budget.exceeded_by(1)

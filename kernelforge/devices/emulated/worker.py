@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from kernelforge.candidate.resolved import Buffer, Launch, ResolvedPlan, ScalarArg, TensorArg
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.emulated import machine as emulator
-from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
+from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.machine import Entry, Machine
 from kernelforge.devices.emulated.memory import CacheModel, Memory
 from kernelforge.devices.emulated.report import Fault, LaunchReport
@@ -103,7 +104,9 @@ class Runner:
     def run(self, work: Work) -> Ran:
         """Run every step in order. After a fault nothing more runs and there are no outputs."""
         start = time.perf_counter()
-        execution = None
+        execution: _Execution | None = None
+        outputs: tuple[bytes, ...] = ()
+        faults: tuple[RunFault, ...] = ()
         try:
             execution = _Execution(self, work)
             for step in work.plan.steps:
@@ -111,14 +114,14 @@ class Runner:
                     execution.launch(step)
                 else:
                     execution.fill(step.buffer, step.offset_bytes, step.nbytes, 0)
-            outputs, faults = execution.outputs(), ()
+            outputs = execution.outputs()
         except LaunchFaulted as faulted:
-            outputs, faults = (), faulted.faults
+            faults = faulted.faults
         finally:
             if execution is not None:
                 execution.close()
         executed = 0 if execution is None else execution.thread_instructions
-        return Ran(outputs, tuple(faults), executed, time.perf_counter() - start)
+        return Ran(outputs, faults, executed, time.perf_counter() - start)
 
     def profile(self, work: Work, budget: Budget | None = None) -> PlanCounts:
         """Counters of the plan, on sampled blocks where whole grids exceed ``budget``.
@@ -130,7 +133,7 @@ class Runner:
         """
         execution = _Execution(self, work)
         try:
-            collector = Collector(
+            collector: Collector = Collector(
                 self._spec,
                 {name: kernel.registers_per_thread for name, kernel in self._kernels.items()},
                 lambda expression: self.entry(expression).static_shared_bytes,
@@ -298,9 +301,13 @@ class _Execution:
                 deadline_s=max(self._end - time.monotonic(), 0.001),
                 cache=cache,
                 racecheck=racecheck,
+                poison=self._work.poison,
             )
         except UnsupportedInstruction as error:
             raise LaunchFaulted([RunFault("unsupported", str(error))]) from error
+        except EmulatorError as error:
+            text = f"{error}; {step.expression!r} is launched in plan line {step.line}"
+            raise LaunchFaulted([RunFault("crash", text)]) from error
         self.thread_instructions += report.thread_instructions
         told = [fault for fault in report.faults if strict or fault.kind == "timeout"]
         if told:
@@ -361,12 +368,17 @@ def _bfloat16(value: float) -> int:
 def _explain(faults: Sequence[Fault], step: Launch) -> list[RunFault]:
     """The first faults, each in the Coder's terms."""
     told = [
-        RunFault(_kind(fault), f"{fault}; {step.expression!r} is launched in plan line {step.line}")
+        RunFault(_kind(fault), f"{_told(fault)}; {step.expression!r} is launched in plan line {step.line}")
         for fault in faults[:FAULTS_TOLD]
     ]
     if len(faults) > FAULTS_TOLD:
         told.append(RunFault(_kind(faults[FAULTS_TOLD]), f"and {len(faults) - FAULTS_TOLD} more faults"))
     return told
+
+
+def _told(fault: Fault) -> str:
+    """The fault with its file's name alone: where the compiler kept it says nothing to a Coder."""
+    return str(replace(fault, source_file=PurePath(fault.source_file).name))
 
 
 def _kind(fault: Fault) -> Any:

@@ -97,7 +97,7 @@ def test_faults_cross_the_channel_and_the_session_goes_on(compiler: Compiler, de
         ran = session.run(request(bad, a, b))
         assert ran.outputs == ()
         assert ran.faults[0].kind == "sanitizer"
-        assert "'a' (400 bytes)" in ran.faults[0].message
+        assert "(400 bytes) at candidate.cu:4 (block" in ran.faults[0].message
         with pytest.raises(RunFaulted, match="out-of-bounds"):
             session.profile(request(bad, a, b), facts(bad, [a, b], 1200))
         assert session.run(request(good, a, b)).faults == ()
