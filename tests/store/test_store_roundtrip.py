@@ -34,7 +34,8 @@ NUMBER = st.floats(allow_nan=True, allow_infinity=True).map(lambda number: numbe
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 COUNT = st.integers(0, 2**62)
 TRIPLE = st.tuples(*[st.integers(1, 2**31 - 1)] * 3)
-METRIC = st.builds(Metric, name=TEXT, value=NUMBER, unit=TEXT, origin=st.sampled_from(Origin))
+NOT_MEASURED = st.sampled_from([origin for origin in Origin if origin is not Origin.MEASURED])  # the run is emulated
+METRIC = st.builds(Metric, name=TEXT, value=NUMBER, unit=TEXT, origin=NOT_MEASURED)
 HOT_SPOT = st.builds(
     MemoryHotSpot, source_line=COUNT, opcode=TEXT, space=TEXT, access=TEXT, requests=COUNT, transactions=COUNT,
     ideal_transactions=COUNT,
@@ -46,10 +47,10 @@ KERNEL = st.builds(
 )  # fmt: skip
 ROOFLINE = st.builds(
     Roofline, flops=NUMBER, dram_bytes=NUMBER, compulsory_bytes=NUMBER, arithmetic_intensity=NUMBER, ridge=NUMBER,
-    bound=TEXT, time_us=NUMBER, time_origin=st.sampled_from([Origin.MEASURED, Origin.MODELLED]),
+    bound=TEXT, time_us=NUMBER, time_origin=st.just(Origin.MODELLED),
 )  # fmt: skip
 PROFILE = st.builds(
-    Profile, size=TEXT, device=TEXT, kernels=st.lists(KERNEL, max_size=2).map(tuple),
+    Profile, size=TEXT, device=st.just("emulated:h100"), kernels=st.lists(KERNEL, max_size=2).map(tuple),
     metrics=st.lists(METRIC, max_size=4).map(tuple), roofline=ROOFLINE,
 )  # fmt: skip
 CHECK = st.builds(
