@@ -1,20 +1,29 @@
-"""The emulated device: real PTX run on the CPU, every access checked, PTX events counted."""
+"""The emulated device: real PTX run on the CPU, every access checked, PTX events counted.
 
-from kernelforge.devices.emulated.machine import (
-    CacheModel,
-    EmulatorError,
-    Entry,
-    Fault,
-    LaunchReport,
-    Machine,
-    Memory,
-    MemoryOp,
-    OutOfDeviceMemory,
-    Param,
-    UnsupportedInstruction,
-    warm_up,
-)
-from kernelforge.devices.emulated.ptx import PtxSyntaxError
+Names are loaded on first use: the parent side of the device must not load LLVM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelforge.devices.emulated.machine import (
+        CacheModel,
+        EmulatorError,
+        Entry,
+        Fault,
+        LaunchReport,
+        Machine,
+        Memory,
+        MemoryOp,
+        OutOfDeviceMemory,
+        Param,
+        UnsupportedInstruction,
+        warm_up,
+    )
+    from kernelforge.devices.emulated.ptx import PtxSyntaxError
 
 __all__ = [
     "CacheModel",
@@ -31,3 +40,9 @@ __all__ = [
     "UnsupportedInstruction",
     "warm_up",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{'ptx' if name == 'PtxSyntaxError' else 'machine'}"), name)
