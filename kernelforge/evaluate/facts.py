@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,8 @@ _VIEWS = frozenset({
 })  # fmt: skip
 """Operators that move no data of their own. (``contiguous`` appears in graphs only; when it copies, ``clone`` runs.)"""
 
+_ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+
 _PARTIAL_READS = frozenset({
     "select", "slice", "narrow", "diagonal", "index_select", "embedding", "gather", "index", "unfold",
     "as_strided", "split", "split_with_sizes", "chunk", "unbind",
@@ -41,7 +44,7 @@ class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operator calls that do work, and estimates the operations of those that FlopCounterMode leaves out.
 
     One operation per output element of a pointwise operator, one per input element of a reduction, a fixed number
-    for fused ones. Matrix products, convolutions and attention are FlopCounterMode's.
+    for fused ones. Matrix products and convolutions are FlopCounterMode's, which does not know attention on the CPU.
     """
 
     def __init__(self) -> None:
@@ -52,9 +55,13 @@ class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if name in _VIEWS or func.is_view:
+        if name in _VIEWS or name in _ALLOCATIONS or func.is_view or func.namespace == "prim":
             return result
         self.calls += 1
+        if name.startswith("_scaled_dot_product") and len(args) > 2:
+            query, _, value = args[:3]
+            self.operations += 4 * query.numel() * value.shape[-2]
+            return result
         first = result[0] if isinstance(result, tuple | list) and result else result
         if not isinstance(first, torch.Tensor):
             return result
@@ -78,6 +85,18 @@ _REDUCTIONS = frozenset({
     "logcumsumexp", "max_pool2d_with_indices", "avg_pool2d", "topk", "sort", "norm", "nll_loss_forward",
     "l1_loss", "aminmax", "median",
 })  # fmt: skip
+
+
+def facts_at(reference: Reference, size: str, mutates: Sequence[int], *, fake: bool) -> SizeFacts:
+    """Facts at one size. ``fake`` works on shapes alone where the reference lets it, and costs no time or memory.
+
+    Raises:
+        TaskError: the reference does not run.
+    """
+    if fake:
+        with contextlib.suppress(TaskError):
+            return size_facts(reference, reference.fake_inputs(), size, mutates)
+    return size_facts(reference, reference.inputs(0), size, mutates)
 
 
 def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates: Sequence[int]) -> SizeFacts:

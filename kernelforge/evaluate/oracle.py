@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
-from kernelforge.errors import SandboxError, TaskError, UsageError
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.shared import shared_facts
 from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
@@ -26,6 +27,11 @@ __all__ = [
 
 _REPLY_S = 180.0
 """Longest wait for one answer: a full-size reference in float64 on a slow core."""
+
+_CPU_S = 24 * 3600.0
+"""An oracle lives as long as its task is worked on; single answers are bounded by the wait."""
+
+_MEMORY_BYTES = 8 << 30
 
 
 class OracleChild(Protocol):
@@ -99,13 +105,12 @@ class Oracle:
 
     def __init__(self, zygote: OracleZygote, task: Task, *, threads: int = 1) -> None:
         self.task = task
-        limits = Limits(wall_s=_REPLY_S, cpu_s=24 * 3600.0, memory_bytes=8 << 30, processes=max(threads, 1) * 2)
-        self._child: OracleChild | None = zygote.spawn(limits)
-        try:
-            self._call({"op": "load", "task": task.model_dump(mode="json"), "threads": threads})
-        except BaseException:
-            self.close()
-            raise
+        self._zygote = zygote
+        self._threads = threads
+        self._child: OracleChild | None = None
+        self._closed = False
+        self._handles = itertools.count(1)
+        self._start()
 
     def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
         """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
@@ -134,8 +139,9 @@ class Oracle:
         Raises:
             TaskError: the family is not admitted at this size.
         """
-        request = {"op": "draw", "size": self._known(size), "family": family, "seed": str(seed), "expected": expected}
-        frame = self._call(request)
+        handle = next(self._handles)
+        request = {"op": "draw", "handle": handle, "size": self._known(size), "family": family}
+        frame = self._call({**request, "seed": str(seed), "expected": expected})
         data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
         if len(frame.blobs) != len(positions) + len(names):
             raise SandboxError("the oracle child sent a draw whose parts do not add up")
@@ -143,7 +149,7 @@ class Oracle:
         for name, aliases in data["aliases"].items():
             weights.update(dict.fromkeys(aliases, weights[name]))
         return Draw(
-            handle=int(data["handle"]),
+            handle=handle,
             size=size,
             family=family,
             tensors=dict(zip(positions, frame.blobs[: len(positions)], strict=True)),
@@ -183,10 +189,8 @@ class Oracle:
 
     def close(self) -> None:
         """End the child; safe to call twice."""
-        child, self._child = self._child, None
-        if child is not None:
-            with contextlib.suppress(SandboxError):
-                child.close()
+        self._closed = True
+        self._drop()
 
     def __enter__(self) -> Oracle:
         return self
@@ -202,9 +206,35 @@ class Oracle:
         return size
 
     def _call(self, data: dict[str, Any], blobs: Sequence[bytes] = ()) -> Frame:
-        if self._child is None:
+        """Ask the child. One that died is replaced at the next request; its draws are gone with it."""
+        if self._closed:
             raise SandboxError(f"the oracle of task '{self.task.name}' is closed")
-        frame = self._child.call(data, blobs, timeout_s=_REPLY_S)
+        child = self._child or self._start()
+        try:
+            frame = child.call(data, blobs, timeout_s=_REPLY_S)
+        except (ChildDied, ChildTimeout):
+            self._drop()
+            raise
+        return self._checked(frame)
+
+    def _start(self) -> OracleChild:
+        limits = Limits(wall_s=_REPLY_S, cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES, processes=2 * max(self._threads, 1))
+        self._child = child = self._zygote.spawn(limits)
+        request = {"op": "load", "task": self.task.model_dump(mode="json"), "threads": self._threads}
+        try:
+            self._checked(child.call(request, timeout_s=_REPLY_S))
+        except BaseException:
+            self._drop()
+            raise
+        return child
+
+    def _drop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(SandboxError):
+                child.close()
+
+    def _checked(self, frame: Frame) -> Frame:
         if not frame.data.get("ok"):
             message = f"task '{self.task.name}': {frame.data.get('message', 'the oracle gave no reason')}"
             raise UsageError(message) if frame.data.get("error") == "UsageError" else TaskError(message)

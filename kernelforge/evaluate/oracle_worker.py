@@ -15,9 +15,9 @@ from kernelforge.errors import TaskError, UsageError
 from kernelforge.evaluate.admission_checks import admission_findings
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
-from kernelforge.evaluate.facts import size_facts
+from kernelforge.evaluate.facts import facts_at
 from kernelforge.evaluate.reference import tensor_bytes, tensor_spec
-from kernelforge.evaluate.tracing import trace_reference, trace_source
+from kernelforge.evaluate.tracing import trace_at, trace_source
 from kernelforge.records import DType, Task
 from kernelforge.sandbox.channel import Channel, Frame
 
@@ -53,7 +53,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
     )
     reckoner = Reckoner(task)
     reckoner.draw("small", "task", 1)
-    size_facts(reckoner.reference("small"), reckoner.reference("small").inputs(1), "small", ())
+    facts_at(reckoner.reference("small"), "small", (), fake=True)
 
 
 def serve(channel: Channel) -> None:
@@ -79,7 +79,6 @@ class _Server:
     def __init__(self) -> None:
         self._reckoner: Reckoner | None = None
         self._draws: dict[int, Drawn] = {}
-        self._next = 1
         self._operations: dict[str, Callable[[dict[str, Any], tuple[bytes, ...]], _Reply]] = {
             "load": self._load,
             "facts": self._facts,
@@ -111,14 +110,14 @@ class _Server:
         reckoner = self._task
         found = []
         for size in data["sizes"]:
-            reference = reckoner.reference(size)
-            facts = size_facts(reference, reference.inputs(0), size, reckoner.task.policy.mutates)
+            # The full size is not run only to be described.
+            facts = facts_at(reckoner.reference(size), size, reckoner.task.policy.mutates, fake=size == "full")
             found.append(facts.model_dump(mode="json"))
         return {"sizes": found}, []
 
     def _trace(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         reference = self._task.reference(data["size"])
-        graph = trace_reference(reference, reference.inputs(0), data["size"])
+        graph = trace_at(reference, data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
     def _families(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
@@ -128,8 +127,7 @@ class _Server:
         reckoner = self._task
         size = data["size"]
         drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
-        handle, self._next = self._next, self._next + 1
-        self._draws[handle] = drawn
+        self._draws[data["handle"]] = drawn
         out: list[bytes] = []
         positions, scalars = [], {}
         for position, value in enumerate(drawn.inputs):
@@ -142,13 +140,12 @@ class _Server:
         weights = reckoner.reference(size).weights()
         out += [tensor_bytes(tensor) for tensor in weights.values()]
         aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
-        names = {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}
-        return {"handle": handle, **names}, out
+        return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
 
     def _check(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         drawn = self._draws.get(data["handle"])
         if drawn is None:
-            raise UsageError(f"there is no draw {data['handle']}: it was released")
+            raise UsageError(f"there is no draw {data['handle']}: it was released, or its child died")
         if not len(blobs) == len(data["shapes"]) == len(data["dtypes"]):
             raise UsageError("check needs a shape and a dtype for each output")
         got = [

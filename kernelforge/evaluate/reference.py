@@ -62,6 +62,17 @@ class Reference:
                 raise TaskError(f"get_inputs() position {position} is a sparse tensor; only dense ones are supported")
         return tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in drawn)
 
+    def fake_inputs(self) -> tuple[Value, ...]:
+        """The same arguments as shapes without storage, for sizes too large to draw only to look at.
+
+        Raises:
+            TaskError: ``get_inputs`` looks at the values it makes.
+        """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return self.inputs(0)
+
     def redraw_weights(self, seed: int) -> None:
         """Perturb every floating parameter, so that ones and zeros of a fresh norm do not stay trivial.
 

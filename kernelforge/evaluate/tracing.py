@@ -27,8 +27,19 @@ def trace_source(source: str, constants: Mapping[str, Scalar], size: str = "full
     Raises:
         TaskError: the file does not run, or its control flow depends on tensor values.
     """
-    reference = Reference(source, constants)
-    return trace_reference(reference, reference.inputs(0), size)
+    return trace_at(Reference(source, constants), size)
+
+
+def trace_at(reference: Reference, size: str) -> Graph:
+    """Graph of a reference, from shapes alone where it lets that.
+
+    Raises:
+        TaskError: as :func:`trace_source`.
+    """
+    try:
+        return trace_reference(reference, reference.fake_inputs(), size)
+    except TaskError:
+        return trace_reference(reference, reference.inputs(0), size)
 
 
 def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) -> Graph:
@@ -52,7 +63,7 @@ def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) ->
         elif node.op == "output":
             results = [_plain(arg) for arg in _flat(node.args[0])]
             nodes.append(Node(name=node.name, kind="output", op="output", args=tuple(results)))
-        elif node.op == "call_function" and (node.users or not _is_pure(node)):
+        elif node.op == "call_function" and (node.users or _has_effect(node, weights)):
             nodes.append(
                 Node(
                     name=node.name,
@@ -72,17 +83,6 @@ def operator_name(target: Any) -> str:
         return "getitem"
     name = str(target)
     return name.removesuffix(".default") if name.startswith("aten.") else name
-
-
-class _Wrapped(nn.Module):
-    """The model under one name, so that a task's ``forward`` may have any signature."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: Value) -> Any:
-        return self.model(*inputs)
 
 
 def _export(model: nn.Module, inputs: Sequence[Value]) -> torch.export.ExportedProgram:
@@ -110,9 +110,13 @@ def _flat(results: Any) -> list[Any]:
     return [] if results is None else [results]
 
 
-def _is_pure(node: fx.Node) -> bool:
+def _has_effect(node: fx.Node, weights: Mapping[str, str]) -> bool:
+    """Whether an operator without users changes an input in place; what it does to buffers is no one's concern."""
     schema = getattr(node.target, "_schema", None)
-    return schema is None or not schema.is_mutable
+    if schema is None or not schema.is_mutable:
+        return False
+    first = node.args[0] if node.args else None
+    return not (isinstance(first, fx.Node) and first.name in weights)
 
 
 def _plain(argument: Any) -> Any:

@@ -101,6 +101,22 @@ def test_a_reference_that_kills_its_process_ends_only_the_child(zygote: Zygote) 
         assert oracle.families("small")
 
 
+def test_a_child_that_dies_is_replaced_at_the_next_request(zygote: Zygote) -> None:
+    task = make_task("a * 2", "torch.randn(4)", head="import os").model_copy(update={"suite": "fragile"})
+    source = task.source.replace("return [torch.randn(4)]", "return [torch.randn(4)] if N else os._exit(3)")
+    sizes = (*task.sizes, task.sizes[1].model_copy(update={"name": "hidden_deadly", "constants": {"N": 0}}))
+    task = task.model_copy(update={"source": "N = 1\n" + source, "sizes": sizes})
+    with Oracle(zygote, task) as oracle:
+        first = oracle.draw("small", "task", 1)
+        with pytest.raises(ChildDied):
+            oracle.draw("hidden_deadly", "task", 1)
+        second = oracle.draw("small", "task", 1)
+        assert second.tensors == first.tensors
+        assert second.handle != first.handle
+        with pytest.raises(UsageError, match="no draw"):
+            oracle.check(first.handle, [first.tensors[0]], [(4,)], [DType.FLOAT32])
+
+
 def test_a_task_file_reads_no_secret_and_opens_no_socket(zygote: Zygote) -> None:
     for head in ("open('/etc/passwd').read()", "import socket; socket.create_connection(('127.0.0.1', 9))"):
         with pytest.raises((TaskError, SandboxError)):

@@ -6,7 +6,7 @@ import pytest
 from oracle_tasks import make_task
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluate.facts import size_facts
+from kernelforge.evaluate.facts import facts_at
 from kernelforge.evaluate.reference import Reference
 from kernelforge.evaluate.tracing import trace_source
 from kernelforge.records import Graph, SizeFacts
@@ -19,7 +19,9 @@ def ops(graph: Graph) -> list[str]:
 
 def facts(forward: str, inputs: str, init: str = "pass") -> SizeFacts:
     reference = Reference(make_task(forward, inputs, init=init).source, {})
-    return size_facts(reference, reference.inputs(0), "small", ())
+    real, fake = (facts_at(reference, "small", (), fake=fake) for fake in (False, True))
+    assert real == fake
+    return real
 
 
 @pytest.mark.parametrize("task", load_suite("core").tasks, ids=lambda task: task.name)
@@ -103,3 +105,13 @@ def test_eager_launches_leave_views_out() -> None:
 
 def test_outputs_are_contiguous_in_the_facts() -> None:
     assert facts("a.t()", "torch.randn(8, 4)").outputs[0].is_contiguous
+
+
+def test_updates_of_buffers_are_no_part_of_the_graph() -> None:
+    task = make_task("self.n(a)", "torch.randn(8, 4)", init="self.n = nn.BatchNorm1d(4)")
+    assert ops(trace_source(task.source, {})) == ["aten.batch_norm"]
+
+
+def test_a_size_too_large_to_draw_still_has_facts() -> None:
+    reference = Reference(make_task("torch.relu(a)", "torch.randn(1 << 20, 1 << 20)").source, {})
+    assert facts_at(reference, "full", (), fake=True).compulsory_bytes == 2 * 4 << 40
