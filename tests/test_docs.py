@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -22,6 +26,31 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def commands_in(page: Path) -> Iterator[list[str]]:
+    """Words of every ``kernelforge`` command in the page's code, its own name left out."""
+    for code in CODE.findall(page.read_text()):
+        for line in code.strip("`").splitlines():
+            found = re.search(r"(?:^|&& |\S/bin/)kernelforge (?!=)(.+)", line)
+            if found and not line.startswith(("import", "from")):
+                yield shlex.split(found[1], comments=True)
+
+
+def verbs(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the command line with its words, groups left out."""
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, inner in command.commands.items():
+        yield from verbs(inner, *path, name)
+
+
+@pytest.fixture(scope="module")
+def command_line() -> Any:
+    from kernelforge.cli.main import app
+
+    return typer.main.get_command(app)
 
 
 def anchors(page: Path) -> set[str]:
@@ -47,6 +76,26 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 def test_benchmarks_that_are_named_exist(page: Path) -> None:
     for name in re.findall(r"benchmarks/\w+\.py", page.read_text()):
         assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_that_are_named_exist(page: Path, command_line: Any) -> None:
+    known = dict(verbs(command_line))
+    for words in commands_in(page):
+        if words[0] == "--help":
+            continue
+        verb = next((verb for verb in known if words[: len(verb)] == list(verb)), None)
+        assert verb, f"no such command: kernelforge {shlex.join(words)}"
+        options = {name for option in known[verb].params for name in option.opts} | {"--help"}
+        for word in words[len(verb) :]:
+            if word.startswith("--"):
+                assert word.partition("=")[0] in options, f"no such option: kernelforge {shlex.join(words)}"
+
+
+def test_every_command_is_documented(command_line: Any) -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+    missing = [" ".join(verb) for verb, _ in verbs(command_line) if f"kernelforge {' '.join(verb)}" not in text]
+    assert not missing
 
 
 def test_every_page_of_docs_is_in_its_index() -> None:
