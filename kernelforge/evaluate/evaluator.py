@@ -37,8 +37,12 @@ from kernelforge.records import (
 EVALUATOR_VERSION = "1"
 """Changes whenever a verdict could."""
 
-POISONS = (0xA5, 0x5A)
-"""Workspace, outputs and shared memory hold each of these in turn before a run; the results must agree."""
+POISONS = (0xFF, 0x5A)
+"""Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
+floats the first is NaN, the second large (1.5e16 in float32)."""
+
+SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
+"""A run at a small or hidden size that executes more thread instructions than this never ends: ``TIMEOUT``."""
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
@@ -250,11 +254,12 @@ class Evaluator:
             seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
             draw = self.oracle.draw(size.name, family, seed)
         plan = work.plans[size.name]
+        instructions = None if stage == "full" else SMALL_SIZE_INSTRUCTIONS
         first: tuple[bytes, ...] | None = None
         comparison = Comparison(ok=True)
         try:
             for poison in poisons:
-                result = self._run(session, self._request(plan, draw, poison), work)
+                result = self._run(session, self._request(plan, draw, poison, instructions), work)
                 if result.faults:
                     self._fail(result.faults[0], size, family, stage, work)
                 if first is not None and result.outputs == first:
@@ -263,12 +268,12 @@ class Evaluator:
                     specs = self.facts.at(size.name).outputs
                     shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
                     comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
-                if first is not None and comparison.ok:
-                    comparison = Comparison(
-                        ok=False,
-                        message="the result changes with what memory held before the run: "
-                        "an output or workspace element is read or returned without being written",
+                if first is not None:
+                    message = (
+                        "the result changes with what memory held before the run: "
+                        "an element of an output, of workspace or of shared memory is used before it is written"
                     )
+                    comparison = Comparison(ok=False, message=message)
                 if not comparison.ok:
                     self._failed_check(size, comparison.message, work, family, comparison.error)
                     reason = f"at {_public(size)}, {family} inputs: {comparison.message}"
@@ -278,7 +283,7 @@ class Evaluator:
             self.oracle.release(draw.handle)
         return comparison
 
-    def _request(self, plan: ResolvedPlan, draw: Draw, poison: int, **limits: float) -> RunRequest:
+    def _request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None) -> RunRequest:
         tensors: dict[int, bytes] = {}
         mutable: set[int] = set()
         for buffer in plan.buffers:
@@ -288,7 +293,9 @@ class Evaluator:
                     mutable.add(buffer.id)
             elif isinstance(buffer.source, str):
                 tensors[buffer.id] = draw.weights[buffer.source]
-        return RunRequest(plan, tensors, poison=poison, mutable=frozenset(mutable), **limits)  # type: ignore[arg-type]
+        return RunRequest(
+            plan, tensors, poison=poison, mutable=frozenset(mutable), max_thread_instructions=instructions
+        )
 
     def _run(self, session: Session, request: RunRequest, work: _Work) -> RunResult:
         start = time.perf_counter()
@@ -317,7 +324,7 @@ class Evaluator:
         try:
             if profile:
                 with work.clock("profile"):
-                    found = session.profile(self._request(plan, draw, POISONS[0]), self.facts.at(size.name))
+                    found = session.profile(self._request(plan, draw, POISONS[0], None), self.facts.at(size.name))
         except RunFaulted as faulted:
             self._fail(faulted.fault, size, family, "full", work)
         finally:

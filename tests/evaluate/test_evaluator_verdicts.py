@@ -1,0 +1,213 @@
+"""Every way a candidate can be bad has its verdict and its message, and the next candidate is unaffected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from kernelforge.candidate import parse_reply
+from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
+from kernelforge.records import Candidate, Origin, Size, Task, Verdict
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+COLS = 96
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x * 2 + y
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+KERNEL = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}
+"""
+
+PLAN = """def forward(x, y):
+    out = empty_like(x)
+    axpy[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
+    return out
+"""
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    sizes = (
+        Size(name="full"),
+        Size(name="small", constants={"ROWS": 8, "COLS": 32}),
+        Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
+        Size(name="hidden_tiny", constants={"ROWS": 1, "COLS": 5}),
+    )
+    task = Task(name="axpy", suite="test", title="2x + y", level=1, source=REFERENCE, sizes=sizes)
+    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as workshop:
+        made = workshop.evaluator(task)
+        yield made
+        made.oracle.close()
+
+
+def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN) -> EvaluationResult:
+    return evaluator.evaluate(Candidate(source=source, plan=plan), seed=11)
+
+
+def refused(evaluator: Evaluator, verdict: Verdict, *words: str, source: str = KERNEL, plan: str = PLAN) -> str:
+    """Evaluate, and check verdict and words of the reason; a good candidate must pass right afterwards."""
+    evaluation = run(evaluator, source, plan).evaluation
+    assert evaluation.verdict is verdict, evaluation.reason
+    for word in words:
+        assert word in evaluation.reason
+    assert evaluation.performance is None
+    assert run(evaluator).evaluation.verdict is Verdict.OK
+    return evaluation.reason
+
+
+def test_a_good_candidate_passes_at_every_size_and_is_profiled(evaluator: Evaluator) -> None:
+    evaluation, profile = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    assert {check.size: check.status for check in evaluation.correctness.sizes} == {
+        "small": "passed", "hidden_odd": "passed", "hidden_tiny": "passed", "full": "passed",
+    }  # fmt: skip
+    assert evaluation.performance is not None
+    assert evaluation.performance.origin is Origin.MODELLED
+    assert evaluation.build is not None
+    assert evaluation.build.kernels[0].registers_per_thread > 0
+    assert profile is not None
+    # 64 x 96 floats: two tensors read, one written.
+    assert profile.value("dram__bytes_read.sum") == 2 * 64 * 96 * 4
+    assert profile.value("dram__bytes_write.sum") == 64 * 96 * 4
+
+
+def test_same_seed_same_evaluation_but_for_times(evaluator: Evaluator) -> None:
+    first, second = run(evaluator), run(evaluator)
+    assert first.profile == second.profile
+    assert first.evaluation.correctness == second.evaluation.correctness
+    assert first.evaluation.key == second.evaluation.key
+
+
+def test_wrong_values_name_the_worst_element(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.WRONG, "small size", "worst at", "expected", source=KERNEL.replace("2.0f", "2.5f"))
+
+
+def test_a_missing_tail_guard_is_found_where_it_reads(evaluator: Evaluator) -> None:
+    reason = refused(evaluator, Verdict.CRASH, "axpy", "block", "thread", "'", source=KERNEL.replace("if (i < n) ", ""))
+    assert "line 3" in reason or ":3" in reason
+
+
+def test_elements_never_written_are_wrong(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.WRONG, source=KERNEL.replace("i < n", "i < n - 1"))
+
+
+def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None:
+    # fminf ignores the NaN of the first poison, and the values of the second are too large for it.
+    source = KERNEL.replace("out[i] = ", "out[i] = fminf(fmaxf(out[i], 0.0f), 1e-3f) + ")
+    refused(evaluator, Verdict.WRONG, source=source)
+    source = KERNEL.replace("out[i] = ", "out[i] = fminf(fmaxf(out[i], 0.0f), 2e-7f) + ")
+    refused(evaluator, Verdict.WRONG, "before", source=source)
+
+
+def test_writing_an_input_is_refused(evaluator: Evaluator) -> None:
+    source = KERNEL.replace("const float* y", "float* y").replace(
+        "if (i < n) ", "if (i < n) y[i] = 0.0f;\n    if (i < n) "
+    )
+    refused(evaluator, Verdict.CRASH, "read-only", source=source)
+
+
+def test_syntax_errors_come_back_with_line_and_message(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.BUILD, "candidate.cu:3", "undefined", source=KERNEL.replace("x[i]", "nope[i]"))
+
+
+def test_a_kernel_name_the_source_lacks(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.BUILD, "saxpy", plan=PLAN.replace("axpy[", "saxpy["))
+
+
+def test_wrong_argument_count_and_type(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.BUILD, "axpy", plan=PLAN.replace(", i32(x.numel())", ""))
+    refused(evaluator, Verdict.BUILD, "argument 4", plan=PLAN.replace("i32(", "i64("))
+
+
+def test_a_grid_of_zero(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.POLICY, "line 3", "grid", plan=PLAN.replace("ceil_div(x.numel(), 128), 128", "0, 128"))
+
+
+def test_two_terabytes_of_workspace(evaluator: Evaluator) -> None:
+    plan = PLAN.replace("    axpy[", "    big = empty((1 << 39,))\n    axpy[".replace("1 << 39", "549755813888"))
+    refused(evaluator, Verdict.POLICY, "workspace", plan=plan)
+
+
+def test_an_output_of_another_shape(evaluator: Evaluator) -> None:
+    refused(evaluator, Verdict.POLICY, "shape", plan=PLAN.replace("return out", "return out.view(x.numel())"))
+
+
+def test_an_infinite_loop_is_stopped(evaluator: Evaluator) -> None:
+    source = KERNEL.replace("    if (i < n)", "    volatile int stay = 1; while (stay) { }\n    if (i < n)")
+    refused(evaluator, Verdict.TIMEOUT, "axpy", source=source)
+
+
+def test_a_plan_may_refuse_hidden_sizes_but_not_its_own(evaluator: Evaluator) -> None:
+    guarded = run(evaluator, plan=PLAN.replace("    out", "    assert x.shape[1] % 4 == 0\n    out", 1)).evaluation
+    assert guarded.verdict is Verdict.OK, guarded.reason
+    assert guarded.correctness is not None
+    assert guarded.correctness.generality == 0.5
+    refused(
+        evaluator, Verdict.POLICY, "assert", plan=PLAN.replace("    out", "    assert x.shape[1] == 96\n    out", 1)
+    )
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ"])
+def test_included_files_of_the_host_never_show(
+    evaluator: Evaluator, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELFORGE_CANARY", "canary-5177")
+    evaluation = run(evaluator, source=f'#include "{path}"\n{KERNEL}').evaluation
+    assert evaluation.verdict is Verdict.BUILD
+    text = evaluation.model_dump_json()
+    assert "canary-5177" not in text
+    assert "root:" not in text
+    assert os.environ["KERNELFORGE_CANARY"] == "canary-5177"
+
+
+def test_a_template_bomb_is_stopped(evaluator: Evaluator) -> None:
+    bomb = "template<int N, int M> struct B { static const int v = B<N-1, M*2>::v + B<N-1, M*2+1>::v; };\n"
+    bomb += "template<int M> struct B<0, M> { static const int v = M; };\n"
+    evaluation = run(evaluator, source=bomb + KERNEL.replace("2.0f", "float(B<28, 0>::v)")).evaluation
+    assert evaluation.verdict in (Verdict.TIMEOUT, Verdict.LIMIT, Verdict.BUILD), evaluation.reason
+    assert run(evaluator).evaluation.verdict is Verdict.OK
+
+
+def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
+    source = KERNEL.replace("    if (i < n)", "    if (clock64() < 0) return;\n    if (i < n)")
+    refused(evaluator, Verdict.POLICY, "clock", source=source)
+
+
+def test_an_instruction_the_device_lacks_is_never_a_score(evaluator: Evaluator) -> None:
+    source = KERNEL.replace(
+        "    if (i < n)", '    asm volatile("griddepcontrol.wait;" ::: "memory");\n    if (i < n)'
+    ).replace("griddepcontrol.wait;", "setmaxnreg.inc.sync.aligned.u32 64;")
+    evaluation = run(evaluator, source=source).evaluation
+    assert evaluation.verdict is Verdict.INFRA, evaluation.reason
+    assert "setmaxnreg" in evaluation.reason
+
+
+def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
+    from kernelforge.errors import CandidateError
+
+    with pytest.raises(CandidateError) as caught:
+        parse_reply("I would use shared memory here.")
+    evaluation = evaluator.rejected(caught.value, "I would use shared memory here.")
+    assert evaluation.verdict is Verdict.POLICY
+    assert evaluation.stage == "parse"
