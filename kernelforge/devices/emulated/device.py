@@ -14,7 +14,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance, Profile, SizeFacts
-from kernelforge.sandbox import Child, Frame, Limits, Zygote
+from kernelforge.sandbox import Child, Death, Frame, Limits, Zygote
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
 GRACE_S = 15.0
@@ -161,6 +161,9 @@ class EmulatedSession:
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
             return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
+        for buffer in request.plan.buffers:
+            if buffer.kind != "workspace" and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+                raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
         order = sorted(request.tensors)
         data: dict[str, Any] = {
             "op": op,
@@ -183,9 +186,7 @@ class EmulatedSession:
             except ChildDied as error:
                 death = None if self._child is None else self._child.death()
                 self._drop()
-                if death is not None and death.cause == "memory":
-                    return RunFault("memory", "the emulated device ran out of memory on this machine")
-                return RunFault("crash", f"the runner ended while the plan ran: {error}")
+                return _fault_of(death, error)
             except SandboxError:
                 self._drop()
                 raise
@@ -224,6 +225,22 @@ class EmulatedSession:
     def _broken(self, what: str) -> SandboxError:
         self.close()
         return SandboxError(f"the runner sent {what}")
+
+
+def _fault_of(death: Death | None, error: ChildDied) -> RunFault:
+    """What the end of a child says about the plan that it ran.
+
+    Raises:
+        SandboxError: the runner itself failed; no candidate can make it raise.
+    """
+    cause = None if death is None else death.cause
+    if cause == "memory":
+        return RunFault("memory", "the emulated device ran out of memory on this machine")
+    if cause == "cpu":
+        return RunFault("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
+    if cause in ("signal", "killed"):
+        return RunFault("crash", f"the runner was ended while the plan ran: {death}")
+    raise SandboxError(f"the emulator itself failed, which is not the candidate's doing: {error}") from error
 
 
 def _faults(reply: Frame) -> tuple[RunFault, ...]:

@@ -163,8 +163,8 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
     return blocks
 
 
-def _components(nodes: set[int], start: int, blocks: list[Block]) -> list[list[int]]:
-    """Strongly connected components reachable from ``start`` inside ``nodes``, in topological order (Tarjan)."""
+def _components(nodes: set[int], starts: list[int], blocks: list[Block]) -> list[list[int]]:
+    """Strongly connected components reachable from ``starts`` inside ``nodes``, in topological order (Tarjan)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
@@ -176,34 +176,35 @@ def _components(nodes: set[int], start: int, blocks: list[Block]) -> list[list[i
         index[node] = low[node] = len(index)
         stack.append(node)
         on_stack.add(node)
-        # Branch targets are visited last so that the fall-through path gets the lower numbers.
         work.append((node, iter(blocks[node].successors)))
 
-    open_node(start)
-    while work:
-        node, successors = work[-1]
-        for successor in successors:
-            if successor not in nodes:
-                continue
-            if successor not in index:
-                open_node(successor)
-                break
-            if successor in on_stack:
-                low[node] = min(low[node], index[successor])
-        else:
-            work.pop()
-            if work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])
-            if low[node] == index[node]:
-                component: list[int] = []
-                while True:
-                    member = stack.pop()
-                    on_stack.discard(member)
-                    component.append(member)
-                    if member == node:
-                        break
-                result.append(component)
+    for start in starts:
+        if start not in index:
+            open_node(start)
+        while work:
+            node, successors = work[-1]
+            for successor in successors:
+                if successor not in nodes:
+                    continue
+                if successor not in index:
+                    open_node(successor)
+                    break
+                if successor in on_stack:
+                    low[node] = min(low[node], index[successor])
+            else:
+                work.pop()
+                if work:
+                    parent = work[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == index[node]:
+                    component: list[int] = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        component.append(member)
+                        if member == node:
+                            break
+                    result.append(component)
     result.reverse()
     return result
 
@@ -213,21 +214,19 @@ def weak_topological_order(blocks: list[Block]) -> tuple[list[int], list[set[int
     order: list[int] = []
     loops: list[set[int]] = []
 
-    def visit(nodes: set[int], start: int) -> None:
-        for component in _components(nodes, start, blocks):
+    def visit(nodes: set[int], starts: list[int]) -> None:
+        for component in _components(nodes, starts, blocks):
             head = component[-1]  # the first node that the search entered
             order.append(head)
             members = set(component)
             if len(component) > 1 or head in blocks[head].successors:
                 loops.append(members)
                 inner = members - {head}
-                while inner:
-                    entry = next((s for s in blocks[head].successors if s in inner), min(inner))
-                    before = len(order)
-                    visit(inner, entry)
-                    inner -= set(order[before:])
+                if inner:
+                    # Every node of the component is reachable from its head, so these starts reach all of ``inner``.
+                    visit(inner, [k for k in blocks[head].successors if k in inner])
 
-    visit(set(range(len(blocks))), 0)
+    visit(set(range(len(blocks))), [0])
     return order, loops
 
 

@@ -69,6 +69,7 @@ CTX_BYTES: Final = 320
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
+MODE_RESIDENT: Final = 4  # several CTAs side by side: the host address of shared memory changes between turns
 
 # Warp state: header, waiting masks per block, held masks per barrier block, then register slots.
 W_RESUME: Final = 0  # block to run next, or the number of blocks: pick a waiting one

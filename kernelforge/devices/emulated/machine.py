@@ -355,6 +355,7 @@ class _Run:
             per_cta = warps * (program.state_bytes + frame * lay.LANES) + stride
             resident = max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
         mode = (lay.MODE_RACECHECK if racecheck else 0) | (lay.MODE_CACHE if cache is not None else 0)
+        mode |= lay.MODE_RESIDENT if resident > 1 else 0
         self.keep: list[object] = [stop, table, chosen, cache, params]
         self.records = _site_columns(program.sites, mode, frame)
         self.counts = np.zeros(2 * (blocks + 1), dtype=np.int64)

@@ -468,7 +468,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
         cost += local_sectors(ctx, effective, in_local, size)
         ideal += (popcount(in_local) * size + 31) >> 5
     same_space = in_local == 0 and (in_shared == 0 or (declared != lay.GENERIC and in_global == 0))
-    if mode == 0 and good == mask and single and same_space and access != lay.ATOMIC:
+    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0 or (in_shared != 0 and mode & lay.MODE_RESIDENT != 0)
+    if not watched and good == mask and single and same_space and access != lay.ATOMIC:
         if remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
             return good
     store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)

@@ -20,11 +20,12 @@ from kernelforge.devices.emulated import machine as emulator
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.machine import Entry, Machine
 from kernelforge.devices.emulated.memory import CacheModel, Memory
+from kernelforge.devices.emulated.ptx import PtxSyntaxError
 from kernelforge.devices.emulated.report import Fault, LaunchReport
 from kernelforge.devices.occupancy import occupancy
 from kernelforge.devices.specs import SPECS, DeviceSpec
 from kernelforge.errors import ChildDied
-from kernelforge.profiling.collect import Collector
+from kernelforge.profiling.collect import Collector, rehearse
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.sampling import Budget
 from kernelforge.profiling.traffic import Extent
@@ -386,8 +387,9 @@ def _kind(fault: Fault) -> Any:
 
 
 def warm_up(options: dict[str, Any]) -> None:
-    """Compile the emulator's own runtime once, before children are forked."""
+    """Load and compile everything once, before children are forked: they can load nothing themselves."""
     emulator.warm_up()
+    rehearse()
 
 
 def serve(channel: Channel) -> None:
@@ -430,8 +432,10 @@ def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFault:
             memory_bytes=request["memory_bytes"],
             threads=request["threads"],
         )
-    except UnsupportedInstruction as error:
+    except (UnsupportedInstruction, PtxSyntaxError) as error:
         return RunFault("unsupported", str(error))
+    except OutOfDeviceMemory as error:
+        return RunFault("memory", f"the module's variables do not fit: {error}")
 
 
 def _work(request: dict[str, Any], blobs: Sequence[bytes]) -> Work:

@@ -61,6 +61,17 @@ def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device:
     assert registers.value > 8
 
 
+def test_a_big_grid_is_sampled_in_the_jail(compiler: Compiler, device: EmulatedDevice) -> None:
+    n = 1 << 20
+    a, b = randoms(n), randoms(n, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        profile, performance = session.profile(request(plan, a, b), facts(plan, [a, b], 12 * n))
+    assert profile.kernels[0].sampled < 1
+    assert profile.roofline.dram_bytes == pytest.approx(12 * n, rel=0.01)
+    assert performance.bound == "dram"
+
+
 def test_a_templated_kernel_is_launched_by_its_expression(compiler: Compiler, device: EmulatedDevice) -> None:
     source = """
 template <typename T, int F> __global__ void scale(const T* x, T* out, int n) {
@@ -137,6 +148,43 @@ def test_more_memory_than_the_request_allows_is_a_fault(compiler: Compiler, devi
         ran = session.run(request(plan, a, b, memory_bytes=1000))
         assert ran.faults[0].kind == "memory"
         assert "1200 bytes of device memory, 1000 are allowed" in ran.faults[0].message
+
+
+def test_an_error_of_the_runner_is_never_the_candidates(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        with pytest.raises(SandboxError, match="not the candidate's doing"):
+            session.run(request(plan, a, b, poison=4096))
+        assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        with pytest.raises(ValueError, match="'a' takes 40 bytes"):
+            session.run(RunRequest(plan, {}))
+
+
+UNSUPPORTED = """
+extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
+  unsigned r;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(r));
+  asm volatile("griddepcontrol.wait;");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 64;");
+  out[0] = r;
+}
+"""
+
+
+def test_an_unsupported_instruction_is_named(compiler: Compiler, device: EmulatedDevice) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, UNSUPPORTED, plan)) as session:
+        ran = session.run(request(plan, a, b))
+    assert ran.faults[0].kind == "unsupported"
+    assert "setmaxnreg" in ran.faults[0].message or "griddepcontrol" in ran.faults[0].message
 
 
 class LyingChild:

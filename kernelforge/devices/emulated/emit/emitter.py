@@ -440,11 +440,12 @@ class Emitter(Code):
                     text = self.op(f"or i32 {keep}, {self.op(f'and i32 {text}, {self.mask}')}")
                 self.emit(f"store i32 {text}, ptr {slot}")
             elif value.vec and split:
-                kind = int_type(bits, True)
-                self.call(
-                    f"llvm.masked.store.v32i{bits}.p0", "void", (kind, value.text), ("ptr", slot),
-                    ("i32", str(min(64, 4 * bits))), ("<32 x i1>", self.lanes(self.mask)),
-                )  # fmt: skip
+                # A blend and a full store: later loads forward from it, which a masked store would prevent. The load
+                # is volatile so that LLVM does not fuse the three into a masked store.
+                kind, align = int_type(bits, True), min(64, 4 * bits)
+                old = self.op(f"load volatile {kind}, ptr {slot}, align {align}")
+                merged = self.select(self.lanes(self.mask), kind, value.text, old)
+                self.emit(f"store {kind} {merged}, ptr {slot}, align {align}")
             else:
                 align = min(64, 4 * bits) if value.vec else 8
                 self.emit(f"store {int_type(bits, value.vec)} {value.text}, ptr {slot}, align {align}")
