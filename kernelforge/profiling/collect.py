@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from kernelforge.candidate.resolved import Fill, Launch, TensorArg
 from kernelforge.devices.emulated.memory import CacheModel
 from kernelforge.devices.occupancy import Occupancy, l1_bytes, occupancy
@@ -22,6 +24,7 @@ from kernelforge.profiling.sampling import PROBE_BLOCKS, SAMPLES_PER_SHAPE, Budg
 from kernelforge.profiling.traffic import (
     ChunkFootprint,
     Extent,
+    Footprint,
     LaunchTraffic,
     Residency,
     bytes_by_buffer,
@@ -30,6 +33,16 @@ from kernelforge.profiling.traffic import (
 
 if TYPE_CHECKING:
     from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
+
+
+def rehearse() -> None:
+    """Use once what a sampled profile uses: a library that loads parts of itself late cannot do so in a jail."""
+    cache = TracedCache(SECTOR_BYTES, SECTOR_BYTES)
+    empty = cache.footprint()
+    sectors = np.arange(4)
+    one = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
+    extrapolate([one, one], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
+    bytes_by_buffer(empty.read, [])
 
 
 class RunBlocks(Protocol):
