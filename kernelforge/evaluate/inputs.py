@@ -1,7 +1,7 @@
 """Child side: the input distributions that a task is checked on.
 
 ``task``: the task's own ``get_inputs``. ``normal``: signed unit normal. ``large``: normal of large magnitude.
-``edge``: zeros of both signs, subnormals, the smallest normal, repeated maxima, whole rows of one value. Integers,
+``edge``: zeros of both signs, subnormals, the smallest normal, repeated maxima, rows of zeros. Integers,
 booleans and scalars always come from the task's own generator: their range means something (class numbers).
 """
 
@@ -79,6 +79,7 @@ def _edge_values(shape: torch.Size, dtype: torch.dtype, generator: torch.Generat
     if values.dim() >= 2:
         rows = values.view(-1, values.shape[-1])
         kind = torch.randint(8, (rows.shape[0], 1), generator=generator)
-        rows.masked_fill_(kind == 0, 0.0)
-        rows.masked_fill_(kind == 1, 8.0)
+        signs = pool.new_tensor([8.0, -8.0])[torch.randint(2, tuple(rows.shape), generator=generator)]
+        # No row of one value but zero: rounding its mean is a matter of luck, and norms amplify it.
+        rows.copy_(torch.where(kind == 1, signs, rows)).masked_fill_(kind == 0, 0.0)
     return values

@@ -99,14 +99,20 @@ def _mean(mode: SequentialSums, func: Any, x: torch.Tensor, dim: Any = None, kee
     if not x.is_floating_point() or x.numel() == 0:
         return NotImplemented
     total = ordered_sum(x, _dims(dim), keepdim, mode.dtype_for(x))
-    return (total / (x.numel() / max(total.numel(), 1))).to(kw.get("dtype") or x.dtype)
+    # Times the reciprocal, as kernels do: one rounding more than a division.
+    return (total * _reciprocal(x, total)).to(kw.get("dtype") or x.dtype)
+
+
+def _reciprocal(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """One over the number of terms behind each element of ``total``, rounded to its dtype."""
+    return torch.tensor(max(total.numel(), 1) / x.numel(), dtype=total.dtype)
 
 
 def _moments(x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and sum of squared deviations with dims kept, and the number of terms."""
     total = ordered_sum(x, dims, True, dtype)
     count = x.numel() / max(total.numel(), 1)
-    mean = total / count
+    mean = total * _reciprocal(x, total)
     return mean, ordered_sum((x.to(dtype) - mean).square(), dims, True, dtype), count
 
 

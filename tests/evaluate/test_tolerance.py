@@ -130,6 +130,23 @@ def test_layernorm_in_one_pass_passes_and_without_epsilon_fails(seed: int) -> No
     assert not judge(reckoner, drawn, bare).ok
 
 
+@pytest.mark.parametrize("features", [1033, 512])
+def test_honest_layernorms_pass_every_family(features: int) -> None:
+    init = f"self.n = nn.LayerNorm({features})"
+    reckoner = Reckoner(make_task("self.n(a)", f"torch.randn(64, {features})", init=init))
+    inverse = np.float32(1 / features)
+    assert "edge" in reckoner.scales("small")
+    for family in reckoner.scales("small"):
+        for seed in SEEDS:
+            drawn = reckoner.draw("small", family, seed)
+            x, w = tensors(drawn)[0], reckoner.reference("small").weights()
+            total = torch.from_numpy(np.add.accumulate(x.numpy(), axis=1, dtype=np.float32))[:, -1:]
+            for mean in (total * inverse, total / features):
+                variance = (x - mean).square().sum(1, keepdim=True) * inverse
+                value = (x - mean) * torch.rsqrt(variance + 1e-5) * w["n.weight"] + w["n.bias"]
+                assert judge(reckoner, drawn, value).ok, (family, seed)
+
+
 def test_gelu_tail_keeps_a_relative_scale() -> None:
     """A gelu that is right to 1e-3 only is wrong, although far tails lose all their digits in f32."""
     reckoner = Reckoner(make_task("F.gelu(a, approximate='tanh')", "torch.randn(64, 256)"))
