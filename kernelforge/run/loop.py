@@ -129,8 +129,12 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
 
 def _run_all(
     one: _Job, tasks: list[Task], jobs: int, stop: StopSignal, report: _Report
-) -> tuple[bool, StoreError | None]:
-    """Work on all tasks. A task that cannot be worked on is reported and left; a dead journal ends the run."""
+) -> tuple[bool, Exception | None]:
+    """Work on all tasks; gives back whether all are finished, and the first problem that was not a task's own.
+
+    A task that cannot be worked on is reported and left. A dead journal ends the run in good order. Anything else
+    unexpected is a bug of ours: the other tasks go on, and it is raised when they are done.
+    """
     complete, problem = True, None
     pool = ThreadPoolExecutor(max_workers=max(jobs, 1), thread_name_prefix="task")
     pending: dict[Future[bool], Task] = {pool.submit(one, task): task for task in tasks}
@@ -139,14 +143,17 @@ def _run_all(
             done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 task = pending.pop(future)
-                try:
-                    complete = future.result() and complete
-                except StoreError as error:
-                    complete, problem = False, problem or error
+                error = future.exception()
+                complete = complete and error is None and future.result()
+                if error is None:
+                    continue
+                report(Event("warning", task=task.name, message=str(error) or type(error).__name__))
+                if isinstance(error, StoreError):
                     stop.drain()
-                except KernelForgeError as error:
-                    complete = False
-                    report(Event("warning", task=task.name, message=str(error)))
+                if isinstance(error, StoreError) or not isinstance(error, KernelForgeError):
+                    if not isinstance(error, Exception):
+                        raise error
+                    problem = problem or error
             if stop.aborting:
                 return False, problem
     finally:
