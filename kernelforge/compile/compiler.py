@@ -13,12 +13,13 @@ from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile import gate
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
+from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
-from kernelforge.sandbox import Death, Limits, Zygote
+from kernelforge.sandbox import Death, Frame, Limits, Zygote
 from kernelforge.sandbox.jail import Tier
 
 COMPILE_LIMITS = Limits(
@@ -172,10 +173,19 @@ class Compiler:
                 return self._after_death(facts, child.death(), error)
             except SandboxError:
                 return _limited(facts, "output", self.limits)
+        if "limit" in frame.data:
+            return _limited(facts, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
+        try:
+            return self._read_reply(frame, names, signatures, facts)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
+
+    def _read_reply(
+        self, frame: Frame, names: Sequence[str], signatures: Sequence[LaunchSignature], facts: dict[str, Any]
+    ) -> Artifact:
+        """The build that a reply describes. The child may have been taken over: nothing in it is trusted."""
         reply = frame.data
-        if "limit" in reply:
-            return _limited(facts, "memory" if reply["limit"] == "memory" else "output", self.limits)
-        log, seconds = str(reply["log"]), float(reply["seconds"])
+        log, seconds = str(reply["log"]), max(0.0, float(reply["seconds"]))
         succeeded = reply["status"] == 0 and len(frame.blobs) == 2
         diagnostics = parse_log(log, succeeded=succeeded, signatures=signatures, paths=self.toolchain.spoken_paths())
         if not succeeded:
@@ -183,7 +193,8 @@ class Compiler:
                 message = f"the compiler failed without a message: {log[:400]}"
                 diagnostics = (*diagnostics, Diagnostic(file=CANDIDATE_FILE, severity="error", message=message))
             return Artifact(Build(ok=False, diagnostics=diagnostics, seconds=seconds, **facts), b"", b"")
-        kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log), frame.blobs[0])
+        ptx, cubin = frame.blobs
+        kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log), ptx, read_cubin(cubin))
         too_large = [
             Diagnostic(
                 file=CANDIDATE_FILE,
@@ -197,7 +208,7 @@ class Compiler:
         build = Build(
             ok=not too_large, kernels=kernels, diagnostics=(*too_large, *diagnostics), seconds=seconds, **facts
         )
-        return Artifact(build, *frame.blobs)
+        return Artifact(build, ptx, cubin)
 
     def _after_death(self, facts: dict[str, Any], death: Death | None, error: ChildDied) -> Artifact:
         if death is None or death.cause in ("killed", "disk"):
@@ -228,17 +239,23 @@ def _limited(facts: dict[str, Any], limit: Literal["time", "memory", "output"], 
 
 
 def _kernels(
-    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts], ptx: bytes
+    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts], ptx: bytes, cubin: CubinFacts
 ) -> tuple[KernelFacts, ...]:
+    """Facts of the launched kernels. Registers come from the cubin: a candidate can write into the log.
+
+    Raises:
+        KeyError: a kernel that is an entry point has no figures.
+    """
     kernels = []
     bounds = launch_bounds(ptx.decode("ascii", "replace"))
     for expression, symbol in zip(names, lowered, strict=True):
-        facts = ptxas.get(symbol, PtxasFacts(0, 0, 0, 0, 0))
+        known = symbol in cubin.entries
+        facts = ptxas[symbol] if known else PtxasFacts(0, 0, 0, 0)  # not an entry: the gate refuses it by name
         kernels.append(
             KernelFacts(
                 expression=expression,
                 symbol=symbol,
-                registers_per_thread=facts.registers,
+                registers_per_thread=cubin.registers[symbol] if known else 0,
                 static_shared_bytes=facts.static_shared_bytes,
                 spill_store_bytes=facts.spill_store_bytes,
                 spill_load_bytes=facts.spill_load_bytes,

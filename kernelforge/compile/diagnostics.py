@@ -179,7 +179,6 @@ def _unknown_kernel(text: str, body: str) -> Diagnostic:
 class PtxasFacts:
     """What ``ptxas -v`` says of one entry point."""
 
-    registers: int
     static_shared_bytes: int
     stack_bytes: int
     spill_store_bytes: int
@@ -189,12 +188,12 @@ class PtxasFacts:
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
+_USED = re.compile(r"Used \d+ registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse_ptxas(log: str) -> dict[str, PtxasFacts]:
-    """Registers, static shared memory, stack and spills by lowered name."""
+    """Static shared memory, stack and spills by lowered name."""
     facts: dict[str, PtxasFacts] = {}
     entry = described = ""
     stack = (0, 0, 0)
@@ -205,9 +204,9 @@ def parse_ptxas(log: str) -> dict[str, PtxasFacts]:
             described = match[1]
         elif (match := _STACK.search(line)) and described == entry:
             stack = (int(match[1]), int(match[2]), int(match[3]))
-        elif entry and (match := _USED.search(line)):
+        elif entry and _USED.search(line):
             shared = _SHARED.search(line)
-            facts[entry] = PtxasFacts(int(match[1]), int(shared[1]) if shared else 0, *stack)
+            facts[entry] = PtxasFacts(int(shared[1]) if shared else 0, *stack)
             entry = ""
     return facts
 

@@ -16,12 +16,11 @@ Module globals are allowed (CUDA's own libraries emit them) and reported, becaus
 
 from __future__ import annotations
 
-import io
 import re
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.records import Diagnostic
 
 _TOKEN = re.compile(
@@ -64,10 +63,10 @@ def check(
     """Judge one good compilation. ``launched`` pairs the plan's expression with its lowered name."""
     try:
         module = _read_ptx(ptx.decode("ascii"))
-        defined, undefined = _read_cubin(cubin)
+        facts = read_cubin(cubin)
     except (UnicodeDecodeError, ValueError) as error:
         return GateResult(f"the compiler's output cannot be read: {error}")
-    problems = list(_problems(module, defined, undefined, source, launched, scored))
+    problems = list(_problems(module, facts, source, launched, scored))
     notes = [
         Diagnostic(
             file="candidate.cu",
@@ -81,13 +80,12 @@ def check(
 
 def _problems(
     module: _Module,
-    defined: frozenset[str],
-    undefined: frozenset[str],
+    cubin: CubinFacts,
     source: str,
     launched: Sequence[tuple[str, str]],
     scored: bool,
 ) -> Iterator[str]:
-    entries = frozenset(module.entries)
+    entries, defined = frozenset(module.entries), cubin.entries
     for expression, symbol in launched:
         if symbol not in entries or symbol not in defined:
             yield f"the plan launches {expression}, which is not a kernel (__global__ function) of the build"
@@ -100,7 +98,7 @@ def _problems(
         if not any(symbol == name or f"{len(name)}{name}" in symbol for name in declared):
             yield f"entry point {symbol} is neither launched by the plan nor declared as a __global__ function"
     allowed = frozenset() if scored else _DEBUG_EXTERNS
-    for name in sorted((set(module.externs) | undefined) - allowed):
+    for name in sorted((set(module.externs) | cubin.undefined) - allowed):
         if name in _DEBUG_EXTERNS:
             yield f"{'printf' if name == 'vprintf' else 'assert'} is not allowed in a scored kernel: remove it"
         else:
@@ -192,45 +190,6 @@ def _variable(statement: Sequence[str]) -> str:
         if not token.startswith(".") and token not in ("(", ")", ","):
             names.append(token)
     return names[-1] if names else "?"
-
-
-_SYMBOL = struct.Struct("<IBBHQQ")
-_STO_CUDA_ENTRY = 0x10
-_STT_FUNC = 2
-
-
-def _read_cubin(cubin: bytes) -> tuple[frozenset[str], frozenset[str]]:
-    """Entry points that the ELF defines, and undefined symbols other than the driver's own.
-
-    Raises:
-        ValueError: not an ELF that can be read.
-    """
-    from elftools.common.exceptions import ELFError
-    from elftools.construct import ConstructError
-    from elftools.elf.elffile import ELFFile
-
-    try:
-        elf = ELFFile(io.BytesIO(cubin))
-        section = elf.get_section_by_name(".symtab")
-        if section is None:
-            raise ValueError("the cubin has no symbol table")
-        symbols, names = section.data(), elf.get_section(section["sh_link"]).data()
-    except (ELFError, ConstructError, KeyError, AttributeError, IndexError, OverflowError, OSError) as error:
-        raise ValueError(f"the cubin is not an ELF file that can be read ({type(error).__name__})") from error
-    defined: set[str] = set()
-    undefined: set[str] = set()
-    # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
-    whole = len(symbols) - len(symbols) % _SYMBOL.size
-    for offset, info, other, index, _, _ in _SYMBOL.iter_unpack(symbols[:whole]):
-        name = names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
-        if not name:
-            continue
-        if index == 0:
-            if not name.startswith(".nv.reservedSmem."):
-                undefined.add(name)
-        elif info & 0xF == _STT_FUNC and other & _STO_CUDA_ENTRY:
-            defined.add(name)
-    return frozenset(defined), frozenset(undefined)
 
 
 _SOURCE_TOKEN = re.compile(

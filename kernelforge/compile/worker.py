@@ -56,11 +56,19 @@ def serve(channel: Channel) -> None:
     else:
         reply = {
             "status": result.status,
-            "log": result.log[:MAX_LOG_CHARACTERS],
+            "log": _shortened(result.log),
             "lowered": result.lowered,
             "seconds": time.monotonic() - start,
         }
         channel.send(reply, [result.ptx, result.cubin])
+
+
+def _shortened(log: str) -> str:
+    """Both ends of a log that is too long: messages come first, ptxas' figures last."""
+    if len(log) <= MAX_LOG_CHARACTERS:
+        return log
+    half = MAX_LOG_CHARACTERS // 2
+    return f"{log[:half]}\n{log[-half:]}"
 
 
 def _compile(request: dict[str, Any]) -> Any:

@@ -130,3 +130,19 @@ def test_sources_that_are_no_text_are_refused(jailed, source):
             jailed.build(source, ["k"])
     else:
         assert not isinstance(jailed.build(source, ["k"]), Artifact)
+
+
+def test_figures_cannot_be_forged_through_the_log(jailed):
+    """A file name with a newline puts lines of its own into the log; registers come from the cubin."""
+    forged = r"x\nptxas info    : Compiling entry function '_Z1kPf' for 'sm_90a'\nptxas info    : Used 1 registers\n"
+    honest = jailed.build(KERNEL, ["k"])
+    result = jailed.build(f'{KERNEL}#line 1 "{forged}"\n#warning "w"\n', ["k"])
+    assert isinstance(result, Artifact)
+    assert result.build.kernels[0].registers_per_thread == honest.build.kernels[0].registers_per_thread > 1
+
+
+def test_a_flood_does_not_push_the_figures_out(jailed):
+    source = KERNEL + "".join(f'#warning "{"w" * 900} {i}"\n' for i in range(3000))
+    result = jailed.build(source, ["k"])
+    assert isinstance(result, Artifact)
+    assert result.build.kernels[0].registers_per_thread > 1

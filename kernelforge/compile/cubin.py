@@ -1,0 +1,80 @@
+"""What a cubin says of itself: entry points, undefined symbols, registers.
+
+The bytes come out of a confined child and are read as hostile: whatever is wrong with them is a ValueError.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_STO_CUDA_ENTRY = 0x10
+_STT_FUNC = 2
+_EIFMT_SVAL, _EIATTR_REGCOUNT = 4, 0x2F
+
+
+@dataclass(frozen=True)
+class CubinFacts:
+    """Facts of one ELF for a real architecture."""
+
+    entries: frozenset[str]
+    undefined: frozenset[str]
+    """Undefined symbols other than the driver's own ``.nv.reservedSmem.*``."""
+    registers: dict[str, int]
+    """Registers per thread by function, as the driver will read them."""
+
+
+def read_cubin(cubin: bytes) -> CubinFacts:
+    """Read the symbol table and ``.nv.info``.
+
+    Raises:
+        ValueError: not an ELF file that can be read.
+    """
+    from elftools.common.exceptions import ELFError
+    from elftools.construct import ConstructError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        elf = ELFFile(io.BytesIO(cubin))
+        table, info = elf.get_section_by_name(".symtab"), elf.get_section_by_name(".nv.info")
+        if table is None:
+            raise ValueError("the cubin has no symbol table")
+        symbols, names = table.data(), elf.get_section(table["sh_link"]).data()
+        attributes = b"" if info is None else info.data()
+    except (ELFError, ConstructError, KeyError, AttributeError, IndexError, OverflowError, OSError) as error:
+        raise ValueError(f"the cubin is not an ELF file that can be read ({type(error).__name__})") from error
+    entries: set[str] = set()
+    undefined: set[str] = set()
+    by_index: list[str] = []
+    # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
+    whole = len(symbols) - len(symbols) % _SYMBOL.size
+    for offset, kind, other, section, _, _ in _SYMBOL.iter_unpack(symbols[:whole]):
+        name = names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
+        by_index.append(name)
+        if not name:
+            continue
+        if section == 0:
+            if not name.startswith(".nv.reservedSmem."):
+                undefined.add(name)
+        elif kind & 0xF == _STT_FUNC and other & _STO_CUDA_ENTRY:
+            entries.add(name)
+    return CubinFacts(frozenset(entries), frozenset(undefined), _registers(attributes, by_index))
+
+
+def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:
+    """Walk ``.nv.info``: format, attribute, size or value; REGCOUNT holds a symbol index and a count."""
+    found: dict[str, int] = {}
+    at = 0
+    while at + 4 <= len(attributes):
+        form, attribute, size = struct.unpack_from("<BBH", attributes, at)
+        at += 4
+        if form != _EIFMT_SVAL:
+            continue
+        if attribute == _EIATTR_REGCOUNT and size >= 8 and at + 8 <= len(attributes):
+            index, count = struct.unpack_from("<II", attributes, at)
+            if index < len(names):
+                found[names[index]] = count
+        at += size
+    return found
