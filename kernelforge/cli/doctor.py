@@ -101,10 +101,10 @@ def check_torch() -> Check:
 
 
 def check_nvrtc() -> Check:
-    from kernelforge.compile import toolchain
+    from kernelforge.compile import installed_toolchain
 
     try:
-        known = toolchain()
+        known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
     found = _probe("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")

@@ -71,6 +71,7 @@ def run(
 
     Ctrl-C finishes the attempts in flight and stops; twice aborts them. 'kernelforge resume' goes on.
     """
+    budget = _budget(rounds, evaluations, wall_minutes)
     from kernelforge.run import configure, start
 
     given = {"reward": reward, "stop_after": stop_after}
@@ -81,7 +82,7 @@ def run(
         strategy=strategy,
         coder=coder,
         judge=judge,
-        budget=_budget(rounds, evaluations, wall_minutes),
+        budget=budget,
         seed=seed,
         jobs=jobs,
         allow_unconfined=allow_unconfined,

@@ -1,6 +1,78 @@
-"""Finds the golden run, which lies with the store's tests."""
+"""Runs the command line in this process, and finds the golden run, which lies with the store's tests."""
 
+from __future__ import annotations
+
+import json
+import os
+import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "store"))
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """``cli("show", "latest")`` in an empty folder, through the script's own entry point."""
+    from kernelforge.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNELFORGE_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kernelforge", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        code = left.value.code
+        return Done(code if isinstance(code, int) else 0 if code is None else 1, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A results folder with two golden runs: ``older`` and ``newer``."""
+    from golden_run import fill, make_run
+
+    from kernelforge.records import RunState
+    from kernelforge.store import Store
+
+    folder = tmp_path / "results"
+    with Store.open(folder / "kernelforge.db") as store:
+        for number, run_id in enumerate(("older", "newer")):
+            fill(store, make_run(run_id, started=f"2026-11-2{number}T06:00:00+00:00"))
+        store.update_run("older", RunState.FINISHED, "2026-11-20T06:04:05+00:00")
+        store.finish_task("older", "softmax", "no new best in 4 rounds")
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """``start("-m", "kernelforge.cli.main", "export")``: another Python with this checkout, in the empty folder."""
+    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "store")]
+
+    def call(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        variables = os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | options.pop("env", {})
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        return subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=variables, text=True, **pipes)
+
+    return call

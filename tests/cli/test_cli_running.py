@@ -1,0 +1,178 @@
+"""Runs under the command line: progress, Ctrl-C, the summary. A stand-in for the engine journals golden attempts."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from golden_run import fill, golden_attempts, make_run
+from rich.console import Console
+
+from kernelforge.cli.progress import LiveProgress, PlainProgress, QuietProgress, progress
+from kernelforge.cli.run import _next_commands, sum_up
+from kernelforge.records import RunState
+from kernelforge.report import RunRecords
+from kernelforge.run.events import Event, StopSignal
+from kernelforge.store import Store
+
+ENGINE = """
+import sys, time
+from pathlib import Path
+from golden_run import golden_attempts, make_facts, make_run, make_task
+from kernelforge.cli.run import conduct
+from kernelforge.errors import KernelForgeError
+from kernelforge.records import RunState
+from kernelforge.run.events import Event
+from kernelforge.store import Store
+
+mode, results = sys.argv[1], Path("results")
+store = Store.open(results / "kernelforge.db")
+run = make_run()
+
+def work(observer, stop):
+    store.start_run(run)
+    for name in run.config.tasks:
+        store.put_task(run.id, make_task(name), make_facts(make_task(name)), None)
+    observer.on_event(Event("run_started", message=run.id))
+    attempts = golden_attempts(run)
+    for attempt in attempts:
+        observer.on_event(Event("stage", task=attempt.task, round=attempt.number, stage="evaluate"))
+        store.add_attempt(attempt)
+        observer.on_event(Event("attempt", task=attempt.task, round=attempt.number, attempt=attempt))
+        if mode == "wait" and attempt.number == 3 and attempt.task == "softmax":
+            observer.on_event(Event("warning", task="softmax", message="waiting \\x1b[2J"))
+            while not stop.draining:
+                time.sleep(0.01)
+            break
+        if mode == "hang" and attempt.number == 1:
+            print("hanging", flush=True)
+            while not stop.aborting:
+                time.sleep(0.01)
+            break
+    state = RunState.STOPPED if stop.draining else RunState.FINISHED
+    store.update_run(run.id, state, "2026-11-21T06:10:00+00:00")
+    return run.model_copy(update={"state": state})
+
+conduct(work, run.config, store, results, quiet=mode == "quiet")
+"""
+
+
+def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
+    process = start("-c", ENGINE, "all")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "run r1"
+    attempts = [line for line in lines if re.match(r"(softmax|matmul|argmax) \d\d ", line)]
+    assert len(attempts) == len(golden_attempts(make_run()))
+    assert attempts[1] == "softmax 01 vectorise OK best so far: 8.39 MB DRAM, 1.00x the least"
+    assert attempts[4].startswith("matmul 00 seed BUILD candidate.cu:2: error")
+    assert "\x1b" not in out
+    summary = lines[lines.index("run      r1 finished") :]
+    assert any(line.startswith("correct  2 of 3 tasks") for line in summary)
+    assert any("emulated:h100 · suite core" in line for line in summary)
+    assert [line.split("  ")[1] for line in summary[summary.index("Next:") + 1 :]] == [
+        "kernelforge show r1",
+        "kernelforge show r1/softmax",
+        "kernelforge show r1/softmax/01",
+        "kernelforge export r1 --output attempts.jsonl",
+    ]
+
+
+def test_a_quiet_run_prints_its_summary_alone(start):
+    out, _ = start("-c", ENGINE, "quiet").communicate()
+    assert not re.search(r"^softmax \d\d ", out, re.M)
+    assert "correct  2 of 3 tasks" in out
+
+
+def wait_for(stream: io.TextIOBase, text: str) -> str:
+    seen = ""
+    while text not in seen:
+        line = stream.readline()
+        assert line, seen
+        seen += line
+    return seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_drains_and_says_how_to_go_on(start, tmp_path: Path, number: signal.Signals):
+    process = start("-c", ENGINE, "wait")
+    wait_for(process.stdout, "softmax 03")
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == 0
+    assert "attempts in flight are being finished" in err
+    assert "warning: softmax: waiting \\x1b[2J" in err
+    assert "run      r1 stopped" in out
+    assert "kernelforge resume r1" in out
+    with Store.open(tmp_path / "results" / "kernelforge.db") as store:
+        assert store.run("r1").state is RunState.STOPPED
+        assert len(store.attempts("r1")) == 4
+
+
+def test_the_second_interrupt_aborts_with_130(start):
+    process = start("-c", ENGINE, "hang")
+    wait_for(process.stdout, "hanging")
+    process.send_signal(signal.SIGINT)
+    wait_for(process.stderr, "being finished")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "aborted; go on with: kernelforge resume r1" in err
+    assert "Traceback" not in err
+
+
+def test_progress_on_a_terminal_has_a_bar_and_a_line_per_task():
+    stop = StopSignal()
+    out = Console(file=io.StringIO(), width=120, force_terminal=False)
+    shown = LiveProgress(out, ("softmax", "matmul", "argmax"), stop)
+    attempts = golden_attempts(make_run())
+    shown.on_event(Event("stage", task="matmul", round=1, stage="coder"))
+    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempts[1]))
+    shown.on_event(Event("attempt", task="softmax", round=2, attempt=attempts[2]))
+    shown.on_event(Event("task_finished", task="softmax", message="done"))
+    shown.on_event(Event("task_started", task="not in this run"))
+    out.print(shown)
+    text = out.file.getvalue()
+    assert "1 of 3 tasks" in text
+    assert re.search(r"softmax +round 2 +done +CRASH +8.39 MB DRAM, 1.00x the least", text)
+    assert re.search(r"matmul +round 1 +coder \d+ s", text)
+    assert re.search(r"argmax +round 0 +waiting", text)
+    assert "stopping" not in text
+    stop.drain()
+    out.print(shown)
+    assert "stopping" in out.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("quiet", "terminal", "kind"),
+    [(True, True, QuietProgress), (False, False, PlainProgress), (False, True, LiveProgress)],
+)
+def test_progress_fits_where_the_output_goes(quiet: bool, terminal: bool, kind: type):
+    out = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    with progress(("softmax",), StopSignal(), quiet=quiet, out=out, errors=out) as shown:
+        assert type(shown) is kind
+
+
+def test_a_measured_attempt_is_told_by_its_time():
+    out = Console(file=io.StringIO(), width=200)
+    shown = PlainProgress(out, out)
+    attempt = golden_attempts(make_run(device="cuda:0"))[1]
+    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    assert out.file.getvalue() == "softmax 01 vectorise OK best so far: 9.5 µs, 1.50x\n"
+
+
+def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path: Path, capsys):
+    run = make_run()
+    assert _next_commands(RunRecords(run, ()), " --results 'my runs'") == [
+        ("kernelforge resume r1 --results 'my runs'", "go on with this run"),
+        ("kernelforge show r1 --results 'my runs'", "this run"),
+        ("kernelforge export r1 --output attempts.jsonl --results 'my runs'", "every attempt as JSON lines"),
+    ]
+    with Store.open(tmp_path / "x" / "kernelforge.db") as store:
+        fill(store, run)
+        sum_up(store.run("r1"), store, tmp_path / "x")
+    assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
