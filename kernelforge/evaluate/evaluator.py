@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -94,6 +94,21 @@ class _Work:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
+class _Sessions(ExitStack):
+    """One runner per distinct build of a candidate; sizes that share a build share its runner."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._open: dict[str, Session] = {}
+
+    def of(self, artifact: Artifact) -> Session:
+        key = artifact.build.key
+        if key not in self._open:
+            self._open[key] = self.enter_context(self._device.open(artifact))
+        return self._open[key]
+
+
 class Evaluator:
     """Evaluates candidates for one task on one device. Holds that task's oracle; not for use by two threads."""
 
@@ -152,10 +167,11 @@ class Evaluator:
         self._compile(candidate, work)
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         found: tuple[Profile, Performance] | None = None
-        for size in ordered:
-            if size.name not in work.plans:
-                continue
-            with self._session(work, size) as session:
+        with _Sessions(self.device) as sessions:
+            for size in ordered:
+                if size.name not in work.plans:
+                    continue
+                session = sessions.of(work.artifacts[size.name])
                 if size.name != "full":
                     self._check_size(session, size, work)
                 else:
@@ -227,11 +243,6 @@ class Evaluator:
                 raise _Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
             errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
             raise _Failure(Verdict.BUILD, "compile", errors)
-
-    @contextmanager
-    def _session(self, work: _Work, size: Size) -> Iterator[Session]:
-        with self.device.open(work.artifacts[size.name]) as session:
-            yield session
 
     def _check_size(self, session: Session, size: Size, work: _Work) -> None:
         stage: Stage = "small" if size.name == "small" else "hidden"
