@@ -1,6 +1,7 @@
 """The self-test that decides which tier is trusted."""
 
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -66,6 +67,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 def test_an_unprivileged_user_gets_a_jail_too():
     script = """
 import os
+import platform
 from kernelforge.sandbox import probe
 from kernelforge.sandbox.probe import self_test
 assert os.getuid() == 65534
@@ -82,3 +84,52 @@ print("TIER", probe().tier)
     assert done.returncode == 0, done.stderr
     assert "landlock True" in done.stdout, done.stdout
     assert "TIER namespaces" in done.stdout or "TIER landlock" in done.stdout
+
+
+REFUSING = """
+import ctypes, struct, sys
+from kernelforge.errors import SandboxError
+from kernelforge.sandbox import Zygote, linux, probe, seccomp
+
+# A container's filter: the named calls fail with EPERM.
+refused = [int(word) for word in sys.argv[1:]]
+steps = [(0x20, 0, 0, 0)]
+for number in refused:
+    steps += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
+steps.append((0x06, 0, 0, 0x7FFF0000))
+program = seccomp._Program(len(steps), b"".join(struct.pack("<HBBI", *step) for step in steps))
+linux.prctl("no_new_privs", linux.PR_SET_NO_NEW_PRIVS, 1)
+linux.syscall("seccomp", linux.number("seccomp"), ctypes.c_uint(1), ctypes.c_uint(1), ctypes.byref(program))
+print("TIER", probe().tier)
+try:
+    Zygote("probe").start()
+    print("STARTED")
+except SandboxError as error:
+    print("REFUSED", error)
+with Zygote("probe", allow_unconfined=True) as zygote:
+    print("ALLOWED", zygote.spawn().layers)
+"""
+UNSHARE = {"x86_64": 272, "aarch64": 97}[platform.machine()]
+LANDLOCK_CREATE = 444
+
+
+def under_filter(*refused):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING, *map(str, refused)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_where_namespaces_are_refused_landlock_holds():
+    said = under_filter(UNSHARE)
+    assert "TIER landlock" in said
+    assert "STARTED" in said
+
+
+def test_where_no_tier_works_untrusted_code_is_refused_unless_allowed():
+    said = under_filter(UNSHARE, LANDLOCK_CREATE)
+    assert "TIER none" in said
+    assert "REFUSED untrusted code is refused: no jail works on this machine (namespaces:" in said
+    assert "user namespaces" in said, "it says what to do"
+    assert "ALLOWED ('no privileges', 'limits')" in said
