@@ -83,6 +83,7 @@ class Collector:
         static_shared_bytes: Static shared memory by kernel expression.
         extents: The plan's buffers in device memory.
         launches: How many launches the plan has.
+        waits: Whether blocks of a launch may wait for one another; such a grid always runs whole.
         run: Runs blocks on the emulator.
         budget: Thread instructions to spend; by default the module's constants.
     """
@@ -94,6 +95,7 @@ class Collector:
         static_shared_bytes: Callable[[str], int],
         extents: Sequence[Extent],
         launches: int,
+        waits: Callable[[Launch], bool],
         run: RunBlocks,
         budget: Budget | None = None,
     ) -> None:
@@ -101,6 +103,7 @@ class Collector:
         self._registers = registers
         self._static_shared_bytes = static_shared_bytes
         self._extents = sorted(extents, key=lambda extent: extent.address)
+        self._waits = waits
         self._run = run
         self._budget = budget or Budget(launches)
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
@@ -140,7 +143,7 @@ class Collector:
         before = CacheCounts.of(self._cache)
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
-        if blocks > PROBE_BLOCKS:
+        if blocks > PROBE_BLOCKS and not self._waits(step):
             probe = (0, blocks // 2)
             reports.append(self._run(step, probe, self._cache))
             per_block = max(reports[0].thread_instructions // len(probe), 1)

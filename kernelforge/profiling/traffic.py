@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_high
 
 import numpy as np
 import numpy.typing as npt
@@ -121,9 +120,7 @@ def _side(
         first = sum(part.get(buffer, 0) for part in firsts) / len(chunks)
         # 1 where distant chunks touch different bytes, 0 where all touch the same.
         apart = (union / whole - 1) / (len(chunks) - 1) if len(chunks) > 1 else 1.0
-        # The upper median: the last chunk may hold the tail of the grid, which touches less.
-        typical = median_high(part.get(buffer, 0) for part in wholes)
-        estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * typical / length
+        estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * whole / length
         grid[buffer] = min(estimate, float(sizes[buffer]))
         growth = (whole - first) / rest if rest else whole / length
         wave[buffer] = min(max(whole + (wave_blocks - length) * growth, 0.0), grid[buffer])

@@ -140,6 +140,7 @@ class Runner:
                 lambda expression: self.entry(expression).static_shared_bytes,
                 execution.extents(),
                 len(work.plan.launches),
+                execution.waits,
                 lambda step, ctas, cache: execution.profiled(step, ctas, cache, strict=collector.exact),
                 budget,
             )
@@ -264,15 +265,21 @@ class _Execution:
         self.check(step)
         entry = self._runner.entry(step.expression)
         blocks = step.grid[0] * step.grid[1] * step.grid[2]
-        shared = entry.static_shared_bytes + step.dynamic_shared_bytes > 0
-        if not shared or blocks <= RACECHECK_BLOCKS:
-            self._go(step, None, racecheck=shared)
-        elif entry.uses_global_atomics:
-            # Blocks may wait for one another: such a grid is not cut in two.
-            self._go(step, None, racecheck=False)
+        # A grid whose blocks wait for one another can neither be cut in two nor run block by block.
+        races = entry.static_shared_bytes + step.dynamic_shared_bytes > 0 and not self.waits(step)
+        if not races or blocks <= RACECHECK_BLOCKS:
+            self._go(step, None, racecheck=races)
         else:
             self._go(step, range(RACECHECK_BLOCKS), racecheck=True)
             self._go(step, range(RACECHECK_BLOCKS, blocks), racecheck=False)
+
+    def waits(self, step: Launch) -> bool:
+        """Whether blocks of the kernel may wait for one another."""
+        try:
+            name = self._runner.entry(step.expression).name
+            return self._runner.machine.program(name, step.block).flow.spins
+        except UnsupportedInstruction as error:
+            raise LaunchFaulted([RunFault("unsupported", str(error))]) from error
 
     def profiled(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel, *, strict: bool) -> LaunchReport:
         """Run some blocks through a cache model. Faults count only where no block was left out before."""

@@ -189,6 +189,74 @@ def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
     assert found.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+def test_repeated_launches_are_all_counted(sampled: bool) -> None:
+    plan = """
+def forward(x):
+    n = x.numel()
+    out = empty_like(x)
+    other = empty_like(x)
+    twice[ceil_div(n, 256), 256](x, out, i32(n))
+    for k in range(5):
+        twice[ceil_div(n, 256), 256](out, other, i32(n))
+        twice[ceil_div(n, 256), 256](other, out, i32(n))
+    return out
+"""
+    n = 1 << 15
+    found, _ = profile(UNFUSED, plan, randoms(n), compulsory=8 * n, sampled=sampled)
+    assert found.kernels[0].launches == 11
+    assert (found.kernels[0].sampled < 1) == sampled
+    # Both buffers stay in the L2 and are written back once.
+    assert found.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+    assert found.value("dram__bytes_write.sum") == pytest.approx(8 * n, rel=0.01)
+    assert found.value("kernelforge__global_bytes_requested") == pytest.approx(11 * 8 * n, rel=0.01)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_rows_of_growing_length_are_not_overcounted(sampled: bool) -> None:
+    source = """
+extern "C" __global__ void triangle(const float* x, float* out, int n) {
+  int r = blockIdx.x;
+  float s = 0;
+  for (int i = threadIdx.x; i <= r; i += 32) s += x[(long long)r * n + i];
+  for (int o = 16; o; o >>= 1) s += __shfl_xor_sync(0xffffffffu, s, o);
+  if (!threadIdx.x) out[r] = s;
+}
+"""
+    plan = """
+def forward(x):
+    n = x.shape[0]
+    out = empty((n,), x.dtype)
+    triangle[n, 32](x, out, i32(n))
+    return out
+"""
+    n = 1024
+    found, _ = profile(source, plan, randoms(n, n), compulsory=2 * n * n + 4 * n, sampled=sampled)
+    assert excess(found) == pytest.approx(1, rel=0.05)
+
+
+def test_a_grid_whose_blocks_wait_for_one_another_runs_whole() -> None:
+    source = """
+extern "C" __global__ void chain(const float* x, float* out, int* turn) {
+  if (threadIdx.x == 0) while (atomicAdd(turn, 0) != blockIdx.x) {}
+  __syncthreads();
+  out[blockIdx.x * 256 + threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(turn, 1);
+}
+"""
+    plan = """
+def forward(x):
+    out = empty_like(x)
+    turn = zeros((1,), int32)
+    chain[x.numel() // 256, 256](x, out, turn)
+    return out
+"""
+    found, _ = profile(source, plan, randoms(256 * 100), compulsory=8 * 256 * 100, sampled=True)
+    assert found.kernels[0].sampled == 1
+    assert excess(found) == pytest.approx(1, rel=0.01)
+
+
 STRIDED = """
 extern "C" __global__ void row_sum(const float* x, float* out, int n, int d) {
   int r = blockIdx.x * blockDim.x + threadIdx.x;
