@@ -90,3 +90,42 @@ def ptx_module(body: str, parameters: str = ".param .u64 out", declarations: str
 ret;
 }}
 """
+
+
+_REGISTERS = {"pred": "%p", "16": "%h", "32": "%r", "64": "%d", "f32": "%f", "f64": "%g"}
+
+
+def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.ndarray:
+    """Run one PTX instruction (or several) over arrays.
+
+    ``instruction`` names its operands ``{d}``, ``{a}``, ``{b}``, ``{c}``; inputs are (PTX type, array) pairs of one
+    length; ``out`` is the PTX type of ``{d}``. Returns the raw results as unsigned integers of that width.
+    """
+    widths = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
+              "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8}  # fmt: skip
+
+    def register(kind: str, number: int) -> str:
+        if kind in ("f32", "f64"):
+            return f"{_REGISTERS[kind]}{number}"
+        return f"{_REGISTERS[str(max(8 * widths[kind], 16))]}{number}"
+
+    count = len(inputs[0][1])
+    lines = ["mov.u32 %r120, %ctaid.x; mov.u32 %r121, %tid.x; mad.lo.u32 %r122, %r120, 128, %r121;"]
+    lines.append("ld.param.u32 %r123, [n]; setp.ge.u32 %p31, %r122, %r123; @%p31 bra DONE; cvt.u64.u32 %d60, %r122;")
+    names = {}
+    for index, (kind, _) in enumerate(inputs):
+        name = register(kind, 40 + index)
+        names["abc"[index]] = name
+        store = "b" + str(8 * widths[kind]) if kind not in ("f32", "f64") else kind
+        lines.append(f"ld.param.u64 %d61, [in{index}]; mad.lo.u64 %d62, %d60, {widths[kind]}, %d61;")
+        lines.append(f"ld.global.{store} {name}, [%d62];")
+    names["d"] = register(out, 50)
+    lines.append(instruction.format(**names))
+    store = "b" + str(8 * widths[out]) if out not in ("f32", "f64") else out
+    lines.append(f"ld.param.u64 %d61, [out]; mad.lo.u64 %d62, %d60, {widths[out]}, %d61; st.global.{store} [%d62], {names['d']};")
+    lines.append("DONE:")
+    parameters = ", ".join([".param .u64 out", *(f".param .u64 in{k}" for k in range(len(inputs))), ".param .u32 n"])
+    device = Device(ptx_module("\n".join(lines), parameters))
+    result = np.zeros(count, dtype=f"u{widths[out]}")
+    device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count)
+    return result

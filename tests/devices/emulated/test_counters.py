@@ -1,0 +1,164 @@
+"""Counters equal what can be counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness import cuda
+from kernelforge.devices.emulated import CacheModel
+
+
+def only(report, space: str, access: str):  # type: ignore[no-untyped-def]
+    ops = [op for op in report.memory if (op.space, op.access) == (space, access)]
+    assert len(ops) == 1
+    return ops[0]
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (2, 8), (3, 12), (8, 32), (16, 32), (0, 1)])
+def test_sectors_per_request_by_stride(stride: int, sectors: int) -> None:
+    source = f'extern "C" __global__ void k(const float* x, float* y) {{ y[threadIdx.x] = x[threadIdx.x * {stride}]; }}'
+    report = cuda(source).run(3, 64, np.zeros(1024, np.float32), np.zeros(64, np.float32))
+    op = only(report, "global", "load")
+    assert (op.requests, op.threads, op.transactions) == (6, 192, 6 * sectors)
+    assert op.ideal_transactions == 6 * (4 if stride else 1)
+    assert report.global_load_sectors == 6 * sectors
+    assert report.global_load_bytes == 192 * 4
+
+
+def test_offset_by_one_element_costs_a_fifth_sector() -> None:
+    source = 'extern "C" __global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 1]; }'
+    op = only(cuda(source).run(1, 32, np.zeros(64, np.float32), np.zeros(32, np.float32)), "global", "load")
+    assert (op.transactions, op.ideal_transactions) == (5, 4)
+
+
+def test_float4_needs_16_sectors() -> None:
+    source = 'extern "C" __global__ void k(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }'
+    report = cuda(source).run(1, 32, np.zeros(128, np.float32), np.zeros(128, np.float32))
+    for access in ("load", "store"):
+        op = only(report, "global", access)
+        assert (op.requests, op.threads, op.transactions, op.bytes_per_thread) == (1, 32, 16, 16)
+
+
+def test_partial_warp_counts_its_lanes() -> None:
+    source = 'extern "C" __global__ void k(const float* x, float* y, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) y[i] = x[i]; }'
+    report = cuda(source).run(2, 64, np.zeros(75, np.float32), np.zeros(75, np.float32), 75)
+    op = only(report, "global", "load")
+    assert (op.requests, op.threads, op.transactions) == (3, 75, 4 + 4 + 2)
+    assert report.divergent_branches == 1
+
+
+TRANSPOSE = """extern "C" __global__ void k(const float* x, float* y, int n) {
+  __shared__ float tile[32][WIDTH];
+  int i = blockIdx.x * 32 + threadIdx.x, j = blockIdx.y * 32 + threadIdx.y;
+  tile[threadIdx.y][threadIdx.x] = x[j * n + i];
+  __syncthreads();
+  y[(blockIdx.x * 32 + threadIdx.y) * n + blockIdx.y * 32 + threadIdx.x] = tile[threadIdx.x][threadIdx.y];
+}"""
+
+
+@pytest.mark.parametrize(("width", "wavefronts"), [(32, 32), (33, 1)])
+def test_transpose_bank_conflicts(width: int, wavefronts: int) -> None:
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    y = np.zeros_like(x)
+    report = cuda(TRANSPOSE.replace("WIDTH", str(width))).run((2, 2), (32, 32), x, y, 64)
+    assert np.array_equal(y, x.T)
+    load = only(report, "shared", "load")
+    assert (load.requests, load.transactions) == (128, 128 * wavefronts)
+    assert only(report, "shared", "store").transactions == 128
+    assert report.shared_bank_conflicts == 128 * (wavefronts - 1)
+    assert report.barriers == 4
+
+
+def test_wide_shared_accesses_are_conflict_free_in_groups() -> None:
+    source = """extern "C" __global__ void k(float* y) {
+  __shared__ float4 s4[32]; __shared__ float2 s2[32];
+  s4[threadIdx.x] = make_float4(1, 2, 3, threadIdx.x); s2[threadIdx.x] = make_float2(4, threadIdx.x);
+  __syncthreads();
+  y[threadIdx.x] = s4[31 - threadIdx.x].w + s2[threadIdx.x ^ 1].y;
+}"""
+    report = cuda(source).run(1, 32, np.zeros(32, np.float32))
+    stores = sorted((op.bytes_per_thread, op.transactions) for op in report.memory if (op.space, op.access) == ("shared", "store"))
+    assert stores == [(8, 2), (16, 4)]
+    # A 4-byte read of every fourth word uses eight banks four times; every second word, sixteen banks twice.
+    loads = sorted(op.transactions for op in report.memory if (op.space, op.access) == ("shared", "load"))
+    assert loads == [2, 4]
+
+
+def test_instruction_counts_and_mix() -> None:
+    source = 'extern "C" __global__ void k(float* y, int n) { float s = 1; for (int i = 0; i < n; i++) s = s * 1.5f + y[i]; y[threadIdx.x] = s; }'
+    device = cuda(source, "-G") if False else cuda("#pragma nv_diag_suppress 177\n" + source.replace("for", "_Pragma(\"unroll 1\") for"))
+    report = device.run(1, 64, np.zeros(64, np.float32), 10)
+    assert report.mix["fma.f32"] == (20, 640)
+    assert report.mix["ret"] == (2, 64)
+    assert report.thread_instructions == 32 * report.warp_instructions
+    assert report.warp_instructions == sum(w for w, _ in report.mix.values())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_counters_do_not_depend_on_threads(threads: int) -> None:
+    source = """extern "C" __global__ void k(const float* x, const int* at, float* y, int n) {
+  __shared__ float s[64];
+  int i = blockIdx.x * 64 + threadIdx.x;
+  s[threadIdx.x] = i < n ? x[at[i]] : 0;
+  __syncthreads();
+  if (i < n) y[i] = s[(threadIdx.x * 5) & 63] * (i % 3 ? 2.0f : s[0]);
+}"""
+    rng = np.random.default_rng(3)
+    x, at = rng.standard_normal(2000).astype(np.float32), rng.integers(0, 2100, 2000).astype(np.int32)
+
+    def go(count: int):  # type: ignore[no-untyped-def]
+        y = np.zeros(2000, np.float32)
+        report = cuda(source, threads=count).run(32, 64, x, at, y, 2000, clean=False)
+        return y.tobytes(), report.memory, report.mix, report.faults, report.fault_count, report.divergent_branches
+
+    assert go(threads) == go(1)
+
+
+def test_sampled_ctas_run_alone() -> None:
+    source = 'extern "C" __global__ void k(int* y) { y[blockIdx.x] = 1 + blockIdx.x; }'
+    y = np.zeros(100, np.int32)
+    report = cuda(source).run(100, 1, y, ctas=[3, 97])
+    assert report.ctas_run == 2
+    assert np.flatnonzero(y).tolist() == [3, 97]
+
+
+def test_cache_model_counts_reuse_and_write_back() -> None:
+    source = """extern "C" __global__ void k(const volatile float* x, float* y) {
+  float a = x[threadIdx.x], b = x[threadIdx.x];
+  y[blockIdx.x * 32 + threadIdx.x] = a + b;
+}"""
+    device = cuda(source)
+    cache = CacheModel(32 << 10, 1 << 20)
+    device.run(4, 32, np.zeros(32, np.float32), np.zeros(128, np.float32), cache=cache)
+    assert (cache.l1_read_sectors, cache.l1_read_hits) == (32, 16)  # each CTA: 4 sectors miss, then hit
+    assert (cache.l2_read_sectors, cache.l2_read_hits) == (16, 12)
+    assert (cache.dram_read_sectors, cache.dram_write_sectors, cache.l2_write_sectors) == (4, 0, 16)
+    cache.flush()
+    assert cache.dram_write_sectors == 16
+
+
+def test_l2_evicts_dirty_lines_and_persists_across_launches() -> None:
+    source = 'extern "C" __global__ void k(float* y) { y[blockIdx.x * 256 + threadIdx.x] += 1.0f; }'
+    device = cuda(source)
+    cache = CacheModel(16 << 10, 64 << 10)
+    y = np.zeros(1 << 16, np.float32)  # 256 KiB, four times the L2
+    device.run(256, 256, y, cache=cache)
+    assert cache.dram_read_sectors == 8192
+    cache.flush()
+    assert cache.dram_write_sectors == 8192
+
+
+def test_local_memory_is_interleaved() -> None:
+    source = """extern "C" __global__ void k(const int* x, int* y) {
+  int a[8];
+  _Pragma("unroll") for (int i = 0; i < 8; i++) a[i] = x[i] + threadIdx.x;
+  y[threadIdx.x] = a[x[threadIdx.x & 7] & 7];
+}"""
+    x = np.arange(8, dtype=np.int32)
+    y = np.zeros(32, np.int32)
+    report = cuda(source).run(1, 32, x, y)
+    assert np.array_equal(y, (np.arange(32) & 7) + np.arange(32))
+    stores = [op for op in report.memory if (op.space, op.access) == ("local", "store")]
+    assert sum(op.transactions for op in stores) == 4 * 8  # 32 lanes x 32 bytes: 32 sectors, whatever the vector width
+    assert all(op.transactions == op.ideal_transactions for op in stores)

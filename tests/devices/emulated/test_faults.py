@@ -1,0 +1,224 @@
+"""Every seeded bug is found, at its place; nothing else is reported."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness import cuda
+from kernelforge.devices.emulated import UnsupportedInstruction
+
+
+def line_of(source: str, mark: str) -> int:
+    return next(n for n, text in enumerate(source.splitlines(), 1) if mark in text)
+
+
+GUARDLESS = """extern "C" __global__ void k(const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float v = ((const volatile float*)x)[i];  // read
+  if (i < n) y[i] = v;
+}"""
+
+
+def test_out_of_bounds_read_names_line_thread_and_buffer() -> None:
+    x, y = np.ones(100, np.float32), np.zeros(128, np.float32)
+    report = cuda(GUARDLESS).run(1, 128, x, y, 100, clean=False)
+    assert report.fault_count == 28
+    fault = report.faults[0]
+    assert (fault.kind, fault.space, fault.access, fault.bytes) == ("out_of_bounds", "global", "load", 4)
+    assert fault.source_line == line_of(GUARDLESS, "// read")
+    assert fault.source_file.endswith("kernel.cu")
+    assert (fault.block, fault.thread) == ((0, 0, 0), (100, 0, 0))
+    assert fault.nearest == "0 bytes after the end of 'arg0' (400 bytes)"
+    assert "arg0" in str(fault)
+    assert "kernel.cu" in str(fault)
+    assert np.array_equal(y[:100], x)
+
+
+def test_out_of_bounds_write_is_suppressed_and_located() -> None:
+    source = 'extern "C" __global__ void k(float* y, int n) {\n  y[(int)(blockIdx.x * 64 + threadIdx.x) - 1] = 1.0f;\n}'
+    y = np.zeros(128, np.float32)
+    report = cuda(source).run(2, 64, y, 0, clean=False)
+    assert report.fault_count == 1
+    fault = report.faults[0]
+    assert (fault.kind, fault.access, fault.source_line) == ("out_of_bounds", "store", 2)
+    assert fault.nearest == "4 bytes before 'arg0' (512 bytes)"
+    assert y.tolist() == [1.0] * 127 + [0.0]
+
+
+def test_shared_out_of_bounds() -> None:
+    source = """extern "C" __global__ void k(float* y) {
+  __shared__ float s[64];
+  s[threadIdx.x * 2] = 1.0f;
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x];
+}"""
+    report = cuda(source).run((1, 1, 1), (64, 1, 1), np.zeros(64, np.float32), clean=False)
+    assert report.fault_count == 32
+    fault = report.faults[0]
+    assert (fault.kind, fault.space, fault.source_line, fault.thread, fault.address) == ("out_of_bounds", "shared", 3, (32, 0, 0), 256)
+
+
+def test_misaligned_vector_access() -> None:
+    source = """extern "C" __global__ void k(const float* x, float4* y) {
+  y[threadIdx.x] = *(const float4*)(x + threadIdx.x * 4 + 1);
+}"""
+    report = cuda(source).run(1, 32, np.zeros(132, np.float32), np.zeros(128, np.float32), clean=False)
+    assert report.fault_count == 32
+    assert (report.faults[0].kind, report.faults[0].bytes, report.faults[0].source_line) == ("misaligned", 16, 2)
+
+
+def test_generic_pointer_out_of_bounds() -> None:
+    source = """extern "C" __global__ void k(float* y, int pick, int at) {
+  __shared__ float s[32];
+  s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  volatile float* p = pick ? (volatile float*)s : (volatile float*)y;
+  float v = p[threadIdx.x + at];
+  y[threadIdx.x] = v;
+}"""
+    device = cuda(source)
+    y = np.zeros(32, np.float32)
+    device.run(1, 32, y, 1, 0)
+    assert np.array_equal(y, np.arange(32))
+    report = device.run(1, 32, y, 1, 8, clean=False)
+    assert {(f.kind, f.space, f.source_line) for f in report.faults} == {("out_of_bounds", "shared", 6)}
+    report = device.run(1, 32, y, 0, 8, clean=False)
+    assert {(f.kind, f.space, f.source_line) for f in report.faults} == {("out_of_bounds", "global", 6)}
+
+
+def test_write_to_module_variable() -> None:
+    source = '__device__ int counter[4] = {1, 2, 3, 4};\nextern "C" __global__ void k(int* y) {\n  counter[1] = 9;\n  y[0] = counter[1];\n}'
+    y = np.zeros(1, np.int32)
+    report = cuda(source).run(1, 1, y, clean=False)
+    assert [(f.kind, f.source_line) for f in report.faults] == [("module_global_write", 3)]
+
+
+def test_atomic_on_module_variable() -> None:
+    source = '__device__ int ticket;\nextern "C" __global__ void k(int* y) {\n  y[threadIdx.x] = atomicAdd(&ticket, 1);\n}'
+    report = cuda(source).run(1, 4, np.zeros(4, np.int32), clean=False)
+    assert {(f.kind, f.access) for f in report.faults} == {("module_global_write", "atomic")}
+
+
+def test_read_only_buffers_fault_on_write() -> None:
+    source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 2.0f; }'
+    x = np.ones(32, np.float32)
+    report = cuda(source).run(1, 32, x, read_only=(0,), clean=False)
+    assert report.faults[0].kind == "read_only_write"
+    assert np.array_equal(x, np.ones(32))
+
+
+def test_endless_loop_ends_as_timeout_at_the_loop() -> None:
+    source = """extern "C" __global__ void k(volatile int* flag) {
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    while (flag[0] == 0) { }
+  }
+  __syncthreads();
+}"""
+    report = cuda(source).run(1, 64, np.zeros(1, np.int32), clean=False, max_warp_instructions=200_000)
+    assert [(f.kind, f.source_line) for f in report.faults] == [("timeout", 4)]
+
+
+def test_wall_clock_deadline_ends_a_loop() -> None:
+    source = 'extern "C" __global__ void k(volatile int* flag) { while (flag[0] == 0) { } }'
+    report = cuda(source).run(4, 32, np.zeros(1, np.int32), clean=False, deadline_s=0.2)
+    assert report.faults[0].kind == "timeout"
+
+
+def test_barrier_that_one_warp_skips_is_a_deadlock_or_divergence() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  if (threadIdx.x < 32) { __syncthreads(); y[threadIdx.x] = 1; __syncthreads(); }
+  else { __syncthreads(); }
+}"""
+    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False, max_warp_instructions=100_000)
+    assert {f.kind for f in report.faults} <= {"divergent_barrier", "barrier_deadlock"}
+    assert report.faults
+
+
+def test_barrier_inside_a_divergent_branch() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  if (threadIdx.x & 1) {
+    y[threadIdx.x] = 1;
+    __syncthreads();
+    y[threadIdx.x] = 2;
+  } else {
+    y[threadIdx.x] = 3;
+    __syncthreads();
+    y[threadIdx.x] = 4;
+  }
+}"""
+    report = cuda(source).run(1, 32, np.zeros(32, np.int32), clean=False)
+    assert report.faults[0].kind == "divergent_barrier"
+    assert report.faults[0].source_line in (4, 8)
+
+
+def test_named_barrier_that_never_fills_is_a_deadlock() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;");
+  y[threadIdx.x] = 1;
+}"""
+    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False)
+    assert [f.kind for f in report.faults] == ["barrier_deadlock"]
+
+
+def test_missing_barriers_are_races() -> None:
+    source = """extern "C" __global__ void k(float* y) {
+  __shared__ float s[128];
+  s[threadIdx.x] = threadIdx.x;
+  BARRIER
+  y[threadIdx.x] = s[127 - threadIdx.x];
+}"""
+    y = np.zeros(128, np.float32)
+    report = cuda(source.replace("BARRIER", "")).run(1, 128, y, clean=False, racecheck=True)
+    assert {f.kind for f in report.faults} == {"shared_race"}
+    assert {f.source_line for f in report.faults} == {3, 5}  # a write after another warp's read, and the reverse
+    cuda(source.replace("BARRIER", "__syncthreads();")).run(1, 128, y, racecheck=True)
+    assert np.array_equal(y, 127 - np.arange(128))
+
+
+def test_device_assert_and_trap() -> None:
+    source = """
+extern "C" __global__ void k(int* y, int n) {
+  if (threadIdx.x >= n) __assertfail("t < n", "kernel.cu", 3, "k", 1);
+  y[threadIdx.x] = 1;
+  if (n == 7) __trap();
+}"""
+    device = cuda(source)
+    device.run(1, 32, np.zeros(32, np.int32), 32)
+    report = device.run(1, 32, np.zeros(32, np.int32), 5, clean=False)
+    assert [(f.kind, f.source_line, f.thread[0]) for f in report.faults] == [("assert", 3, 5)]
+    report = device.run(1, 7, np.zeros(32, np.int32), 7, clean=False)
+    assert [f.kind for f in report.faults] == ["trap"]
+
+
+def test_shuffle_that_waits_for_absent_lanes() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  int v = threadIdx.x;
+  if (threadIdx.x < 16) { v = __shfl_xor_sync(0xffffffffu, v, 1); y[v] = 5; } else { y[threadIdx.x] = 7; }
+}"""
+    report = cuda(source).run(1, 32, np.zeros(32, np.int32), clean=False)
+    assert {(f.kind, f.source_line) for f in report.faults} == {("divergent_sync", 3)}
+
+
+def test_at_most_64_faults_are_kept_and_all_are_counted() -> None:
+    lines = "\n".join(f"  y[n + {k} * 1000 + (int)threadIdx.x] = {k};" for k in range(20))
+    source = f'extern "C" __global__ void k(int* y, int n) {{\n{lines}\n}}'
+    report = cuda(source).run(4, 32, np.zeros(32, np.int32), 1 << 20, clean=False)
+    assert report.fault_count == 20 * 32 * 4
+    assert len(report.faults) == 64
+
+
+def test_unsupported_instruction_is_refused_when_its_kernel_is_built() -> None:
+    source = """extern "C" __global__ void good(int* y) { y[threadIdx.x] = 1; }
+extern "C" __global__ void bad(int* y) {
+  asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(0));
+  y[threadIdx.x] = 1;
+}"""
+    device = cuda(source)
+    y = np.zeros(32, np.int32)
+    device.run(1, 32, y, kernel="good")
+    with pytest.raises(UnsupportedInstruction, match="mbarrier") as error:
+        device.run(1, 32, y, kernel="bad")
+    assert error.value.source_line == 3
+    assert error.value.ptx_line > 0
