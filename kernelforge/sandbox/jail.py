@@ -6,6 +6,7 @@ them), ``landlock`` (Landlock and seccomp together, where namespaces are refused
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import resource
@@ -74,8 +75,7 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         layers += ["namespaces", "private root"]
     _working_folder(grant)
     linux.exit_on_abort()
-    _drop_privileges(outer_pid, grant)
-    layers.append("no privileges")
+    layers.append("no privileges" if _drop_privileges(outer_pid, grant) else "no capabilities")
     _limit(grant, sizes)
     layers.append("limits")
     if grant.tier != "none":
@@ -132,26 +132,38 @@ def _working_folder(grant: Grant) -> None:
     os.environ["TMPDIR"] = folder
 
 
-def _drop_privileges(outer_pid: int, grant: Grant) -> None:
-    if os.getuid() == 0 or os.geteuid() == 0:
-        os.setgroups([])
-        uid = _FIRST_UID + outer_pid % 0x0FFFFFFF
-        for candidate in (uid, _NOBODY):
-            try:
-                os.setresgid(candidate, candidate, candidate)
-            except OSError:
-                if candidate == _NOBODY:
-                    raise
-                continue  # a container that maps few ids
-            if grant.tmp is not None:
-                os.chown(grant.tmp, candidate, candidate)
-            os.setresuid(candidate, candidate, candidate)
-            break
+def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
+    """Give up root and every capability; false when the user is still root, but one with no capability."""
+    unprivileged = True
+    if 0 in (os.getuid(), os.geteuid()):
+        try:
+            os.setgroups([])
+            _become_nobody(_FIRST_UID + outer_pid % 0x0FFFFFFF, grant)
+        except PermissionError:
+            if linux.has_capabilities():
+                raise
+            unprivileged = False  # a container whose root can do nothing, not even change its user
     linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
     linux.drop_capabilities()
     linux.prctl("prctl(DUMPABLE)", linux.PR_SET_DUMPABLE, 0)
     # Changing ids clears the signal, so it is asked for last.
     linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    return unprivileged
+
+
+def _become_nobody(distinct: int, grant: Grant) -> None:
+    """Take a user id that no other process has, or the common one where a container maps few ids."""
+    for uid in (distinct, _NOBODY):
+        try:
+            os.setresgid(uid, uid, uid)
+        except OSError as error:
+            if uid == _NOBODY or error.errno != errno.EINVAL:
+                raise
+            continue
+        if grant.tmp is not None:
+            os.chown(grant.tmp, uid, uid)
+        os.setresuid(uid, uid, uid)
+        return
 
 
 def _limit(grant: Grant, sizes: tuple[int, int]) -> None:

@@ -22,9 +22,11 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+_CAPABILITY_VERSION = 0x20080522
+
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277},
 }
 # Numbers from 424 on are the same on every architecture.
 NR_CLOSE_RANGE, NR_MOUNT_SETATTR = 436, 442
@@ -121,8 +123,17 @@ def drop_capabilities() -> None:
             if error.errno != 1:
                 raise
     prctl("prctl(CAP_AMBIENT)", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    header = struct.pack("<Ii", 0x20080522, 0)
+    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     syscall("capset", number("capset"), ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+
+
+def has_capabilities() -> bool:
+    """Whether this thread may use any capability."""
+    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
+    data = ctypes.create_string_buffer(24)
+    syscall("capget", number("capget"), ctypes.c_char_p(header), data)
+    _, low, _, _, high, _ = struct.unpack("<6I", data.raw)
+    return bool(low | high)
 
 
 def exit_on_abort() -> None:

@@ -192,7 +192,7 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
         "abstract socket": ("unix", [planted.abstract]),
         "new process": ("fork", []),
         "new program": ("run_program", ["/bin/true"]),
-        "become root": ("become_root", []),
+        "gain privileges": ("gain_privileges", []),
         "parent's memory": ("peek_memory", [parent, ctypes.addressof(planted.memory), len(planted.secret)]),
     }
     for pid in others:

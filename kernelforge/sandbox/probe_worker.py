@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelforge.errors import ChildDied
+from kernelforge.sandbox import linux
 from kernelforge.sandbox.channel import Channel
 
 
@@ -103,16 +104,19 @@ def run_program(path: str) -> str:
     return str(subprocess.run([path], timeout=2, check=False).returncode)
 
 
-def become_root() -> str:
-    os.setuid(0)
-    return f"uid {os.getuid()}"
+def gain_privileges() -> str:
+    if os.getuid() != 0:
+        os.setuid(0)
+    if not linux.has_capabilities():
+        raise PermissionError("no capability")
+    return f"uid {os.getuid()} with capabilities"
 
 
 DOORS: dict[str, Callable[..., str]] = {
     door.__name__: door
     for door in (
         read_file, write_file, environment, descriptors, tcp, udp, unix, peek_memory, signal_process, trace_process,
-        fork, run_program, become_root,
+        fork, run_program, gain_privileges,
     )
 }  # fmt: skip
 

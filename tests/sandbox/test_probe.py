@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -68,6 +69,7 @@ def test_an_unprivileged_user_gets_a_jail_too():
     script = """
 import os
 import platform
+import shutil
 from kernelforge.sandbox import probe
 from kernelforge.sandbox.probe import self_test
 assert os.getuid() == 65534
@@ -109,6 +111,19 @@ except SandboxError as error:
 with Zygote("probe", allow_unconfined=True) as zygote:
     print("ALLOWED", zygote.spawn().layers)
 """
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+@pytest.mark.parametrize(("dropped", "tier"), [("-sys_admin", "namespaces"), ("-all", "landlock")])
+def test_root_of_a_container_without_capabilities_gets_a_jail(dropped, tier):
+    script = "from kernelforge.sandbox import probe; print('TIER', probe().tier, probe().detail)"
+    done = subprocess.run(
+        ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}", sys.executable, "-c", script],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert f"TIER {tier}" in done.stdout, done.stdout + done.stderr
+
+
 UNSHARE = {"x86_64": 272, "aarch64": 97}[platform.machine()]
 LANDLOCK_CREATE = 444
 
