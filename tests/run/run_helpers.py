@@ -1,0 +1,53 @@
+"""What the tests of runs share: a quick configuration, and an observer that remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelforge.records import Budget, Run, RunConfig
+from kernelforge.run import Event, StopSignal, configure, start
+from kernelforge.store import DATABASE_NAME, Store
+
+TASKS = ("gelu", "transpose")
+
+
+class Watcher:
+    """Remembers every event; ``react`` sees each as it comes."""
+
+    def __init__(self, react: Callable[[Event], None] = lambda event: None) -> None:
+        self.events: list[Event] = []
+        self._react = react
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+        self._react(event)
+
+
+def quick_config(**changes: Any) -> RunConfig:
+    options: dict[str, Any] = {"tasks": TASKS, "seed": 5, "jobs": 2, "budget": Budget(rounds=3)}
+    return configure(**(options | changes))
+
+
+def open_store(folder: Path) -> Store:
+    return Store.open(folder / DATABASE_NAME)
+
+
+def run_in(folder: Path, config: RunConfig, react: Callable[[Event, StopSignal], None] | None = None) -> Run:
+    """Start a run that journals in ``folder``; ``react`` may ask it to stop."""
+    stop = StopSignal()
+    watcher = Watcher((lambda event: react(event, stop)) if react else lambda event: None)
+    with open_store(folder) as store:
+        return start(config, store, watcher, stop)
+
+
+def decisions(folder: Path) -> dict[tuple[str, int], tuple[str | None, str, bool, str]]:
+    """What a journal holds of each attempt, but for times and the run's own name."""
+    with open_store(folder) as store:
+        attempts = store.attempts(store.run("latest").id)
+    assert len({(a.task, a.number) for a in attempts}) == len(attempts)
+    return {
+        (a.task, a.number): (a.candidate.hash if a.candidate else None, a.evaluation.verdict, a.accepted, a.note)
+        for a in attempts
+    }

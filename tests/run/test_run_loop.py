@@ -1,0 +1,147 @@
+"""Whole runs with the built-in agents: real processes, real builds, a real journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in
+
+from kernelforge.errors import StoreError, UsageError
+from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
+from kernelforge.run import Event, StopSignal, configure, resume, start
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of one undisturbed run."""
+    folder = tmp_path_factory.mktemp("finished")
+    run = run_in(folder, quick_config())
+    assert run.state is RunState.FINISHED
+    return folder
+
+
+@pytest.fixture(scope="module")
+def attempts(finished: Path) -> list[Attempt]:
+    with open_store(finished) as store:
+        return store.attempts(store.run("latest").id)
+
+
+def test_every_task_starts_with_a_correct_seed(attempts: list[Attempt]) -> None:
+    seeds = [attempt for attempt in attempts if attempt.number == 0]
+    assert sorted(seed.task for seed in seeds) == sorted(TASKS)
+    for seed in seeds:
+        assert seed.operator is Operator.SEED
+        assert seed.evaluation.verdict is Verdict.OK, seed.evaluation.reason
+        assert seed.accepted
+
+
+def test_later_attempts_answer_one_finding_on_the_best_parent(attempts: list[Attempt]) -> None:
+    by_id = {attempt.id: attempt for attempt in attempts}
+    later = [attempt for attempt in attempts if attempt.number > 0]
+    assert later
+    for attempt in later:
+        assert attempt.finding is not None
+        assert attempt.parent is not None
+        assert by_id[attempt.parent].accepted
+
+
+def test_an_accepted_move_cut_the_counter_it_named(attempts: list[Attempt]) -> None:
+    by_id = {attempt.id: attempt for attempt in attempts}
+    accepted = [attempt for attempt in attempts if attempt.accepted and attempt.number > 0]
+    assert accepted
+    for attempt in accepted:
+        assert attempt.finding is not None
+        parent = by_id[attempt.parent or ""]
+        name = attempt.finding.metrics[0]
+        assert attempt.profile is not None
+        assert parent.profile is not None
+        before, after = parent.profile.value(name), attempt.profile.value(name)
+        assert before is not None
+        assert after is not None
+        assert after <= 0.9 * before
+
+
+def test_everything_said_is_journalled(attempts: list[Attempt]) -> None:
+    for attempt in attempts:
+        said = {(message.agent, message.role) for message in attempt.messages}
+        assert {("coder", "prompt"), ("coder", "reply")} <= said
+        if attempt.number > 0:
+            assert {("judge", "prompt"), ("judge", "reply")} <= said
+
+
+def test_a_modelled_time_earns_no_speed_reward(attempts: list[Attempt]) -> None:
+    for attempt in attempts:
+        if attempt.evaluation.verdict is Verdict.OK:
+            assert attempt.reward.value == attempt.reward.components["correct"]
+            assert attempt.reward.components["log_speedup"] is None
+
+
+def test_a_finished_run_is_not_resumed(finished: Path) -> None:
+    with open_store(finished) as store, pytest.raises(UsageError, match="is finished"):
+        resume(store.run("latest").id, store, Watcher(), StopSignal())
+
+
+def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Path) -> None:
+    def stop_after_the_first(event: Event, stop: StopSignal) -> None:
+        if event.kind == "attempt":
+            stop.drain()
+
+    stopped = run_in(tmp_path, quick_config(), stop_after_the_first)
+    assert stopped.state is RunState.STOPPED
+    assert 1 <= len(decisions(tmp_path)) <= len(TASKS)
+    with open_store(tmp_path) as store:
+        resumed = resume(stopped.id, store, Watcher(), StopSignal())
+    assert resumed.state is RunState.FINISHED
+    assert decisions(tmp_path) == decisions(finished)
+
+
+def test_the_budget_of_evaluations_is_kept_to_the_letter(tmp_path: Path) -> None:
+    run = run_in(tmp_path, quick_config(budget=Budget(rounds=3, evaluations=2)))
+    assert run.state is RunState.STOPPED
+    assert len(decisions(tmp_path)) == 2
+
+
+def test_the_budget_of_rounds_includes_the_seed(tmp_path: Path) -> None:
+    run = run_in(tmp_path, quick_config(tasks=("gelu",), budget=Budget(rounds=1)))
+    assert run.state is RunState.FINISHED
+    assert list(decisions(tmp_path)) == [("gelu", 0)]
+
+
+def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path: Path) -> None:
+    config = quick_config(tasks=("gelu",))
+    with open_store(tmp_path) as store:
+
+        def fill(event: Event) -> None:
+            if event.kind == "attempt":
+                pages = store._database.rows("PRAGMA page_count")[0]["page_count"]
+                store._database.rows(f"PRAGMA max_page_count = {pages}")
+
+        with pytest.raises(StoreError, match="disk is full"):
+            start(config, store, Watcher(fill), StopSignal())
+    assert list(decisions(tmp_path)) == [("gelu", 0)]
+    with open_store(tmp_path) as store:
+        run = store.run("latest")
+        assert resume(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
+    assert len(decisions(tmp_path)) > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"suite": "nowhere"}, "nowhere"),
+        ({"tasks": ("softmin",)}, "has no task 'softmin'"),
+        ({"device": "cuda:0"}, "emulated"),
+        ({"strategy": "guess"}, "choose 'refine'"),
+        ({"coder": "oracle-of-delphi"}, "oracle-of-delphi"),
+        ({"reward": "gold"}, "there is no reward policy 'gold'"),
+        ({"jobs": 0}, "at least one"),
+        ({"stop_after": 0}, "at least one round"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_in_words(options: dict[str, object], message: str) -> None:
+    from kernelforge.errors import KernelForgeError
+
+    with pytest.raises(KernelForgeError, match=message) as caught:
+        configure(**options)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
