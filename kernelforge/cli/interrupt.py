@@ -35,15 +35,16 @@ class Stop(Protocol):
 def stopping(stop: Stop) -> Iterator[None]:
     """Within the block, SIGINT and SIGTERM stop the run in good order instead of ending the process."""
 
+    came = handled = 0
+
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if stop.aborting:
-            os._exit(ABORTED)
-        if stop.draining:
-            _say(_ABORTING)
-            stop.abort()
-        else:
-            _say(_DRAINING)
-            stop.drain()
+        nonlocal came, handled
+        came += 1
+        if came > handled + 1:
+            return  # a signal within the handling of another: the locks of ``stop`` are not re-entrant
+        while handled < came:
+            _act(stop)
+            handled += 1
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -51,6 +52,18 @@ def stopping(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _act(stop: Stop) -> None:
+    """The next step towards the end."""
+    if stop.aborting:
+        os._exit(ABORTED)
+    if stop.draining:
+        stop.abort()
+        _say(_ABORTING)
+    else:
+        stop.drain()
+        _say(_DRAINING)
 
 
 def _say(text: str) -> None:

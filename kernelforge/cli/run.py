@@ -145,8 +145,10 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
     out.print()
     out.print(leaderboard_lines(leaderboard([records])))
     out.print("Next:")
-    for command, purpose in _next_commands(records, _folder(results)):
-        out.print(Text(f"  {command:<44} {purpose}"), soft_wrap=True)
+    commands = _next_commands(records, _folder(results))
+    width = max(len(command) for command, _ in commands)
+    for command, purpose in commands:
+        out.print(Text(f"  {command:<{width}}  {purpose}"), soft_wrap=True)
 
 
 def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:

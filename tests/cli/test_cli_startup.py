@@ -96,8 +96,8 @@ def test_the_page_has_a_section_for_every_command_and_for_nothing_else():
 @pytest.mark.parametrize("path", ["", *sorted(COMMANDS)])
 def test_the_page_names_every_option_and_no_other(path: str):
     section = page_sections()[path]
-    named = set(re.findall(r"^\| `([^`]+)`", section, re.M))
-    named = {word for cell in named for word in re.split(r"[ ,/]+", cell) if word.startswith("-")}
+    cells = re.findall(r"^\| (`-[^|]*) \|", section, re.M)
+    named = {word for cell in cells for word in re.split(r"[ ,/`]+", cell) if word.startswith("-")}
     assert named == options_of(COMMANDS.get(path, COMMAND))
 
 
