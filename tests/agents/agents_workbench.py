@@ -10,9 +10,12 @@ import torch
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
-from kernelforge.evaluate.reference import Reference, flatten_outputs, tensor_spec
+from kernelforge.devices.emulated.worker import Kernel, Runner, Work
+from kernelforge.devices.specs import SPECS
+from kernelforge.evaluate.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
 from kernelforge.evaluate.tracing import trace_source
-from kernelforge.records import Build, Graph
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.records import Build, Graph, Performance, Profile, SizeFacts
 from kernelforge.tasks.suites import load_task
 
 
@@ -61,3 +64,58 @@ def varying(task: str) -> dict[str, int | float | bool | str]:
     """Scalar attributes that differ between the sizes that an agent may see."""
     full, small = (bench(task, size).reference.attributes() for size in ("full", "small"))
     return {name: value for name, value in full.items() if small.get(name) != value}
+
+
+def tensors_of(resolved: ResolvedPlan, at: Bench) -> dict[int, bytes]:
+    """Bytes of every input and weight buffer."""
+    found = {}
+    for buffer in resolved.buffers:
+        if buffer.kind == "input":
+            found[buffer.id] = tensor_bytes(at.inputs[int(buffer.source)])
+        elif buffer.kind == "weight":
+            found[buffer.id] = tensor_bytes(at.weights[str(buffer.source)])
+    return found
+
+
+def runner(artifact: Artifact) -> Runner:
+    kernels = {k.expression: Kernel(k.symbol, k.registers_per_thread) for k in artifact.build.kernels}
+    return Runner(artifact.ptx.decode(), kernels, SPECS["h100"], memory_bytes=1 << 30, threads=1)
+
+
+def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> Work:
+    return Work(
+        plan=resolved, tensors=tensors_of(resolved, at), poison=poison, mutable=frozenset(), deadline_s=60.0,
+        memory_bytes=1 << 30, max_thread_instructions=None,
+    )  # fmt: skip
+
+
+def run(artifact: Artifact, resolved: ResolvedPlan, at: Bench) -> list[torch.Tensor]:
+    """Outputs of the plan on the emulated machine, in this process.
+
+    Raises:
+        AssertionError: a fault, with its message.
+    """
+    ran = runner(artifact).run(work(resolved, at))
+    assert not ran.faults, ran.faults[0].message
+    return [
+        torch.frombuffer(bytearray(blob), dtype=getattr(torch, output.dtype.value)).reshape(output.shape)
+        for blob, output in zip(ran.outputs, resolved.outputs, strict=True)
+    ]
+
+
+def profile(
+    artifact: Artifact, resolved: ResolvedPlan, at: Bench, compulsory_bytes: int
+) -> tuple[Profile, Performance]:
+    counts = runner(artifact).profile(work(resolved, at, poison=0))
+    registers = {k.expression: k.registers_per_thread for k in artifact.build.kernels}
+    facts = SizeFacts(
+        size="full",
+        inputs=(),
+        outputs=(),
+        weights=(),
+        attrs={},
+        compulsory_bytes=compulsory_bytes,
+        flops=0,
+        eager_launches=1,
+    )
+    return build_profile(SPECS["h100"], "emulated:h100", counts, registers, facts)

@@ -33,7 +33,7 @@ _TO = {DType.FLOAT16: "__float2half({})", DType.BFLOAT16: "__float2bfloat16({})"
 
 _TAKEN = re.compile(
     r"[a-z]{1,2}\d*(?<!x)(?<!y)|(acc|max|min|sum|prod|argmax|argmin|row_)\w*|value|carry|result|shared|kept|start|before|step|"
-    r"batch|tile\w*|exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
+    r"batch|plane|line|column|tile\w*|exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
 )
 """Names that a kernel's own variables or functions may have: a parameter of that name gets a suffix."""
 
@@ -227,9 +227,8 @@ class Emitter:
 
     def _reshaped(self, value: Reshape, coords: tuple[Coord, ...]) -> str:
         base = value.base
-        if isinstance(base, Stored) or base in self.stored:
-            if value.dtype == base.dtype:
-                return self.load(value, coords, of=base)
+        if (isinstance(base, Stored) or base in self.stored) and value.dtype == base.dtype:
+            return self.load(value, coords, of=base)
         flat = self.fresh("f")
         self.add(f"const int {flat} = {self.offset(value.shape, coords)};")
         return self.read(base, tuple(Coord(text) for text in self._decompose(flat, base.shape)))

@@ -143,7 +143,7 @@ class Gather(Value):
 
 @dataclass(eq=False)
 class Reduce(Value):
-    """``op`` (``sum prod max min argmax argmin``) over the adjacent axes ``first..last`` of ``arg``; they stay as extents of 1."""
+    """``op`` (``sum prod max min argmax argmin``) over axes ``first..last`` of ``arg``, which stay as extents of 1."""
 
     op: str
     arg: Value

@@ -216,7 +216,7 @@ class Lowering:
         return Reshape(shape, value.dtype, value, origin=self.origin)
 
     def shape_like(self, sizes: Sequence[int], value: Value) -> tuple[Dim, ...]:
-        """Extents for the integers of a reshape: the value's own where they agree, products and quotients of them else."""
+        """Extents for the integers of a reshape: the value's own where they agree, else products and quotients."""
         total = product(value.shape)
         known: list[Dim | None] = []
         for axis, size in enumerate(sizes):

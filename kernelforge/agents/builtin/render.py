@@ -13,6 +13,11 @@ from kernelforge.agents.builtin.lower import Attributes, lower
 from kernelforge.agents.builtin.partition import partition, write_kernel
 from kernelforge.records import Graph
 
+_PLAN_WORDS = {
+    "min", "max", "sum", "prod", "abs", "ceil_div", "next_pow2", "sqrt", "log2", "int", "float", "bool", "len", "range",
+    "enumerate", "zip", "reversed", "tuple", "list", "inf", "kernel", "empty", "zeros", "empty_like", "zeros_like",
+    "w", "attrs", "i32", "i64", "f32", "f64", "f16", "bf16",
+}  # fmt: skip
 _SUFFIX = {Reduce: "rows", Scan: "scan", Contraction: "product", Conv2d: "conv", Window: "window"}
 
 
@@ -57,11 +62,11 @@ def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
 
 def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> str:
     names: dict[Value, str] = {}
-    used = set(program.parameters) | {leaf.name for leaf in program.leaves if isinstance(leaf, Stored)}
+    used = set(program.parameters) | {leaf.name for leaf in program.leaves if isinstance(leaf, Stored)} | _PLAN_WORDS
     for value in order:
         name, suffix = (value.origin or "copy"), 2
         while name in used:
-            name, suffix = f"{value.origin}_{suffix}", suffix + 1
+            name, suffix = f"{value.origin or 'copy'}_{suffix}", suffix + 1
         used.add(name)
         names[value] = name
     body: list[str] = []

@@ -86,15 +86,18 @@ class RowWriter:
                 em.add(f"if (threadIdx.x == 0) {text}" if self.shared_rows else text)
         return self._kernel(core)
 
-    def _passes(self, write: Callable[[], None], finish: Callable[[], list[str]] | None = None) -> None:
-        """One pass over the row: the loop of this kernel's mode around the statements that ``write`` adds."""
+    def _passes(self, write: Callable[[], None], around: tuple[str, ...] = ()) -> None:
+        """One pass over the row: the loop of this kernel's mode around the statements that ``write`` adds.
+
+        ``around`` are a statement before the lanes' loop and one after it, where there is such a loop.
+        """
         em = self.em
         with em.scope() as body:
             if self.vector:
                 with em.lanes() as (before, lanes):
                     write()
-                em.lines += [*before, *(finish()[:1] if finish else []), "#pragma unroll"]
-                em.lines += ["for (int k = 0; k < V; ++k) {", *indent(lanes), "}", *(finish()[1:] if finish else [])]
+                em.lines += [*before, *around[:1], "#pragma unroll"]
+                em.lines += ["for (int k = 0; k < V; ++k) {", *indent(lanes), "}", *around[1:]]
             else:
                 write()
         width = " * V" if self.vector else ""
@@ -123,13 +126,8 @@ class RowWriter:
             em.add(f"{target} = {element};")
 
         where = "row" if not self.inner else "o"
-        self._passes(
-            write,
-            lambda: [
-                f"Pack<{C_TYPES[self.root.dtype]}, V> result;",
-                f"store<V>(out + {where} * {self.extent} + j, result);",
-            ],
-        )
+        result = f"Pack<{C_TYPES[self.root.dtype]}, V> result;"
+        self._passes(write, (result, f"store<V>(out + {where} * {self.extent} + j, result);"))
 
     def _stage(self) -> None:
         """Pointers to the rows that stay: in shared memory where they fit, else in place."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernelforge.agents.builtin.emit import Group, compute_type, to_storage
+from collections.abc import Callable
+
+from kernelforge.agents.builtin.emit import C_TYPES, Coord, Group, compute_type, to_storage
 from kernelforge.agents.builtin.ir import Scan, Value, product
 from kernelforge.agents.builtin.kernel import THREADS, KernelText, Options, cone, plan_int, same_shape
 from kernelforge.agents.builtin.loops import LoopEmitter, indent
@@ -21,49 +23,97 @@ def scan_kernel(name: str, root: Value, stored: frozenset[Value], options: Optio
     outer, inner = scan.shape[: scan.axis], scan.shape[scan.axis + 1 :]
     by_warp = options.warp_reduce and not inner
     em = LoopEmitter(stored - {root})
-    o, j, i = Group("o" if inner else "row", outer), Group("j", (scan.shape[scan.axis],)), Group("in", inner)
+    vector = by_warp and options.vectorise
+    o, i = Group("o" if inner else "row", outer), Group("in", inner)
+    j = Group("j", (scan.shape[scan.axis],), vector=vector)
     coords = (*o.coords(), *j.coords(), *i.coords())
     lines, count = em.signature.extent(product((*outer, *inner))), plan_int(product((*outer, *inner)))
     length = em.signature.extent(j.extent)
-    ctype, unit = compute_type(scan.dtype), "0" if scan.op == "sum" else "1"
-    sign = "+" if scan.op == "sum" else "*"
     with em.scope() as head:
         if inner:
             width = em.signature.extent(product(inner))
             em.add(f"const int o = row / {width}, in = row % {width};")
-    with em.scope() as take:
-        em.add(f"value = {em.read(scan.arg, coords)};")
-    with em.scope() as give:
-        em.bound[scan] = ("value" if by_warp else "carry", coords)
-        em.add(f"out[{em.offset(root.shape, coords)}] = {to_storage(em.read(root, coords), root.dtype)};")
     if by_warp:
-        core = [
-            f"{ctype} carry = {unit};",
-            f"for (int start = 0; start < {length}; start += 32) {{",
-            "    const int j = start + threadIdx.x;",
-            f"    {ctype} value = {unit};",
-            f"    if (j < {length}) {{", *indent(indent(take)), "    }",
-            "    #pragma unroll",
-            "    for (int step = 1; step < 32; step <<= 1) {",
-            f"        const {ctype} before = __shfl_up_sync(0xffffffffu, value, step);",
-            f"        if (threadIdx.x >= step) value = before {sign} value;",
-            "    }",
-            f"    value = carry {sign} value;",
-            f"    if (j < {length}) {{", *indent(indent(give)), "    }",
-            "    carry = __shfl_sync(0xffffffffu, value, 31);",
-            "}",
-        ]  # fmt: skip
+        core = _by_warp(em, scan, root, coords, length, vector)
         row = "blockIdx.x * blockDim.y + threadIdx.y;  // one warp per line"
         grid, block = f"ceil_div({count}, {THREADS // 32})", f"(32, {THREADS // 32})"
     else:
-        core = [
-            f"{ctype} carry = {unit};", f"for (int j = 0; j < {length}; ++j) {{",
-            f"    {ctype} value;", *indent(take), f"    carry = carry {sign} value;", *indent(give), "}",
-        ]  # fmt: skip
+        core = _by_thread(em, scan, root, coords, length)
         row = "blockIdx.x * blockDim.x + threadIdx.x;"
         grid, block = f"ceil_div({count}, {THREADS})", str(THREADS)
+    setup: tuple[str, ...] = ()
+    if vector:
+        conditions = " and ".join(f"({text}) % 4 == 0" for text in dict.fromkeys([j.extent.text, *em.divisors]))
+        setup = (f"{name}_v = 4 if {conditions} else 1",)
     source = [
-        f"__global__ void {name}({em.signature.parameters(root)}) {{", f"    const int row = {row}",
+        f"{'template <int V> ' if vector else ''}__global__ void {name}({em.signature.parameters(root)}) {{",
+        f"    const int row = {row}",
         f"    if (row >= {lines}) return;", *indent(head), *indent(core), "}",
     ]  # fmt: skip
-    return KernelText(name, "\n".join(source), em.signature, root, grid, block)
+    template = (f"{name}_v",) if vector else ()
+    return KernelText(name, "\n".join(source), em.signature, root, grid, block, None, setup, template)
+
+
+def _joined(scan: Scan) -> tuple[str, str, str]:
+    """The type of the running value, what it starts from, and the operator that joins two."""
+    return compute_type(scan.dtype), "0" if scan.op == "sum" else "1", "+" if scan.op == "sum" else "*"
+
+
+def _by_thread(em: LoopEmitter, scan: Scan, root: Value, coords: tuple[Coord, ...], length: str) -> list[str]:
+    """One thread walks the line."""
+    ctype, unit, sign = _joined(scan)
+    with em.scope() as body:
+        em.add(f"carry = carry {sign} {em.read(scan.arg, coords)};")
+        em.bound[scan] = ("carry", coords)
+        em.add(f"out[{em.offset(root.shape, coords)}] = {to_storage(em.read(root, coords), root.dtype)};")
+    return [f"{ctype} carry = {unit};", f"for (int j = 0; j < {length}; ++j) {{", *indent(body), "}"]
+
+
+def _by_warp(
+    em: LoopEmitter, scan: Scan, root: Value, coords: tuple[Coord, ...], length: str, vector: bool
+) -> list[str]:
+    """A warp takes 32 elements (or 32 runs of ``V``) at a time: each lane sums its own, then lanes join by shuffles."""
+    ctype, unit, sign = _joined(scan)
+    lanes, at = ("V", "[k]") if vector else ("1", "[0]")
+    take = _lanes(em, vector, lambda: f"value{at} = {em.read(scan.arg, coords)};")
+    em.bound[scan] = (f"value{at}", coords)
+    target = "result.v[k]" if vector else f"out[{em.offset(root.shape, coords)}]"
+    give = _lanes(em, vector, lambda: f"{target} = {to_storage(em.read(root, coords), root.dtype)};")
+    if vector:
+        start = em.offset(root.shape, coords)
+        give = [f"Pack<{C_TYPES[root.dtype]}, V> result;", *give, f"store<V>(out + {start}, result);"]
+    return [
+        f"{ctype} carry = {unit};",
+        f"for (int start = 0; start < {length}; start += 32 * {lanes}) {{",
+        f"    const int j = start + threadIdx.x * {lanes};",
+        f"    {ctype} value[{lanes}];",
+        "    #pragma unroll",
+        f"    for (int k = 0; k < {lanes}; ++k) value[k] = {unit};",
+        f"    if (j < {length}) {{", *indent(indent(take)), "    }",
+        "    #pragma unroll",
+        f"    for (int k = 1; k < {lanes}; ++k) value[k] = value[k - 1] {sign} value[k];",
+        f"    {ctype} upto = value[{lanes} - 1];  // of this lane and all before it",
+        "    #pragma unroll",
+        "    for (int step = 1; step < 32; step <<= 1) {",
+        f"        const {ctype} before = __shfl_up_sync(0xffffffffu, upto, step);",
+        f"        if (threadIdx.x >= step) upto = before {sign} upto;",
+        "    }",
+        f"    {ctype} before = __shfl_up_sync(0xffffffffu, upto, 1);",
+        f"    if (threadIdx.x == 0) before = {unit};",
+        "    #pragma unroll",
+        f"    for (int k = 0; k < {lanes}; ++k) value[k] = carry {sign} (before {sign} value[k]);",
+        f"    if (j < {length}) {{", *indent(indent(give)), "    }",
+        f"    carry = carry {sign} __shfl_sync(0xffffffffu, upto, 31);",
+        "}",
+    ]  # fmt: skip
+
+
+def _lanes(em: LoopEmitter, vector: bool, write: Callable[[], str]) -> list[str]:
+    """One statement per element: plain, or in the loop over lanes after the vector loads it needs."""
+    if not vector:
+        with em.scope() as body:
+            em.add(write())
+        return body
+    with em.lanes() as (before, body):
+        em.add(write())
+    return [*before, "#pragma unroll", "for (int k = 0; k < V; ++k) {", *indent(body), "}"]
