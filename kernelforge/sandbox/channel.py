@@ -7,7 +7,6 @@ pickled; a frame over the caps or with a wrong header is an error of the channel
 from __future__ import annotations
 
 import json
-import mmap
 import select
 import socket
 import struct
@@ -22,7 +21,8 @@ _HEADER = struct.Struct("<4sIIQ")
 _MAGIC = b"KFF1"
 MAX_JSON_BYTES = 64 << 20
 MAX_BLOBS = 4096
-_MAPPED_FROM = 1 << 20
+_LARGE = 1 << 20
+_TIMEVAL = struct.Struct("@ll")
 
 
 @dataclass(frozen=True)
@@ -115,20 +115,11 @@ class Channel:
                 raise ChildDied("the child is gone") from error
 
     def _read(self, count: int, deadline: float | None) -> bytes:
-        # Large buffers are mapped, so that an announced length takes memory only as bytes really come.
-        mapped = mmap.mmap(-1, count) if count > _MAPPED_FROM else None
-        buffer: bytearray | mmap.mmap = bytearray(count) if mapped is None else mapped
-        try:
-            with memoryview(buffer) as view:
-                self._fill(view, deadline)
-                return bytes(view)
-        finally:
-            if mapped is not None:
-                mapped.close()
-
-    def _fill(self, view: memoryview, deadline: float | None) -> None:
-        done = 0
-        while done < view.nbytes:
+        if count >= _LARGE:
+            return self._read_large(count, deadline)
+        buffer = bytearray(count)
+        view, done = memoryview(buffer), 0
+        while done < count:
             try:
                 got = self._sock.recv_into(view[done:])
             except BlockingIOError:
@@ -139,3 +130,30 @@ class Channel:
             if got == 0:
                 raise ChildDied("the child closed its channel")
             done += got
+        return bytes(buffer)
+
+    def _read_large(self, count: int, deadline: float | None) -> bytes:
+        """Let the kernel fill one block: no copy, and an announced length takes memory only as bytes really come."""
+        pieces: list[bytes] = []
+        self._sock.setblocking(True)
+        try:
+            while count:
+                remaining = 0.0 if deadline is None else deadline - time.monotonic()
+                if deadline is not None and remaining <= 0:
+                    raise ChildTimeout("no answer in time")
+                seconds = int(remaining)
+                limit = _TIMEVAL.pack(seconds, int((remaining - seconds) * 1e6) + (deadline is not None))
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+                try:
+                    piece = self._sock.recv(count, socket.MSG_WAITALL)
+                except BlockingIOError:
+                    continue
+                except ConnectionResetError as error:
+                    raise ChildDied("the child is gone") from error
+                if not piece:
+                    raise ChildDied("the child closed its channel")
+                pieces.append(piece)
+                count -= len(piece)
+        finally:
+            self._sock.setblocking(False)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

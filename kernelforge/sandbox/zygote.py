@@ -64,6 +64,7 @@ class Zygote:
         self._allow_unconfined = allow_unconfined
         self._policy = policy or role_policy(role)
         self._lock = threading.Lock()
+        self._requests = 0
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -126,22 +127,33 @@ class Zygote:
         self.close()
 
     def _fork(self, limits: Limits, tmp: str | None) -> Child:
-        request = json.dumps({"limits": asdict(limits), "tmp": tmp}).encode()
         with self._lock:
+            self._requests += 1
+            request = json.dumps({"id": self._requests, "limits": asdict(limits), "tmp": tmp}).encode()
             for last in (False, True):
                 control = self._running()
                 try:
                     control.send(request)
-                    data, fds, _, _ = socket.recv_fds(control, 4096, 2)
-                    if data and len(fds) == 2:
-                        return Child(self.role, json.loads(data)["pid"], fds[0], fds[1], limits, tmp)
-                    reason = "it closed its control socket"
+                    pid, channel_fd, status_fd = self._reply(control)
+                    return Child(self.role, pid, channel_fd, status_fd, limits, tmp)
                 except OSError as error:
                     reason = str(error)
                 self._stop()
                 if last:
                     raise SandboxError(f"the {self.role} zygote died twice while forking a child: {reason}")
         raise AssertionError("unreachable")
+
+    def _reply(self, control: socket.socket) -> tuple[int, int, int]:
+        """Process id and descriptors of the child asked for last; one that Ctrl-C left unclaimed is let go."""
+        while True:
+            data, fds, _, _ = socket.recv_fds(control, 4096, 2)
+            if not data or len(fds) != 2:
+                raise ConnectionResetError("it closed its control socket")
+            reply = json.loads(data)
+            if reply["id"] == self._requests:
+                return reply["pid"], fds[0], fds[1]
+            for fd in fds:
+                os.close(fd)
 
     def _running(self) -> socket.socket:
         """The control socket of a warm zygote. The lock is held."""
@@ -182,6 +194,9 @@ class Zygote:
         except (OSError, ValueError) as error:
             self._stop()
             raise SandboxError(f"the {self.role} zygote did not warm up: {error}") from error
+        except KeyboardInterrupt:
+            self._stop()
+            raise
         if not reply.get("ready"):
             code = self._stop()
             kind = getattr(errors, str(reply.get("error")), SandboxError)

@@ -73,7 +73,9 @@ def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any
     if pid == 0:
         _monitor(grant, child_end, status_write, worker)
     with contextlib.suppress(BrokenPipeError):
-        socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [parent_end.fileno(), status_read])
+        socket.send_fds(
+            control, [json.dumps({"id": request["id"], "pid": pid}).encode()], [parent_end.fileno(), status_read]
+        )
     parent_end.close()
     child_end.close()
     os.close(status_read)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 
 import pytest
 from jail_setup import HOSTILE, LIMITS, gone
@@ -123,3 +124,21 @@ def test_unconfined_children_still_have_limits_and_no_privileges():
         assert child.layers == ("no privileges", "limits")
         assert 0 not in child.call({"act": "identity"}).data["reply"]["gave"]["uid"] or os.getuid() != 0
         assert "Cannot allocate" in child.call({"act": "map_hog", "arguments": [1024]}).data["reply"]["gave"]
+
+
+def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkeypatch):
+    """The unclaimed child is let go and dies; the next spawn gets its own child."""
+    zygote.start()
+    receive = zygote._reply
+
+    def interrupted(control):
+        monkeypatch.setattr(zygote, "_reply", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zygote, "_reply", interrupted)
+    before = zygote.pid
+    with pytest.raises(KeyboardInterrupt):
+        zygote.spawn(LIMITS)
+    with zygote.spawn(replace(LIMITS, processes=3)) as child:
+        assert child.call({"act": "thread_bomb"}).data["reply"]["gave"] <= 3
+    assert zygote.pid == before

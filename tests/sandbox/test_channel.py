@@ -1,0 +1,115 @@
+"""Frames over a socket pair."""
+
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox import Channel, Frame
+
+
+@pytest.fixture
+def ends():
+    left, right = socket.socketpair()
+    pair = Channel(left), Channel(right)
+    yield pair
+    for end in pair:
+        end.close()
+
+
+def exchange(ends, data, blobs):
+    sender = threading.Thread(target=ends[0].send, args=(data, blobs))
+    sender.start()
+    frame = ends[1].receive(timeout_s=10)
+    sender.join()
+    return frame
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1, 0, 7], [1 << 20], [(1 << 20) - 1, 3 << 20, 5], [9 << 20]])
+def test_what_is_sent_is_received(ends, sizes):
+    blobs = [os.urandom(size) for size in sizes]
+    data = {"text": "ünïcode", "list": [1, 2.5, None, True], "nested": {"a": []}}
+    assert exchange(ends, data, blobs) == Frame(data, tuple(blobs))
+
+
+def test_views_of_any_item_size_are_sent_as_bytes(ends):
+    view = memoryview(bytes(range(16))).cast("I")
+    assert exchange(ends, {}, [view]).blobs == (bytes(range(16)),)
+
+
+def test_frames_follow_one_another(ends):
+    for number in range(50):
+        ends[0].send({"n": number}, [bytes(number)])
+    assert [ends[1].receive(timeout_s=1).data["n"] for _ in range(50)] == list(range(50))
+
+
+@pytest.mark.parametrize("announced", [100, 8 << 20])
+def test_a_slow_sender_is_a_timeout_however_it_dribbles(announced):
+    left, right = socket.socketpair()
+    channel = Channel(right)
+    stop = threading.Event()
+
+    def dribble():
+        left.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, announced) + struct.pack("<Q", announced) + b"{}")
+        while not stop.wait(0.02):
+            left.send(b"x")
+
+    sender = threading.Thread(target=dribble)
+    sender.start()
+    start = time.monotonic()
+    with pytest.raises(ChildTimeout):
+        channel.receive(timeout_s=0.4)
+    assert time.monotonic() - start < 3
+    stop.set()
+    sender.join()
+    left.close()
+    channel.close()
+
+
+def test_a_receiver_that_does_not_read_is_a_timeout(ends):
+    with pytest.raises(ChildTimeout):
+        ends[0].send({}, [bytes(64 << 20)], timeout_s=0.2)
+
+
+def test_the_other_side_going_away_is_a_death(ends):
+    ends[0].close()
+    with pytest.raises(ChildDied):
+        ends[1].receive(timeout_s=1)
+    with pytest.raises(ChildDied):
+        ends[1].send({}, [bytes(8 << 20)], timeout_s=1)
+
+
+def test_a_death_in_the_middle_of_a_large_blob_is_a_death():
+    left, right = socket.socketpair()
+    channel = Channel(right)
+    left.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, 4 << 20) + struct.pack("<Q", 4 << 20) + b"{}" + b"x" * 1000)
+    left.close()
+    with pytest.raises(ChildDied):
+        channel.receive(timeout_s=5)
+    channel.close()
+
+
+def test_an_announced_length_alone_takes_no_memory(ends):
+    ends[0]._sock.setblocking(True)
+    ends[0]._sock.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, 4 << 30) + struct.pack("<Q", 4 << 30) + b"{}")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ChildTimeout):
+        ends[1].receive(timeout_s=0.2)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
+def test_caps_are_the_receivers_own():
+    left, right = socket.socketpair()
+    sender, receiver = Channel(left), Channel(right, max_blob_bytes=10, max_json_bytes=100)
+    sender.send({}, [bytes(10)])
+    assert receiver.receive(timeout_s=1).blobs == (bytes(10),)
+    sender.send({}, [bytes(11)])
+    with pytest.raises(SandboxError, match="size cap"):
+        receiver.receive(timeout_s=1)
+    sender.close()
+    receiver.close()
