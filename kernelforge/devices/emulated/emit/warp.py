@@ -122,7 +122,7 @@ def _match(e: Emitter, i: Instruction) -> None:
     among = e.op(f"and i32 {members.text}, {e.mask}")
     wide = e.op(f"zext i32 {among} to i64")
     every = e.call(
-        "kf_match", "i64", ("ptr", "%area4"), ("ptr", "%area5"), ("i64", wide), ("i64", str(bits // 8)), ("i64", "0")
+        "kf_match", "i64", ("ptr", "%ctx"), ("ptr", "%area4"), ("ptr", "%area5"), ("i64", wide), ("i64", str(bits // 8))
     )
     if "any" in i.modifiers:
         e.write(i, target, e.get(5, 32), 32)
