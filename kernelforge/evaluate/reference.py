@@ -221,16 +221,18 @@ def seeded(seed: int) -> Iterator[None]:
 
     import numpy as np
 
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % (1 << 32))
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
+    # torch.manual_seed also queues a call, with a traceback, for each accelerator that was not started.
+    generator = torch.default_generator
+    states = random.getstate(), np.random.get_state(), generator.get_state()
+    generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        generator.set_state(states[2])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from kernelforge.errors import UsageError
 
 
 def data_path(name: str) -> Path:
-    """Folder of shipped data: ``tasks``, ``prompts`` or ``sandbox``.
+    """Folder of shipped data: ``tasks``, ``prompts``, ``sandbox`` or ``docs``.
 
     A wheel carries the folders as ``kernelforge/_data/<name>``; in a checkout they lie beside the package.
 
