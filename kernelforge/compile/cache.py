@@ -21,6 +21,7 @@ from kernelforge.records import Build
 _MAGIC = b"KFB1"
 _MEMORY_ENTRIES = 256
 _MEMORY_BYTES = 256 << 20
+_WRITES_BETWEEN_PRUNES = 200
 
 
 class BuildCache:
@@ -28,10 +29,13 @@ class BuildCache:
 
     Args:
         folder: made when it is missing; None keeps builds in memory only.
+        max_bytes: the oldest entries go when the folder outgrows this.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, max_bytes: int = 4 << 30) -> None:
         self.folder = folder
+        self.max_bytes = max_bytes
+        self._until_prune = 0
         self.write_error: str | None = None
         """Why the last entry could not be written (a full disk, a read-only folder); None when it could."""
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
@@ -73,6 +77,7 @@ class BuildCache:
                 file.write(_encode(artifact))
             os.replace(temporary, path)
             self.write_error = None
+            self._prune()
         except OSError as error:
             self.write_error = f"the build cache in {self.folder} cannot be written: {error.strerror or error}"
             if temporary:
@@ -111,6 +116,29 @@ class BuildCache:
         finally:
             if handle is not None:
                 os.close(handle)
+
+    def _prune(self) -> None:
+        """Every so many writes, drop the oldest entries of a folder that is too large, down to three quarters."""
+        with self._lock:
+            self._until_prune -= 1
+            if self._until_prune >= 0:
+                return
+            self._until_prune = _WRITES_BETWEEN_PRUNES
+        assert self.folder is not None
+        entries = []
+        for path in self.folder.glob("*/*.build"):
+            with contextlib.suppress(OSError):
+                facts = path.stat()
+                entries.append((facts.st_mtime_ns, facts.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        if total <= self.max_bytes:
+            return
+        for _, size, path in sorted(entries):
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+            if total <= self.max_bytes * 3 // 4:
+                return
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None

@@ -148,6 +148,19 @@ def test_processes_that_ask_for_the_same_build_share_it(tmp_path):
     assert said == ["False", "True", "True"]
 
 
+def test_the_folder_is_bounded_oldest_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("kernelforge.compile.cache._WRITES_BETWEEN_PRUNES", 0)
+    store = BuildCache(tmp_path, max_bytes=20_000)
+    for number, name in enumerate("abcdef"):
+        build = Build(key=name * 16, ok=True, arch="sm_90a", toolchain="nvrtc 13.0.88", seconds=0)
+        store.put(name * 16, Artifact(build, b"", bytes(6000)))
+        os.utime(tmp_path / (name * 2) / f"{name * 16}.build", ns=(number, number))
+    left = {path.stem[0] for path in tmp_path.glob("*/*.build")}
+    assert "f" in left
+    assert "a" not in left
+    assert sum(path.stat().st_size for path in tmp_path.glob("*/*.build")) <= 20_000
+
+
 def test_memory_is_bounded(monkeypatch):
     from kernelforge.compile import cache as module
 
