@@ -44,7 +44,7 @@ def entry_table(title: str, entries: Iterable[Entry], *, origin: Origin) -> Tabl
     """Runs on one board."""
     shared = (
         Column("rank", "#", number, "right"),
-        Column("run", "run", wide=True),
+        Column("run", "run"),
         Column("strategy", "strategy"),
         Column("coder", "coder"),
         Column("judge", "judge"),

@@ -54,7 +54,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
 
 
 def _field(label: str, value: str) -> RenderableType:
-    text = Text(f"{label:<9}", style="bold")
+    text = Text(f"{label:<9} ", style="bold")
     text.append(one_line(value), style="not bold")
     text.overflow = "fold"
     return text
@@ -82,21 +82,24 @@ def _best(view: TaskView) -> str:
     return " · ".join(parts)
 
 
+def _why(note: str) -> str:
+    """A note without the word that is shown before it anyway."""
+    return note.removeprefix("not accepted: ").removeprefix("accepted: ")
+
+
 def _node(node: LineageNode) -> Iterable[RenderableType]:
     indent = "  " * node.depth + ("└ " if node.depth else "")
     line = Text(f"{indent}{node.number:02d} ")
     line.append(one_line(node.step), style="bold")
     line.append(" ")
     line.append(node.verdict.value, style=_STYLE.get(node.verdict.value, "yellow"))
-    for delta in node.changes:
-        if delta.change is None:
-            continue
+    for delta in [one for one in node.changes if one.change is not None][:1]:
         line.append(f"  {one_line(delta.name)} {change(delta.change)}")
     line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")
     if node.best:
         line.append("  ← best", style="bold green")
     yield line
-    why = node.note if node.accepted or not node.reason else node.reason
+    why = _why(node.note) if node.accepted or not node.reason else node.reason
     if why:
         yield Padding(Text(one_line(why, 300), style="dim", overflow="fold"), (0, 0, 0, 2 * node.depth + 5))
 
@@ -106,7 +109,7 @@ def attempt_lines(view: AttemptView) -> Group:
     parts: list[RenderableType] = [
         _field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
         _field("verdict", f"{view.verdict.value} at stage {view.stage}"),
-        _field("status", ("accepted" if view.accepted else "not accepted") + (f": {view.note}" if view.note else "")),
+        _field("status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", _why(view.note))))),
         _field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
         _field("where", _where(view.fingerprint)),
         _field("took", f"{duration(view.seconds)}: {_timings(view.timings)}"),

@@ -71,8 +71,8 @@ def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
     assert attempts[1] == "softmax 01 vectorise OK best so far: 8.39 MB DRAM, 1.00x the least"
     assert attempts[4].startswith("matmul 00 seed BUILD candidate.cu:2: error")
     assert "\x1b" not in out
-    summary = lines[lines.index("run      r1 finished") :]
-    assert any(line.startswith("correct  2 of 3 tasks") for line in summary)
+    summary = lines[lines.index("run       r1 finished") :]
+    assert any(line.startswith("correct   2 of 3 tasks") for line in summary)
     assert any("emulated:h100 · suite core" in line for line in summary)
     assert [line.split("  ")[1] for line in summary[summary.index("Next:") + 1 :]] == [
         "kernelforge show r1",
@@ -85,7 +85,7 @@ def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
 def test_a_quiet_run_prints_its_summary_alone(start):
     out, _ = start("-c", ENGINE, "quiet").communicate()
     assert not re.search(r"^softmax \d\d ", out, re.M)
-    assert "correct  2 of 3 tasks" in out
+    assert "correct   2 of 3 tasks" in out
 
 
 def wait_for(stream: io.TextIOBase, text: str) -> str:
@@ -106,7 +106,7 @@ def test_the_first_interrupt_drains_and_says_how_to_go_on(start, tmp_path: Path,
     assert process.returncode == 0
     assert "attempts in flight are being finished" in err
     assert "warning: softmax: waiting \\x1b[2J" in err
-    assert "run      r1 stopped" in out
+    assert "run       r1 stopped" in out
     assert "kernelforge resume r1" in out
     with Store.open(tmp_path / "results" / "kernelforge.db") as store:
         assert store.run("r1").state is RunState.STOPPED
