@@ -1,6 +1,6 @@
 """Everything that must hold before a change lands: lint, format, types, tests. Stops at the first that does not.
 
-    python .ci/check.py [arguments for pytest]
+Usage: python .ci/check.py [arguments for pytest]
 """
 
 from __future__ import annotations
