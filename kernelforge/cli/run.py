@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -19,7 +20,7 @@ from kernelforge.cli.common import (
     console,
     open_store,
 )
-from kernelforge.errors import UsageError
+from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.records import Budget, Run, RunConfig
@@ -121,14 +122,29 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet
     from kernelforge.run import StopSignal
 
     stop, out, errors = StopSignal(), console(), console(stderr=True)
-    with stopping(stop), progress(config.tasks, stop, quiet=quiet, out=out, errors=errors) as observer:
-        done = work(observer, stop)
+    try:
+        with stopping(stop), progress(config.tasks, stop, quiet=quiet, out=out, errors=errors) as observer:
+            done = work(observer, stop)
+    except Exception:
+        _say_how_to_go_on(store, config, results)
+        raise
     if stop.aborting:
         store.close()
         typer.echo(f"aborted; go on with: kernelforge resume {done.id}{_folder(results)}", err=True)
         sys.stdout.flush()
         os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
     sum_up(store.run(done.id), store, results)
+
+
+def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
+    """After an error: what was journalled is there, and where to go on."""
+    from kernelforge.records import RunState
+
+    with contextlib.suppress(KernelForgeError):
+        open_runs = [run for run in store.runs() if run.config == config and run.state is not RunState.FINISHED]
+        if open_runs:
+            command = f"kernelforge resume {open_runs[-1].id}{_folder(results)}"
+            typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {command}", err=True)
 
 
 def sum_up(run: Run, store: Store, results: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,9 +10,7 @@ import typer
 from kernelforge.cli.common import JsonOption, UnconfinedOption, console, print_json, task_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kernelforge.records import Task
+    from kernelforge.evaluate.oracle import Admission
     from kernelforge.report.suite_view import AdmissionRow, TaskDetail
     from kernelforge.sandbox import Zygote
 
@@ -76,19 +75,26 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
-    from kernelforge.report.suite_view import admission_table, admission_view
+    from kernelforge.evaluate.admission import check_suite
+    from kernelforge.evaluate.oracle import Oracle
+    from kernelforge.report.suite_view import admission_view
+    from kernelforge.report.terminal import admission_line
     from kernelforge.tasks import load_suite
 
     loaded = load_suite(suite)
     chosen = [loaded.task(name) for name in task] if task else list(loaded.tasks)
+    out = console()
+    findings: list[AdmissionRow] = []
     with _oracle_zygote(allow_unconfined) as zygote:
-        findings = [row for one in chosen for row in _admission(zygote, one)]
+        for admission in check_suite(chosen, lambda one: Oracle(zygote, one)):
+            rows = _rows(admission)
+            findings += rows
+            if not as_json:
+                out.print(admission_line(admission.task, rows))
     view = admission_view(loaded.name, [one.name for one in chosen], findings)
     if as_json:
         print_json(view)
     else:
-        out = console()
-        out.print(admission_table(view).to_rich())
         verdict = "all can be judged" if view.ok else f"not admitted: {', '.join(view.refused)}"
         out.print(f"{view.tasks} tasks checked, {verdict}")
     raise typer.Exit(0 if view.ok else 1)
@@ -100,27 +106,15 @@ def _oracle_zygote(allow_unconfined: bool) -> Zygote:
     return Zygote("oracle", allow_unconfined=allow_unconfined)
 
 
-def _admission(zygote: Zygote, task: Task) -> Iterator[AdmissionRow]:
-    """Findings of one task; a reference that does not run is a finding, not the end of the check."""
-    from kernelforge.errors import SandboxError, TaskError
-    from kernelforge.evaluate.oracle import Oracle
+def _rows(admission: Admission) -> list[AdmissionRow]:
+    """Findings of one task; a reference that does not run is one finding without a size."""
     from kernelforge.report.suite_view import AdmissionRow
 
-    try:
-        with Oracle(zygote, task) as oracle:
-            admission = oracle.admit()
-    except (TaskError, SandboxError) as error:
-        yield AdmissionRow(task=task.name, size=None, family=None, ok=False, admitted=False, text=str(error))
-        return
-    for finding in admission.findings:
-        yield AdmissionRow(
-            task=task.name,
-            size=finding.size,
-            family=finding.family,
-            ok=finding.ok,
-            admitted=finding.admitted,
-            text=finding.text,
-        )
+    if admission.error:
+        return [
+            AdmissionRow(task=admission.task, size=None, family=None, ok=False, admitted=False, text=admission.error)
+        ]
+    return [AdmissionRow(task=admission.task, **asdict(finding)) for finding in admission.findings]
 
 
 def _print_detail(detail: TaskDetail) -> None:

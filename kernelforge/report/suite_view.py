@@ -151,19 +151,6 @@ def attribute_table(facts: SizeFacts) -> Table:
     return Table(f"Attributes at size {facts.size}: attrs[name]", columns, tuple(facts.attrs.items()))
 
 
-def admission_table(view: AdmissionView) -> Table:
-    """Findings of an admission check."""
-    columns = (
-        Column("task", "task"),
-        Column("size", "size"),
-        Column("family", "inputs"),
-        Column("ok", "result", lambda ok: "ok" if ok else "FAILED"),
-        Column("admitted", "used", lambda used: "yes" if used else "no"),
-        Column("text", "finding", wide=True),
-    )
-    return Table.of(f"Admission of suite {view.suite}", columns, view.findings)
-
-
 def spec_text(spec: TensorSpec) -> str:
     """``float32[64, 128]``, with strides where they are not C order."""
     strides = "" if spec.is_contiguous else f" strides {list(spec.stride)}"

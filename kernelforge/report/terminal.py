@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kernelforge.report.board import Leaderboard
     from kernelforge.report.evaluation_view import EvaluationView
     from kernelforge.report.run_view import RunView
+    from kernelforge.report.suite_view import AdmissionRow
     from kernelforge.report.task_view import LineageNode, TaskView
 
 _STYLE = {"OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "INFRA": "magenta"}
@@ -232,3 +233,18 @@ def evaluation_lines(view: EvaluationView) -> Group:
             metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
         ]
     return Group(*parts)
+
+
+def admission_line(task: str, findings: Sequence[AdmissionRow]) -> Group:
+    """What admission found of one task: a line, and one more for each failure and each kind of input left out."""
+    ok = all(finding.ok for finding in findings)
+    used = sum(finding.admitted for finding in findings)
+    head = Text(f"{task:<18} ", style="bold")
+    head.append("ok" if ok else "FAILED", style="green" if ok else "bold red")
+    head.append(f"  {used} of {len(findings)} checks used", style="not bold")
+    lines: list[RenderableType] = [head]
+    for finding in findings:
+        if not finding.ok or not finding.admitted:
+            where = " ".join(filter(None, (finding.size, finding.family)))
+            lines.append(Padding(Text(one_line(f"{where}: {finding.text}".removeprefix(": "))), (0, 0, 0, 4)))
+    return Group(*lines)

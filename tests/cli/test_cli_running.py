@@ -47,6 +47,8 @@ def work(observer, stop):
             while not stop.draining:
                 time.sleep(0.01)
             break
+        if mode == "break" and attempt.number == 2:
+            raise KernelForgeError("the disk is full")
         if mode == "hang" and attempt.number == 1:
             print("hanging", flush=True)
             while not stop.aborting:
@@ -123,6 +125,16 @@ def test_the_second_interrupt_aborts_with_130(start):
     assert process.returncode == 130
     assert "aborted; go on with: kernelforge resume r1" in err
     assert "Traceback" not in err
+
+
+def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_path: Path):
+    process = start("-c", ENGINE, "break")
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "what was finished is journalled" in err
+    assert "kernelforge resume r1" in err
+    with Store.open(tmp_path / "results" / "kernelforge.db") as store:
+        assert len(store.attempts("r1")) == 3
 
 
 def test_progress_on_a_terminal_has_a_bar_and_a_line_per_task():
