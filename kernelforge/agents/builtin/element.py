@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelforge.agents.builtin.emit import C_TYPES, Coord, Group, to_storage
 from kernelforge.agents.builtin.ir import Dim, Value
 from kernelforge.agents.builtin.kernel import THREADS, KernelText, Options, plan_int
 from kernelforge.agents.builtin.loops import LoopEmitter, indent
+from kernelforge.errors import UnsupportedError
 
 
 def element_kernel(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText:
     """A kernel over the elements of ``root``, in blocks of one dimension, or of two where that saves divisions."""
+    if options.vectorise:
+        try:
+            return _written(name, root, stored, options)
+        except UnsupportedError:
+            options = replace(options, vectorise=False)
+    return _written(name, root, stored, options)
+
+
+def _written(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText:
     flat = _flat_kernel(name, root, stored, options)
     if options.block_shape and len(root.shape) > 1 and " % " in flat.source:
         return _shaped_kernel(name, root, stored, options)
@@ -78,7 +90,8 @@ def _shaped_kernel(name: str, root: Value, stored: frozenset[Value], options: Op
         f"    const int column = {f'({index}) * V' if vector else index};",
         "    const int line = blockIdx.y * blockDim.y + threadIdx.y;",
         f"    if (column >= {columns} || line >= {lines}) return;",
-        f"    for (int plane = blockIdx.z; plane < {planes}; plane += gridDim.z) {{", *indent(indent(core)), "    }", "}",
+        f"    for (int plane = blockIdx.z; plane < {planes}; plane += gridDim.z) {{", *indent(indent(core)),
+        "    }", "}",
     ]  # fmt: skip
     width, setup = _width(name, column.extent, em, vector)
     across = f"ceil_div({plan_int(column.extent)}, 32{f' * {width}' if vector else ''})"

@@ -77,6 +77,11 @@ class Coord:
     group: Group | None = None
     position: int = 0
 
+    @property
+    def lives_everywhere(self) -> bool:
+        """Whether it can be spelt in any scope: part of a loop variable, or a number."""
+        return self.group is not None or self.text.isdigit()
+
 
 ZERO = Coord("0")
 
@@ -291,7 +296,8 @@ class Emitter:
         tail = pieces[-1] if pieces else None
         group = tail.group if tail is not None else None
         row = self.cached_rows.get(holder) if group is not None and tail is not None and tail.whole else None
-        if self.hoisted is None or tail is None or group is None or not group.vector:
+        movable = all(piece.coord.lives_everywhere for piece in pieces)
+        if self.hoisted is None or tail is None or group is None or not group.vector or not movable:
             where = self._horner(pieces) if row is None or group is None else self._var(group)
             return from_storage(f"{row or self.signature.tensor(holder)}[{where}]", holder.dtype)
         key = ("vector", holder, coords)

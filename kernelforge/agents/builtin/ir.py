@@ -116,6 +116,20 @@ class View(Value):
     def operands(self) -> tuple[Value, ...]:
         return (self.base,)
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it only inserts and drops axes of extent 1."""
+        if not all(template == "0" or template[1:-1].isdigit() for template in self.index):
+            return False
+        taken = [int(template[1:-1]) for template in self.index if template != "0"]
+        dropped = [axis for axis, template in enumerate(self.index) if template == "0"]
+        added = [axis for axis in range(len(self.shape)) if axis not in taken]
+        return (
+            taken == sorted(taken)
+            and all(self.base.shape[axis].value == 1 for axis in dropped)
+            and all(self.shape[axis].value == 1 for axis in added)
+        )
+
 
 @dataclass(eq=False)
 class Reshape(Value):
@@ -225,8 +239,17 @@ class Program:
     """Names of ``forward``'s parameters, in order."""
     leaves: tuple[Stored | Scalar, ...]
     outputs: tuple[Value, ...]
+    shapes: tuple[tuple[Dim, ...], ...]
+    """Of the outputs, where they differ from the values' own by a reshape."""
     ends: tuple[Value, ...]
     """The value that stands for each graph node: what is stored when nothing is fused."""
+
+
+def unshaped(value: Value) -> Value:
+    """The value under reshapes and inserted or dropped axes: the same elements in the same order."""
+    while isinstance(value, Reshape) or (isinstance(value, View) and value.keeps_order):
+        value = value.base
+    return value
 
 
 def strip_views(value: Value) -> Value:

@@ -75,6 +75,8 @@ class LoopEmitter(Emitter):
             raise UnsupportedError(f"the built-in Coder has no single-thread loop for a {type(value).__name__}")
         if self.hoisted is None:
             return body(value, coords, "")
+        if not all(coord.lives_everywhere for coord in coords):
+            raise UnsupportedError("the lanes' loop would use coordinates of another scope")
         hoisted, lines = self.hoisted, self.lines
         self.lines, self.hoisted = hoisted, None
         result = body(value, coords, "[k]")

@@ -20,6 +20,7 @@ from kernelforge.agents.builtin.ir import (
     View,
     literal,
     product,
+    unshaped,
 )  # fmt: skip
 from kernelforge.agents.builtin.pointwise import IDENTITY, POINTWISE, expression
 from kernelforge.errors import UnsupportedError
@@ -71,6 +72,7 @@ class Lowering:
     def __init__(self, attributes: Attributes) -> None:
         self._attributes = {value: name for name, value in attributes.items() if isinstance(value, float)}
         self._values: dict[str, Any] = {}
+        self._returned: set[Value] = set()
         self.origin = ""
         self.dtype = DType.FLOAT32
         """Element type of the node being lowered."""
@@ -81,8 +83,9 @@ class Lowering:
         ends: list[Value] = []
         for node in graph.nodes:
             if node.kind == "output":
-                outputs = tuple(self._result(self.resolve(arg)) for arg in node.args)
-                return Program(tuple(parameters), tuple(leaves), outputs, tuple(ends))
+                results = [self._result(self.resolve(arg)) for arg in node.args]
+                outputs, shapes = zip(*results, strict=True)
+                return Program(tuple(parameters), tuple(leaves), outputs, shapes, tuple(ends))
             if node.kind == "op":
                 self._values[node.name] = value = self._operator(node)
                 ends += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, Value)]
@@ -235,13 +238,16 @@ class Lowering:
             return (*dims[:axis], _quotient(total, rest), *dims[axis + 1 :])
         return dims
 
-    def _result(self, value: Any) -> Value:
-        """An output: a value of its own, never an input or a mere view of one."""
+    def _result(self, value: Any) -> tuple[Value, tuple[Dim, ...]]:
+        """An output, as the value to store and the shape to store it under."""
         if not isinstance(value, Value):
             raise UnsupportedError("the built-in Coder writes outputs that are tensors")
-        if isinstance(value, Stored | Scalar):
-            return Pointwise(value.shape, value.dtype, "{0}", (value,), origin="copy")
-        return value
+        base = unshaped(value)
+        if isinstance(base, Stored | Scalar) or base in self._returned:
+            # A result is never an input, nor the memory of another result.
+            base = Pointwise(value.shape, value.dtype, "{0}", (value,), origin="copy")
+        self._returned.add(base)
+        return base, value.shape
 
 
 def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -20,7 +20,7 @@ from kernelforge.agents.builtin.ir import (
     product,
 )  # fmt: skip
 from kernelforge.agents.builtin.loops import output_dim
-from kernelforge.agents.builtin.lower import Lowering, lowers
+from kernelforge.agents.builtin.lower import Lowering, broadcast, lowers
 from kernelforge.agents.builtin.pointwise import number
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
@@ -80,6 +80,12 @@ def _expand(lo: Lowering, x: Value, sizes: Sequence[int], *, implicit: bool = Fa
 @lowers("expand_as")
 def _expand_as(lo: Lowering, x: Value, other: Value) -> Value:
     return lo.expand(x, other.shape)
+
+
+@lowers("broadcast_tensors")
+def _broadcast_tensors(lo: Lowering, values: Sequence[Value]) -> list[Value]:
+    shape = broadcast(*(value.shape for value in values))
+    return [lo.expand(value, shape) for value in values]
 
 
 @lowers("select")

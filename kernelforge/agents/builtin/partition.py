@@ -73,9 +73,7 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     """The values to store, in an order in which they can be computed."""
     everything = _in_order(program)
     outputs = set(program.outputs)
-    # An output that only views a value is that value's end: no kernel of its own that copies.
-    viewed = {strip_views(output) for output in outputs if strip_views(output) is not output}
-    ends = {strip_views(end) for end in program.ends} - viewed
+    ends = {strip_views(end) for end in program.ends}
     stored = {value for value in everything if isinstance(value, (Pointwise, *ANCHORS)) or value in outputs}
     for value in reversed(everything):
         if value not in stored or value in outputs or (value in ends and not fuse):

@@ -70,12 +70,12 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
         used.add(name)
         names[value] = name
     body: list[str] = []
+    returned = dict(zip(program.outputs, program.shapes, strict=True))
     for kernel in kernels:
         root = kernel.root
-        shape = "".join(f"{dim.text}, " for dim in root.shape)
-        body.append(
-            f"{names[root]} = empty(({shape.rstrip() if len(root.shape) == 1 else shape.rstrip(', ')}), {root.dtype})"
-        )
+        dims = returned.get(root, root.shape)
+        shape = ", ".join(dim.text for dim in dims) + ("," if len(dims) == 1 else "")
+        body.append(f"{names[root]} = empty(({shape}), {root.dtype})")
         body += kernel.setup
         body.append(kernel.launch(names, names[root]))
     results = ", ".join(names[output] for output in program.outputs)
