@@ -20,7 +20,7 @@ from kernelforge.devices.occupancy import Occupancy, l1_bytes, occupancy
 from kernelforge.devices.specs import DeviceSpec
 from kernelforge.profiling.cache import CacheCounts, TracedCache
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.sampling import PROBE_BLOCKS, SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
+from kernelforge.profiling.sampling import SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
 from kernelforge.profiling.traffic import (
     ChunkFootprint,
     Extent,
@@ -143,22 +143,23 @@ class Collector:
         before = CacheCounts.of(self._cache)
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
-        if blocks > PROBE_BLOCKS and not self._waits(step):
-            probe = (0, blocks // 2)
-            reports.append(self._run(step, probe, self._cache))
-            per_block = max(reports[0].thread_instructions // len(probe), 1)
-            if self._budget.exceeded_by(per_block * blocks):
+        if blocks > 1 and not self._waits(step):
+            # One block tells what the grid would cost.
+            probe = blocks // 2
+            reports.append(self._run(step, (probe,), self._cache))
+            per_block = max(reports[0].thread_instructions, 1)
+            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block))
+            if self._budget.exceeded_by(per_block * blocks) and len(chunks) > 1:
                 probed = CacheCounts.of(self._cache).plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
-                chunks = choose_chunks(blocks, self._budget.sample // per_block)
                 samples.append(self._sample(step, chunks, max(occupied.blocks_per_sm, 1) * self._spec.sm_count))
                 self._sampled(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
-            rest = [block for block in range(blocks) if block not in probe]
+            rest = [block for block in range(blocks) if block != probe]
         reports.append(self._run(step, rest, self._cache))
         self._whole(group, reports, CacheCounts.of(self._cache).plus(before, -1))
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
-"""Thread instructions that one profile runs through the cache model, shared by the launches of a plan. Driving the
-model costs about 15 ns per instruction, so this is some 0.1 s."""
+"""Thread instructions that one profile runs through the cache model, shared by the launches of a plan: a fraction of
+a second, for the model looks at every access."""
 LAUNCH_FLOOR = 100_000
 """What one launch may always run, however many a plan has."""
 CHUNKS = 4
 LEAST_BLOCKS = 4
-"""Blocks of a sampled launch that run, however dear they are: two chunks of two."""
-PROBE_BLOCKS = 2
-"""Blocks that are run first, to tell what a whole grid would cost."""
+"""Blocks of a sampled launch that run unless one alone is over its share: two chunks of two."""
 SAMPLES_PER_SHAPE = 3
 """Sampled launches of one kernel and shape; later ones are taken to be like the last."""
 
@@ -39,8 +37,11 @@ def choose_chunks(grid_blocks: int, affordable: int) -> tuple[Chunk, ...]:
 
     The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
     side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
-    is how many blocks may run; at least :data:`LEAST_BLOCKS` do, of a grid that has them.
+    is how many blocks may run; at least :data:`LEAST_BLOCKS` do, of a grid that has them, or two single ones where not
+    even one is affordable (how a footprint grows is then not known).
     """
+    if not affordable and grid_blocks > LEAST_BLOCKS:
+        return Chunk(0, 1), Chunk(grid_blocks - 2, grid_blocks - 1)
     affordable = min(max(affordable, LEAST_BLOCKS), grid_blocks)
     if affordable == grid_blocks:
         return (Chunk(0, grid_blocks),)
@@ -67,10 +68,10 @@ class Budget:
         """Whether the next launch costs too much to run whole."""
         return thread_instructions > self._share
 
-    @property
-    def sample(self) -> int:
-        """Thread instructions that a sample of the next launch may run."""
-        return self._share // 2
+    def affordable_blocks(self, thread_instructions: int) -> int:
+        """How many blocks of that cost a sample of the next launch may run; 0 where one is far too dear."""
+        sample = self._share // 2
+        return sample // thread_instructions or int(thread_instructions <= 4 * sample)
 
     def spend(self, thread_instructions: int) -> None:
         """Account for one launch."""

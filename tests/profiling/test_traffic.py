@@ -169,7 +169,8 @@ def test_a_grid_that_is_affordable_is_one_chunk() -> None:
 
 
 def test_a_few_blocks_run_however_dear_they_are() -> None:
-    assert [(chunk.start, chunk.end) for chunk in choose_chunks(1000, 0)] == [(0, 2), (997, 999)]
+    assert choose_chunks(1000, 1) == (Chunk(0, 2), Chunk(997, 999))
+    assert choose_chunks(1000, 0) == (Chunk(0, 1), Chunk(998, 999))
     assert choose_chunks(3, 0) == (Chunk(0, 3),)
 
 
@@ -179,7 +180,7 @@ def test_what_a_launch_leaves_the_next_may_use() -> None:
     assert budget.exceeded_by(51)
     budget.spend(10)
     assert not budget.exceeded_by(90)
-    assert budget.sample == 45
+    assert [budget.affordable_blocks(cost) for cost in (1, 20, 45, 46, 180, 181)] == [45, 2, 1, 1, 1, 0]
     budget.spend(500)
     assert budget.exceeded_by(2)
     assert not budget.exceeded_by(1)
