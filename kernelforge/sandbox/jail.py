@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import resource
 import signal
 from dataclasses import dataclass
@@ -75,8 +76,10 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         layers += ["namespaces", "private root"]
     _working_folder(grant)
     linux.exit_on_abort()
-    layers.append("no privileges" if _drop_privileges(outer_pid, grant) else "no capabilities")
-    _limit(grant, sizes)
+    was_root = 0 in (os.getuid(), os.geteuid())
+    unprivileged = _drop_privileges(outer_pid, grant)
+    layers.append("no privileges" if unprivileged else "no capabilities")
+    _limit(grant, sizes, counts_threads=(was_root and unprivileged) or _counts_by_namespace(grant))
     layers.append("limits")
     if grant.tier != "none":
         version = _landlock(grant)
@@ -166,7 +169,14 @@ def _become_nobody(distinct: int, grant: Grant) -> None:
         return
 
 
-def _limit(grant: Grant, sizes: tuple[int, int]) -> None:
+def _counts_by_namespace(grant: Grant) -> bool:
+    """Whether processes are counted per user namespace: since Linux 5.14."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return grant.tier == "namespaces" and release is not None and (int(release[1]), int(release[2])) >= (5, 14)
+
+
+def _limit(grant: Grant, sizes: tuple[int, int], *, counts_threads: bool) -> None:
+    """Set resource limits. Threads are limited only where the user's other processes do not count with them."""
     limits, (space, data) = grant.limits, sizes
     seconds = max(1, math.ceil(limits.cpu_s))
     for what, soft, hard in (
@@ -180,6 +190,8 @@ def _limit(grant: Grant, sizes: tuple[int, int]) -> None:
         (resource.RLIMIT_AS, *[space + limits.memory_bytes + grant.headroom_bytes] * 2),
         (resource.RLIMIT_DATA, *[data + limits.memory_bytes] * 2),
     ):
+        if what == resource.RLIMIT_NPROC and not counts_threads:
+            continue
         ceiling = resource.getrlimit(what)[1]
         if ceiling != resource.RLIM_INFINITY:
             soft, hard = min(soft, ceiling), min(hard, ceiling)

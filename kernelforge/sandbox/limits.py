@@ -18,7 +18,10 @@ class Limits:
     tmp_bytes: int = 64 << 20
     """Size of the private ``/tmp``."""
     processes: int = 1
-    """Threads the child may have in all. New processes are always refused."""
+    """Threads the child may have in all. New processes are always refused.
+
+    Not enforced for an unprivileged user without namespaces, whose other processes would count as well.
+    """
     file_bytes: int = 64 << 20
     """Largest single file."""
     reply_bytes: int = 8 << 30

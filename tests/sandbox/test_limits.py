@@ -51,7 +51,9 @@ def test_one_file_is_limited(act):
     assert not act("write", os.path.join(tmp, "large"), 3 << 20)["opened"]
 
 
-def test_threads_are_limited(act):
+def test_threads_are_limited(act, zygote):
+    if zygote.tier == "landlock" and os.getuid() != 0:
+        pytest.skip("without namespaces a user's own processes would count")
     assert act("thread_bomb")["gave"] <= 8
 
 

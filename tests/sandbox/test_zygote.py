@@ -164,6 +164,7 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
     before = zygote.pid
     with pytest.raises(KeyboardInterrupt):
         zygote.spawn(LIMITS)
-    with zygote.spawn(replace(LIMITS, processes=3)) as child:
-        assert child.call({"act": "thread_bomb"}).data["reply"]["gave"] <= 3
+    with zygote.spawn(replace(LIMITS, file_bytes=1000)) as child:
+        tmp = child.call({"act": "environment"}).data["reply"]["gave"]["TMPDIR"]
+        assert not child.call({"act": "write", "arguments": [f"{tmp}/x", 2000]}).data["reply"]["opened"]
     assert zygote.pid == before
