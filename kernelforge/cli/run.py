@@ -142,7 +142,7 @@ def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
 
     with contextlib.suppress(KernelForgeError):
         open_runs = [run for run in store.runs() if run.config == config and run.state is not RunState.FINISHED]
-        if open_runs:
+        if open_runs and not store.is_live(open_runs[-1].id):
             command = f"kernelforge resume {open_runs[-1].id}{_folder(results)}"
             typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {command}", err=True)
 

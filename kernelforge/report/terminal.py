@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kernelforge.report.suite_view import AdmissionRow
     from kernelforge.report.task_view import LineageNode, TaskView
 
+_DEEPEST = 12
+"""A lineage is indented no further than this many steps, so that a long one can still be read."""
 _STYLE = {"OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "INFRA": "magenta"}
 
 
@@ -45,7 +47,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
         ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
         ("device", view.device),
         ("agents", config),
-        ("started", view.started + ("" if view.seconds is None else f", took {duration(view.seconds)}")),
+        ("started", view.started + ("" if view.ended is None else f", ended {view.ended}")),
         ("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"),
         ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
         ("funnel", " → ".join(f"{step.step} {step.count}" for step in view.funnel)),
@@ -89,8 +91,8 @@ def _why(note: str) -> str:
 
 
 def _node(node: LineageNode) -> Iterable[RenderableType]:
-    indent = "  " * node.depth + ("└ " if node.depth else "")
-    line = Text(f"{indent}{node.number:02d} ")
+    line = Text("└ " if node.depth else "")
+    line.append(f"{node.number:02d} ")
     line.append(one_line(node.step), style="bold")
     line.append(" ")
     line.append(node.verdict.value, style=_STYLE.get(node.verdict.value, "yellow"))
@@ -99,10 +101,11 @@ def _node(node: LineageNode) -> Iterable[RenderableType]:
     line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")
     if node.best:
         line.append("  ← best", style="bold green")
-    yield line
+    indent = 2 * min(node.depth, _DEEPEST)
+    yield Padding(line, (0, 0, 0, indent))
     why = _why(node.note) if node.accepted or not node.reason else node.reason
     if why:
-        yield Padding(Text(one_line(why, 300), style="dim", overflow="fold"), (0, 0, 0, 2 * node.depth + 5))
+        yield Padding(Text(one_line(why, 300), style="dim", overflow="fold"), (0, 0, 0, indent + 5))
 
 
 def attempt_lines(view: AttemptView) -> Group:

@@ -32,7 +32,7 @@ def test_show_a_task(cli):
     done = cli("show", "older/softmax")
     assert done.code == 0
     assert "00 seed OK  accepted" in done.out
-    assert re.search(r"^  └ 01 vectorise OK  dram__bytes.sum -47.6 %  accepted  ← best$", done.out, re.M)
+    assert re.search(r"^  └ 01 vectorise OK  dram__bytes.sum -47.6 %  accepted  ← best *$", done.out, re.M)
     assert "no new best in 4 rounds" in done.out
     data = cli("show", "softmax", "--json").json()
     assert (data["run"], data["task"]) == ("newer", "softmax")

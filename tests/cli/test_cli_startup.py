@@ -102,19 +102,19 @@ def test_the_page_names_every_option_and_no_other(path: str):
 
 
 def shown_commands() -> list[tuple[str, str]]:
-    """Every ``$ kernelforge ...`` line in a console block of a page."""
+    """Every line in a fenced block of a page that begins with ``kernelforge`` or ``$ kernelforge``."""
     found = []
     for page in [*sorted((ROOT / "docs").glob("**/*.md")), ROOT / "README.md"]:
         if page.exists():
-            for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S):
-                block = block.replace("\\\n", " ")
-                found += [(page.name, line[2:]) for line in block.splitlines() if line.startswith("$ kernelforge")]
+            for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S):
+                lines = block.replace("\\\n", " ").splitlines()
+                found += [(page.name, line) for line in lines if re.match(r"(\$ )?kernelforge ", line)]
     return found
 
 
 @pytest.mark.parametrize(("page", "line"), shown_commands())
 def test_commands_on_pages_exist(page: str, line: str):
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.removeprefix("$ "), comments=True)
     for stop in ("|", ">", "&&", ";"):
         if stop in words:
             words = words[: words.index(stop)]
