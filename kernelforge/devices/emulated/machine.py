@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from kernelforge.devices.emulated.inline import FlatKernel, flatten
 from kernelforge.devices.emulated.memory import CacheModel, Memory
 from kernelforge.devices.emulated.program import Program, build
 from kernelforge.devices.emulated.ptx import Instruction
-from kernelforge.devices.emulated.report import Fault, FaultKind, LaunchReport, MemoryOp
+from kernelforge.devices.emulated.report import Fault, LaunchReport, MemoryOp
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_SHARED_BYTES = 232_448
@@ -68,9 +68,10 @@ _programs_lock = threading.Lock()
 
 def _uses_global_atomics(kernel: FlatKernel) -> bool:
     for item in kernel.body:
-        if isinstance(item, Instruction) and item.opcode in ("atom", "red"):
-            if not any(m.startswith("shared") for m in item.modifiers):
-                return True
+        if not isinstance(item, Instruction) or item.opcode not in ("atom", "red"):
+            continue
+        if not any(m.startswith("shared") for m in item.modifiers):
+            return True
     return False
 
 
@@ -155,13 +156,22 @@ class Machine:
         bounds = function.directives.get("reqntid") or function.directives.get("maxntid")
         _, static = self._shared_layout(kernel)
         return Entry(
-            name, params, static, kernel.frame_bytes, _uses_global_atomics(kernel), int(np.prod(bounds)) if bounds else None
+            name,
+            params,
+            static,
+            kernel.frame_bytes,
+            _uses_global_atomics(kernel),
+            int(np.prod(bounds)) if bounds else None,
         )
 
     def _shared_layout(self, kernel: FlatKernel) -> tuple[dict[str, int], int]:
         """Offsets of the shared variables that the kernel names, and their total; extern arrays start after it."""
         used = {
-            op for item in kernel.body if isinstance(item, Instruction) for operand in item.operands for op in _symbols(operand)
+            op
+            for item in kernel.body
+            if isinstance(item, Instruction)
+            for operand in item.operands
+            for op in _symbols(operand)
         }
         offsets: dict[str, int] = {}
         at = 0
@@ -255,9 +265,24 @@ class Machine:
         start = time.perf_counter()
         runs = [
             _Run(
-                self, program, grid, block, threads, shared, dynamic_shared_bytes, params, chosen, stop, table, allocations,
-                max_warp_instructions or 0, cache, racecheck, poison, (count * k // workers, count * (k + 1) // workers),
-            )  # fmt: skip
+                self,
+                program,
+                grid,
+                block,
+                threads,
+                shared,
+                dynamic_shared_bytes,
+                params,
+                chosen,
+                stop,
+                table,
+                allocations,
+                max_warp_instructions or 0,
+                cache,
+                racecheck,
+                poison,
+                (count * k // workers, count * (k + 1) // workers),
+            )
             for k in range(workers)
         ]
         timer = None
@@ -282,7 +307,13 @@ class Machine:
         return report
 
     def _check_launch(
-        self, known: Entry, grid: tuple[int, int, int], block: tuple[int, int, int], threads: int, dynamic: int, params: bytes
+        self,
+        known: Entry,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        threads: int,
+        dynamic: int,
+        params: bytes,
     ) -> int:
         """Validate a launch; returns the shared bytes of one CTA."""
         if min(*grid, *block) < 1 or threads > MAX_THREADS_PER_BLOCK or block[2] > 64:
@@ -290,7 +321,9 @@ class Machine:
         if grid[0] > 2**31 - 1 or grid[1] > 65535 or grid[2] > 65535:
             raise EmulatorError(f"invalid launch: grid {grid} exceeds (2147483647, 65535, 65535)")
         if known.max_threads is not None and threads > known.max_threads:
-            raise EmulatorError(f"{threads} threads per block exceed the kernel's __launch_bounds__ ({known.max_threads})")
+            raise EmulatorError(
+                f"{threads} threads per block exceed the kernel's __launch_bounds__ ({known.max_threads})"
+            )
         offsets, static = self._shared_layout(self._kernels[known.name])
         extern = [offsets[n] for n, v in self._kernels[known.name].shared.items() if v.extern or v.size == 0]
         base = extern[0] if extern else static
@@ -339,11 +372,25 @@ class _Run:
     """One operating-system thread's share of a launch: its context, buffers and counters."""
 
     def __init__(
-        self, machine: Machine, program: Program, grid: tuple[int, int, int], block: tuple[int, int, int], threads: int,
-        shared: int, dynamic: int, params: bytes, chosen: npt.NDArray[np.int64] | None, stop: npt.NDArray[np.int64],
-        table: npt.NDArray[np.int64], allocations: int, max_instructions: int, cache: CacheModel | None, racecheck: bool,
-        poison: int, span: tuple[int, int],
-    ) -> None:  # fmt: skip
+        self,
+        machine: Machine,
+        program: Program,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        threads: int,
+        shared: int,
+        dynamic: int,
+        params: bytes,
+        chosen: npt.NDArray[np.int64] | None,
+        stop: npt.NDArray[np.int64],
+        table: npt.NDArray[np.int64],
+        allocations: int,
+        max_instructions: int,
+        cache: CacheModel | None,
+        racecheck: bool,
+        poison: int,
+        span: tuple[int, int],
+    ) -> None:
         flow = program.flow
         warps = (threads + lay.LANES - 1) // lay.LANES
         blocks = len(flow.blocks)
@@ -376,7 +423,19 @@ class _Run:
         parameters = np.frombuffer(params + bytes(64), dtype=np.uint8).copy()
         addresses = [machine._addresses[name] for name in machine._symbols] or [0]
         symbols = np.array(addresses, dtype=np.int64)
-        self.keep += [records, scratch, state, shared_buffer, local, shadow, status, slots, parameters, symbols, program]
+        self.keep += [
+            records,
+            scratch,
+            state,
+            shared_buffer,
+            local,
+            shadow,
+            status,
+            slots,
+            parameters,
+            symbols,
+            program,
+        ]
         longs = _view(self.context, ctx, np.int64, lay.CTX_BYTES)
         words = _view(self.context, ctx, np.int32, lay.CTX_BYTES)
         values = {
@@ -456,10 +515,7 @@ def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     """(requests, transactions, threads, ideal) of every record, pending hits included."""
     longs, words = records.view(np.int64), records.view(np.uint32)
     totals = np.stack(
-        [
-            longs[:, at // 8].copy()
-            for at in (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL)
-        ],
+        [longs[:, at // 8].copy() for at in (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL)],
         axis=1,
     )
     hits = words[:, lay.OP_HITS // 4 : lay.OP_HITS // 4 + 32].astype(np.int64)
@@ -524,10 +580,18 @@ def _summarise(machine: Machine, program: Program, runs: list[_Run], report: Lau
         i = site.instruction
         report.memory.append(
             MemoryOp(
-                i.ptx_line, i.location.line, i.location.file, i.name, _reported_space(site.space),
-                cast(Literal["load", "store", "atomic"], lay.ACCESS_NAMES[site.access]), site.width, requests, threads,
-                transactions, ideal,
-            )  # fmt: skip
+                i.ptx_line,
+                i.location.line,
+                i.location.file,
+                i.name,
+                _reported_space(site.space),
+                lay.ACCESS_NAMES[site.access],
+                site.width,
+                requests,
+                threads,
+                transactions,
+                ideal,
+            )
         )
     report.fault_count = sum(run.fault_count for run in runs)
     same: dict[tuple[int, int], int] = {}
@@ -574,10 +638,19 @@ def _fault(
     linear = int(words[lay.FAULT_WARP // 4]) * lay.LANES + int(words[lay.FAULT_LANE // 4])
     gx, gy, _ = report.grid
     fault = Fault(
-        cast(FaultKind, lay.FAULT_NAMES[kind]), report.entry, space, access, address & (2**64 - 1),
-        int(words[lay.FAULT_BYTES // 4]), (cta % gx, cta // gx % gy, cta // gx // gy),
-        (linear % x, linear // x % y, linear // (x * y)), i.location.line, i.location.file, i.ptx_line, nearest,
-    )  # fmt: skip
+        lay.FAULT_NAMES[kind],
+        report.entry,
+        space,
+        access,
+        address & (2**64 - 1),
+        int(words[lay.FAULT_BYTES // 4]),
+        (cta % gx, cta // gx % gy, cta // gx // gy),
+        (linear % x, linear // x % y, linear // (x * y)),
+        i.location.line,
+        i.location.file,
+        i.ptx_line,
+        nearest,
+    )
     return fault, (kind, site)
 
 

@@ -11,7 +11,19 @@ from kernelforge.devices.emulated import layout as lay
 
 ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
 
-SIZES: tuple[tuple[int, int], ...] = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2))
+SIZES: tuple[tuple[int, int], ...] = (
+    (1, 1),
+    (1, 2),
+    (1, 4),
+    (2, 1),
+    (2, 2),
+    (2, 4),
+    (4, 1),
+    (4, 2),
+    (4, 4),
+    (8, 1),
+    (8, 2),
+)
 """Element sizes in bytes and vector lengths that PTX loads and stores have."""
 
 DECLARATIONS = """
@@ -142,7 +154,9 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
     ]
     if width < 4:
         # There is no gather of narrow elements.
-        out.append("%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single")
+        out.append(
+            "%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single"
+        )
     out.append(f"br i1 {fast_needs}, label %fast, label %slow\nfast:{_HIT}")
     out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
     if count == 1:
@@ -182,7 +196,9 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
         out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
     else:
         out.append("unreachable")
-    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    out.append(
+        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
+    )
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
     out += _collect(width, count, "%out", "o")
@@ -230,7 +246,9 @@ def store_function(width: int, count: int, bits: int) -> str:
     ]
     needs = "%c012"
     if width < 4:
-        out.append("%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single")
+        out.append(
+            "%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single"
+        )
         needs = "%c0124"
     out.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_HIT}")
     out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
@@ -274,8 +292,12 @@ def store_function(width: int, count: int, bits: int) -> str:
     out.append("slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret void")
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     for k in range(count):
-        out.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}")
-    out.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}")
+        out.append(
+            f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}"
+        )
+    out.append(
+        f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
+    )
     return "\n".join(out)
 
 
@@ -309,12 +331,16 @@ def uniform_load_function(width: int, count: int) -> str:
     ]
     previous = "poison"
     for k in range(count):
-        out.append(f"%p{k} = getelementptr {element}, ptr %p, i64 {k}\n%v{k} = load {element}, ptr %p{k}, align {width}")
+        out.append(
+            f"%p{k} = getelementptr {element}, ptr %p, i64 {k}\n%v{k} = load {element}, ptr %p{k}, align {width}"
+        )
         if count > 1:
             out.append(f"%r{k} = insertvalue {kind} {previous}, {element} %v{k}, {k}")
             previous = f"%r{k}"
     out.append(f"ret {kind} " + ("%v0" if count == 1 else previous))
-    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    out.append(
+        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
+    )
     one = vector(element)
     out.append(f"call:\n%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64")
     out.append("%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
@@ -324,7 +350,9 @@ def uniform_load_function(width: int, count: int) -> str:
     out.append("%fl = call i32 @llvm.cttz.i32(i32 %m, i1 true)")
     previous = "poison"
     for k in range(count):
-        out.append(f"%q{k} = getelementptr {one}, ptr %out, i64 {k}\n%e{k}_p = getelementptr {element}, ptr %q{k}, i32 %fl")
+        out.append(
+            f"%q{k} = getelementptr {one}, ptr %out, i64 {k}\n%e{k}_p = getelementptr {element}, ptr %q{k}, i32 %fl"
+        )
         out.append(f"%e{k} = load {element}, ptr %e{k}_p")
         if count > 1:
             out.append(f"%i{k} = insertvalue {kind} {previous}, {element} %e{k}, {k}")
@@ -388,7 +416,9 @@ def local_load_function(width: int, count: int) -> str:
         if width == 4:
             value = f"%w{k}"
         else:
-            out.append(f"%lo{k} = zext <32 x i32> %w{2 * k} to <32 x i64>\n%hi{k} = zext <32 x i32> %w{2 * k + 1} to <32 x i64>")
+            out.append(
+                f"%lo{k} = zext <32 x i32> %w{2 * k} to <32 x i64>\n%hi{k} = zext <32 x i32> %w{2 * k + 1} to <32 x i64>"
+            )
             out.append(f"%sh{k} = shl <32 x i64> %hi{k}, splat (i64 32)\n%v{k} = or <32 x i64> %lo{k}, %sh{k}")
             value = f"%v{k}"
         if count == 1:
@@ -398,7 +428,9 @@ def local_load_function(width: int, count: int) -> str:
             previous = f"%r{k}"
     if count > 1:
         out.append(f"ret {kind} {previous}")
-    out.append(f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer")
+    out.append(
+        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
+    )
     out.append("call:\n%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
     out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
     out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
@@ -436,7 +468,9 @@ def local_store_function(width: int, count: int) -> str:
     out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
     for k in range(count):
         out.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align 64")
-    out.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}")
+    out.append(
+        f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
+    )
     return "\n".join(out)
 
 

@@ -5,7 +5,9 @@ Everything is ``int64`` on purpose: mixing signed and unsigned integers makes nu
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -18,8 +20,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = {"error_model": "numpy", "boundscheck": False}
 
 
+def _source_stamp() -> str:
+    """Digest of the sources that compiled code depends on.
+
+    numba's cache notices a change of the file that defines a function, not of the constants it uses from others; code
+    with stale offsets would corrupt memory, so the stamp is part of every cached function's name.
+    """
+    stamp = 0
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        if source.stem in ("layout", "memory", "native", "runtime", "driver"):
+            stamp = zlib.crc32(source.read_bytes(), stamp)
+    return f"{stamp:08x}"
+
+
+_STAMP = _source_stamp()
+
+
 def native(function: F) -> F:
     """Compile a helper that other compiled functions call; cached on disk where a cache directory is writable."""
+    function.__qualname__ += f"_{_STAMP}"
     try:
         return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
     except RuntimeError:  # numba found no writable place for its cache
@@ -30,6 +49,7 @@ def exported(signature: str) -> Callable[[F], Any]:
     """Compile a C-callable function; ``.address`` of the result is its entry point."""
 
     def wrap(function: F) -> Any:
+        function.__qualname__ += f"_{_STAMP}"
         try:
             return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
         except RuntimeError:

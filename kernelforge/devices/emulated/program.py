@@ -15,6 +15,7 @@ import numpy.typing as npt
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.emit import HANDLERS
 from kernelforge.devices.emulated.emit.emitter import Emitter, MemorySite, Shape, Value
+from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.flow import Block, Flow, analyse, is_barrier
 from kernelforge.devices.emulated.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.jit import Native
@@ -330,7 +331,10 @@ def build(kernel: FlatKernel, shape: Shape) -> Program:
     flow = analyse(kernel, shape.block)
     writer = _Writer(flow, shape)
     text = writer.write()
-    native = Native(text)
+    try:
+        native = Native(text)
+    except RuntimeError as error:  # LLVM refuses what an instruction with mismatched types became
+        raise UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}") from error
     e = writer.e
     undefined = flow.live_in[0] if flow.live_in else 0
     clear = e.state_bytes if undefined else e.header_bytes

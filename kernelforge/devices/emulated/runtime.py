@@ -469,9 +469,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
         ideal += (popcount(in_local) * size + 31) >> 5
     same_space = in_local == 0 and (in_shared == 0 or (declared != lay.GENERIC and in_global == 0))
     watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0 or (in_shared != 0 and mode & lay.MODE_RESIDENT != 0)
-    if not watched and good == mask and single and same_space and access != lay.ATOMIC:
-        if remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
-            return good
+    regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
+    if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
+        return good
     store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)
     store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + cost)
     store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + popcount(good))
@@ -500,7 +500,16 @@ def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
 
 @native
 def remember(
-    op: int, addresses: int, effective: int, mask: int, size: int, cost: int, ideal: int, base: int, limit: int, delta: int
+    op: int,
+    addresses: int,
+    effective: int,
+    mask: int,
+    size: int,
+    cost: int,
+    ideal: int,
+    base: int,
+    limit: int,
+    delta: int,
 ) -> bool:
     """Store the request's pattern, or add its alignment to the pattern it repeats; count it as one hit."""
     first = trailing_zeros(mask)

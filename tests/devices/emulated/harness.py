@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from nvrtc import compile_ptx
 
 from kernelforge.devices.emulated import LaunchReport, Machine, Memory
-from nvrtc import compile_ptx
 
 _SCALARS = {"f32": np.float32, "f64": np.float64, "u64": np.uint64, "s64": np.int64, "b64": np.uint64}
 
@@ -122,7 +122,9 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.nda
     names["d"] = register(out, 50)
     lines.append(instruction.format(**names))
     store = "b" + str(8 * widths[out]) if out not in ("f32", "f64") else out
-    lines.append(f"ld.param.u64 %d61, [out]; mad.lo.u64 %d62, %d60, {widths[out]}, %d61; st.global.{store} [%d62], {names['d']};")
+    lines.append(
+        f"ld.param.u64 %d61, [out]; mad.lo.u64 %d62, %d60, {widths[out]}, %d61; st.global.{store} [%d62], {names['d']};"
+    )
     lines.append("DONE:")
     parameters = ", ".join([".param .u64 out", *(f".param .u64 in{k}" for k in range(len(inputs))), ".param .u32 n"])
     device = Device(ptx_module("\n".join(lines), parameters))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from harness import apply
 from test_floating import assert_same, patterns
 from test_integer import to_int, words
@@ -55,7 +54,9 @@ def test_integer_to_float_rounds_to_nearest(source: str, target: str) -> None:
     exact = [to_int(x, bits, source[0]) for x in a]
     kind = f"f{int(target[1:]) // 8}"
     with np.errstate(all="ignore"):
-        want = np.array([np.array(v, dtype=("i" if source[0] == "s" else "u") + str(bits // 8)).astype(kind) for v in exact])
+        want = np.array(
+            [np.array(v, dtype=("i" if source[0] == "s" else "u") + str(bits // 8)).astype(kind) for v in exact]
+        )
     out = target if target != "f16" else "b16"
     assert_same(apply(f"cvt.rn.{target}.{source} {{d}}, {{a}};", out, (source, a)), want)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from harness import cuda
+
 from kernelforge.devices.emulated import CacheModel
 
 
@@ -78,7 +78,9 @@ def test_wide_shared_accesses_are_conflict_free_in_groups() -> None:
   y[threadIdx.x] = s4[31 - threadIdx.x].w + s2[threadIdx.x ^ 1].y;
 }"""
     report = cuda(source).run(1, 32, np.zeros(32, np.float32))
-    stores = sorted((op.bytes_per_thread, op.transactions) for op in report.memory if (op.space, op.access) == ("shared", "store"))
+    stores = sorted(
+        (op.bytes_per_thread, op.transactions) for op in report.memory if (op.space, op.access) == ("shared", "store")
+    )
     assert stores == [(8, 2), (16, 4)]
     # A 4-byte read of every fourth word uses eight banks four times; every second word, sixteen banks twice.
     loads = sorted(op.transactions for op in report.memory if (op.space, op.access) == ("shared", "load"))
@@ -87,7 +89,11 @@ def test_wide_shared_accesses_are_conflict_free_in_groups() -> None:
 
 def test_instruction_counts_and_mix() -> None:
     source = 'extern "C" __global__ void k(float* y, int n) { float s = 1; for (int i = 0; i < n; i++) s = s * 1.5f + y[i]; y[threadIdx.x] = s; }'
-    device = cuda(source, "-G") if False else cuda("#pragma nv_diag_suppress 177\n" + source.replace("for", "_Pragma(\"unroll 1\") for"))
+    device = (
+        cuda(source, "-G")
+        if False
+        else cuda("#pragma nv_diag_suppress 177\n" + source.replace("for", '_Pragma("unroll 1") for'))
+    )
     report = device.run(1, 64, np.zeros(64, np.float32), 10)
     assert report.mix["fma.f32"] == (20, 640)
     assert report.mix["ret"] == (2, 64)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from harness import cuda
+
 from kernelforge.devices.emulated import UnsupportedInstruction
 
 
@@ -56,7 +56,13 @@ def test_shared_out_of_bounds() -> None:
     report = cuda(source).run((1, 1, 1), (64, 1, 1), np.zeros(64, np.float32), clean=False)
     assert report.fault_count == 32
     fault = report.faults[0]
-    assert (fault.kind, fault.space, fault.source_line, fault.thread, fault.address) == ("out_of_bounds", "shared", 3, (32, 0, 0), 256)
+    assert (fault.kind, fault.space, fault.source_line, fault.thread, fault.address) == (
+        "out_of_bounds",
+        "shared",
+        3,
+        (32, 0, 0),
+        256,
+    )
 
 
 def test_misaligned_vector_access() -> None:
@@ -95,7 +101,9 @@ def test_write_to_module_variable() -> None:
 
 
 def test_atomic_on_module_variable() -> None:
-    source = '__device__ int ticket;\nextern "C" __global__ void k(int* y) {\n  y[threadIdx.x] = atomicAdd(&ticket, 1);\n}'
+    source = (
+        '__device__ int ticket;\nextern "C" __global__ void k(int* y) {\n  y[threadIdx.x] = atomicAdd(&ticket, 1);\n}'
+    )
     report = cuda(source).run(1, 4, np.zeros(4, np.int32), clean=False)
     assert {(f.kind, f.access) for f in report.faults} == {("module_global_write", "atomic")}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from fractions import Fraction
+from harness import apply, cuda
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness import apply, cuda
 
 RNG = np.random.default_rng(11)
 
@@ -53,7 +52,10 @@ def test_arithmetic_rounds_to_nearest_even(op: str, bits: int) -> None:
 def test_ftz_flushes_denormal_inputs_and_results(op: str) -> None:
     a, b = patterns(32), patterns(32)
     scale = np.float32(2.0**-100) if op == "mul" else np.float32(2.0**-120)
-    a[:500], b[:500] = RNG.standard_normal(500).astype(np.float32) * scale, RNG.standard_normal(500).astype(np.float32) * scale
+    a[:500], b[:500] = (
+        RNG.standard_normal(500).astype(np.float32) * scale,
+        RNG.standard_normal(500).astype(np.float32) * scale,
+    )
     with np.errstate(all="ignore"):
         want = flushed({"add": np.add, "sub": np.subtract, "mul": np.multiply}[op](flushed(a), flushed(b)))
     assert_same(apply(f"{op}.ftz.f32 {{d}}, {{a}}, {{b}};", "f32", ("f32", a), ("f32", b)), want)
@@ -69,13 +71,21 @@ def exact_rounding(value: Fraction, mode: str, kind: type) -> float:
     low = high = near
     if math.isinf(near):
         low = high = near
-    while not math.isinf(low) and Fraction(float(low)) > value or low == math.inf:
+    while (not math.isinf(low) and Fraction(float(low)) > value) or low == math.inf:
         low = np.nextafter(low, kind(-np.inf))
-    while not math.isinf(high) and Fraction(float(high)) < value or high == -math.inf:
+    while (not math.isinf(high) and Fraction(float(high)) < value) or high == -math.inf:
         high = np.nextafter(high, kind(np.inf))
-    while not math.isinf(low) and Fraction(float(np.nextafter(low, kind(np.inf)))) <= value if not math.isinf(np.nextafter(low, kind(np.inf))) else False:
+    while (
+        not math.isinf(low) and Fraction(float(np.nextafter(low, kind(np.inf)))) <= value
+        if not math.isinf(np.nextafter(low, kind(np.inf)))
+        else False
+    ):
         low = np.nextafter(low, kind(np.inf))
-    while not math.isinf(high) and Fraction(float(np.nextafter(high, kind(-np.inf)))) >= value if not math.isinf(np.nextafter(high, kind(-np.inf))) else False:
+    while (
+        not math.isinf(high) and Fraction(float(np.nextafter(high, kind(-np.inf)))) >= value
+        if not math.isinf(np.nextafter(high, kind(-np.inf)))
+        else False
+    ):
         high = np.nextafter(high, kind(-np.inf))
     if mode == "rm":
         return low
@@ -105,7 +115,10 @@ def test_directed_rounding(op: str, mode: str, bits: int) -> None:
 def test_fused_multiply_add_rounds_once() -> None:
     a, b, c = (RNG.standard_normal(500).astype(np.float32) for _ in range(3))
     got = apply("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", ("f32", a), ("f32", b), ("f32", c)).view(np.float32)
-    want = [np.float32(float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))) for x, y, z in zip(a, b, c, strict=True)]
+    want = [
+        np.float32(float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))))
+        for x, y, z in zip(a, b, c, strict=True)
+    ]
     assert np.max(np.abs(got - np.array(want)) / np.abs(got)) < 1e-7
     exact = apply("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", ("f32", a), ("f32", b), ("f32", -(a * b))).view(np.float32)
     error = [Fraction(float(x)) * Fraction(float(y)) - Fraction(float(x * y)) for x, y in zip(a, b, strict=True)]
@@ -125,8 +138,12 @@ def test_minimum_and_maximum_ignore_nan_unless_told() -> None:
     a, b = patterns(32), patterns(32)
     with np.errstate(all="ignore"):
         low, high = np.fmin(a, b), np.fmax(a, b)
-        low = np.where((a == 0) & (b == 0), np.where(np.signbit(a) | np.signbit(b), np.float32(-0.0), np.float32(0)), low)
-        high = np.where((a == 0) & (b == 0), np.where(np.signbit(a) & np.signbit(b), np.float32(-0.0), np.float32(0)), high)
+        low = np.where(
+            (a == 0) & (b == 0), np.where(np.signbit(a) | np.signbit(b), np.float32(-0.0), np.float32(0)), low
+        )
+        high = np.where(
+            (a == 0) & (b == 0), np.where(np.signbit(a) & np.signbit(b), np.float32(-0.0), np.float32(0)), high
+        )
     assert_same(apply("min.f32 {d}, {a}, {b};", "f32", ("f32", a), ("f32", b)), low)
     assert_same(apply("max.f32 {d}, {a}, {b};", "f32", ("f32", a), ("f32", b)), high)
     nan = np.isnan(a) | np.isnan(b)
@@ -156,19 +173,28 @@ def test_saturation_and_classes() -> None:
     got = apply("add.sat.f32 {d}, {a}, 0f00000000;", "f32", ("f32", a)).view(np.float32)
     assert np.array_equal(got, np.where(np.isnan(a), 0, np.clip(a, 0, 1)).astype(np.float32))
     subnormal = (np.abs(a) < np.finfo(np.float32).tiny) & (a != 0)
-    for name, want in (("finite", np.isfinite(a)), ("infinite", np.isinf(a)), ("notanumber", np.isnan(a)), ("subnormal", subnormal)):
+    for name, want in (
+        ("finite", np.isfinite(a)),
+        ("infinite", np.isinf(a)),
+        ("notanumber", np.isnan(a)),
+        ("subnormal", subnormal),
+    ):
         got = apply(f"testp.{name}.f32 %p1, {{a}}; selp.u32 {{d}}, 1, 0, %p1;", "u32", ("f32", a))
         assert np.array_equal(got, want.astype(np.uint32)), name
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
     with np.errstate(all="ignore"):
-        good = np.isfinite(want) & (np.abs(want) >= np.finfo(np.float32).tiny) & (np.abs(want) <= np.finfo(np.float32).max)
+        good = (
+            np.isfinite(want) & (np.abs(want) >= np.finfo(np.float32).tiny) & (np.abs(want) <= np.finfo(np.float32).max)
+        )
         return float(np.max(np.abs(got[good].astype(np.float64) - want[good]) / np.abs(want[good])))
 
 
 def test_approximate_functions_stay_within_their_documented_error() -> None:
-    x = np.concatenate([patterns(32), RNG.uniform(-130, 130, 4000).astype(np.float32), RNG.uniform(0.5, 2, 2000).astype(np.float32)])
+    x = np.concatenate(
+        [patterns(32), RNG.uniform(-130, 130, 4000).astype(np.float32), RNG.uniform(0.5, 2, 2000).astype(np.float32)]
+    )
     wide = x.astype(np.float64)
 
     def run(op: str) -> np.ndarray:
@@ -203,7 +229,13 @@ def test_libm_as_nvrtc_emits_it(options: tuple[str, ...]) -> None:
         "log1pf(x)": (np.log1p, -0.9, 10), "expm1f(x)": (np.expm1, -5, 5), "asinf(x)": (np.arcsin, -1, 1), "sinhf(x)": (np.sinh, -5, 5),
         "x / 3.0f": (lambda v: v / 3, -9, 9), "lgammaf(x)": (np.vectorize(math.lgamma), 0.5, 20), "roundf(x)": (np.vectorize(lambda v: math.copysign(math.floor(abs(v) + 0.5), v)), -9, 9),
     }  # fmt: skip
-    cases = "".join(f"y[{k} * n + i] = {text};\n" for k, text in enumerate(f.replace("x", f"x[{k} * n + i]") if "exp" not in f else f.replace("(x", f"(x[{k} * n + i]") for k, f in enumerate(functions)))
+    cases = "".join(
+        f"y[{k} * n + i] = {text};\n"
+        for k, text in enumerate(
+            f.replace("x", f"x[{k} * n + i]") if "exp" not in f else f.replace("(x", f"(x[{k} * n + i]")
+            for k, f in enumerate(functions)
+        )
+    )
     source = f'extern "C" __global__ void k(const float* x, float* y, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;\n{cases}}}'
     n = 700
     x = np.stack([RNG.uniform(low, high, n) for _, low, high in functions.values()]).astype(np.float32)
@@ -247,7 +279,10 @@ def test_double_precision_functions() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2), min_size=1, max_size=64), st.sampled_from(["add", "sub", "mul", "div.rn"]))
+@given(
+    st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2), min_size=1, max_size=64),
+    st.sampled_from(["add", "sub", "mul", "div.rn"]),
+)
 def test_any_bit_patterns(pairs: list[tuple[int, int]], op: str) -> None:
     a, b = (np.array(column, dtype=np.uint32).view(np.float32) for column in zip(*pairs, strict=True))
     with np.errstate(all="ignore"):
@@ -263,7 +298,9 @@ def test_half_arithmetic_is_correctly_rounded(op: str, packed: bool) -> None:
     with np.errstate(all="ignore"):
         want = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[op](a, b)
     if packed:
-        got = apply(f"{op}.rn.f16x2 {{d}}, {{a}}, {{b}};", "b32", ("b32", a.view(np.uint32)), ("b32", b.view(np.uint32))).view(np.float16)
+        got = apply(
+            f"{op}.rn.f16x2 {{d}}, {{a}}, {{b}};", "b32", ("b32", a.view(np.uint32)), ("b32", b.view(np.uint32))
+        ).view(np.float16)
     else:
         got = apply(f"{op}.rn.f16 {{d}}, {{a}}, {{b}};", "b16", ("b16", a.view(np.uint16)), ("b16", b.view(np.uint16)))
     assert_same(got, want)
@@ -274,7 +311,9 @@ def brain(x: np.ndarray) -> np.ndarray:
     near = x.astype(np.float32)
     inexact = near.astype(np.float64) != x
     bits = near.view(np.uint32).astype(np.int64)
-    odd = np.where(inexact & (bits & 1 == 0), np.where(np.abs(near.astype(np.float64)) > np.abs(x), bits - 1, bits + 1), bits)
+    odd = np.where(
+        inexact & (bits & 1 == 0), np.where(np.abs(near.astype(np.float64)) > np.abs(x), bits - 1, bits + 1), bits
+    )
     return ((odd + 0x7FFF + (odd >> 16 & 1)) >> 16).astype(np.uint16)
 
 

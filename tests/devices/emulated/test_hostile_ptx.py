@@ -6,8 +6,8 @@ import ctypes
 
 import numpy as np
 import pytest
-
 from harness import Device, ptx_module
+
 from kernelforge.devices.emulated import EmulatorError, Machine, Memory, PtxSyntaxError, UnsupportedInstruction
 from kernelforge.devices.emulated import layout as lay
 
@@ -31,7 +31,15 @@ ADDRESSES = [
     lay.PARAM_WINDOW + 4096,
     lay.PARAM_WINDOW - 4,
 ]
-FORMS = ["ld.global.u32", "ld.u32", "ld.volatile.global.u32", "ld.global.nc.u32", "ld.const.u32", "ld.shared.u32", "ld.local.u32"]
+FORMS = [
+    "ld.global.u32",
+    "ld.u32",
+    "ld.volatile.global.u32",
+    "ld.global.nc.u32",
+    "ld.const.u32",
+    "ld.shared.u32",
+    "ld.local.u32",
+]
 
 
 @pytest.mark.parametrize("vector", [False, True], ids=["uniform", "lanes"])
@@ -94,7 +102,11 @@ def test_wide_accesses_at_a_buffers_end_fault() -> None:
     ld.global.u32 %r9, [%d1+-4];
     """
     report = Device(ptx_module(body)).run(1, 1, np.zeros(16, np.uint32), clean=False)
-    assert [(f.kind, f.bytes) for f in report.faults] == [("out_of_bounds", 16), ("misaligned", 8), ("out_of_bounds", 4)]
+    assert [(f.kind, f.bytes) for f in report.faults] == [
+        ("out_of_bounds", 16),
+        ("misaligned", 8),
+        ("out_of_bounds", 4),
+    ]
 
 
 def test_freed_memory_faults() -> None:
@@ -142,7 +154,12 @@ def test_malformed_ptx_is_an_error_not_a_crash(text: str) -> None:
 
 def test_impossible_launches_are_refused() -> None:
     device = Device(ptx_module("ret;"))
-    for grid, block, shared in (((1, 1, 1), (1025, 1, 1), 0), ((0, 1, 1), (1, 1, 1), 0), ((1, 70000, 1), (1, 1, 1), 0), ((1, 1, 1), (1, 1, 1), 1 << 20)):
+    for grid, block, shared in (
+        ((1, 1, 1), (1025, 1, 1), 0),
+        ((0, 1, 1), (1, 1, 1), 0),
+        ((1, 70000, 1), (1, 1, 1), 0),
+        ((1, 1, 1), (1, 1, 1), 1 << 20),
+    ):
         with pytest.raises(EmulatorError):
             device.machine.launch("k", grid, block, shared, bytes(8))
     with pytest.raises(EmulatorError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness import Device, apply, ptx_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from harness import Device, apply, ptx_module
 
 RNG = np.random.default_rng(7)
 EDGES = [0, 1, 2, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
@@ -49,7 +48,9 @@ def test_binary_arithmetic_is_exact(op: str, sign: str, bits: int) -> None:
     a, b = words(bits), words(bits)
     kind = f"{sign}{bits}"
     got = apply(f"{op}.{kind} {{d}}, {{a}}, {{b}};", kind, (kind, a), (kind, b))
-    want = [BINARY[op](to_int(x, bits, sign), to_int(y, bits, sign), bits) % (1 << bits) for x, y in zip(a, b, strict=True)]
+    want = [
+        BINARY[op](to_int(x, bits, sign), to_int(y, bits, sign), bits) % (1 << bits) for x, y in zip(a, b, strict=True)
+    ]
     assert got.tolist() == want
 
 
@@ -58,7 +59,9 @@ def test_binary_arithmetic_is_exact(op: str, sign: str, bits: int) -> None:
 def test_logic_is_exact(op: str, bits: int) -> None:
     a, b = words(bits), words(bits)
     want = {"and": a & b, "or": a | b, "xor": a ^ b}[op]
-    assert np.array_equal(apply(f"{op}.b{bits} {{d}}, {{a}}, {{b}};", f"b{bits}", (f"b{bits}", a), (f"b{bits}", b)), want)
+    assert np.array_equal(
+        apply(f"{op}.b{bits} {{d}}, {{a}}, {{b}};", f"b{bits}", (f"b{bits}", a), (f"b{bits}", b)), want
+    )
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
@@ -82,10 +85,15 @@ def test_wide_multiply_add(sign: str, bits: int) -> None:
     a, b = words(bits), words(bits)
     c = words(2 * bits, a.size - len(EDGES) - 2)
     got = apply(
-        f"mad.wide.{sign}{bits} {{d}}, {{a}}, {{b}}, {{c}};", f"u{2 * bits}", (f"u{bits}", a), (f"u{bits}", b), (f"u{2 * bits}", c)
+        f"mad.wide.{sign}{bits} {{d}}, {{a}}, {{b}}, {{c}};",
+        f"u{2 * bits}",
+        (f"u{bits}", a),
+        (f"u{bits}", b),
+        (f"u{2 * bits}", c),
     )
     want = [
-        (to_int(x, bits, sign) * to_int(y, bits, sign) + int(z)) % (1 << 2 * bits) for x, y, z in zip(a, b, c, strict=True)
+        (to_int(x, bits, sign) * to_int(y, bits, sign) + int(z)) % (1 << 2 * bits)
+        for x, y, z in zip(a, b, c, strict=True)
     ]
     assert got.tolist() == want
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from harness import cuda
 
 RNG = np.random.default_rng(5)
@@ -210,7 +209,9 @@ def test_local_array_and_switch() -> None:
             for i in range(t % 5):
                 r = np.float32(r + a[i])
         else:
-            r = {0: lambda r: r + np.float32(1), 1: lambda r: r * r, 2: lambda r: np.sqrt(abs(r))}.get(int(op[t]), lambda r: -r)(r)
+            r = {0: lambda r: r + np.float32(1), 1: lambda r: r * r, 2: lambda r: np.sqrt(abs(r))}.get(
+                int(op[t]), lambda r: -r
+            )(r)
         assert y[t] == r
 
 

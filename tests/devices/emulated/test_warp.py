@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from harness import Device, cuda, ptx_module
+
 from kernelforge.devices.emulated.emit.warp import shuffle_indices
 
 
@@ -45,7 +45,9 @@ def test_shuffles_with_constant_and_computed_operands(mode: str, width: int) -> 
         out = np.zeros(128, np.uint32)
         out[:32] = delta
         Device(ptx_module(body)).run(1, 32, out)
-        values, flags = shuffle_reference(mode, np.arange(32, dtype=np.uint32) * 7, np.full(32, delta), np.full(32, clamp))
+        values, flags = shuffle_reference(
+            mode, np.arange(32, dtype=np.uint32) * 7, np.full(32, delta), np.full(32, clamp)
+        )
         assert np.array_equal(out, np.concatenate([values, flags, values, flags]))
 
 

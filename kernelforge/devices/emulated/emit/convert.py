@@ -128,9 +128,8 @@ def _integer_to_float(e: Emitter, i: Instruction, target: str, source: str) -> N
         text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(size, value.vec)}")
         _store_float(e, i, text, value.vec, size, target)
         return
-    if bits == 64:
-        if target != "f16" or directed:
-            raise unsupported(i, "64-bit integer to this type with this rounding")
+    if bits == 64 and (target != "f16" or directed):
+        raise unsupported(i, "64-bit integer to this type with this rounding")
     # Every 32-bit integer is exact in f64, so one rounding remains. 64-bit ones overflow f16 long before they round.
     text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(64, value.vec)}")
     _store_float(e, i, text, value.vec, 64, target)

@@ -114,7 +114,7 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
     one = float_constant(1.0, kind)
     mode = next((m for m in i.modifiers if m in _ROUNDING), None)
     if mode:
-        result = library_call(e, f"kf_div_{mode}_f{bits}", [one if vec else one, a], vec, bits)
+        result = library_call(e, f"kf_div_{mode}_f{bits}", [one, a], vec, bits)
     else:
         result = e.op(f"fdiv {kind} {one}, {a}")
     if bits == 64 and "approx" in i.modifiers:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kernelforge.devices.emulated.code import float_constant
 from kernelforge.devices.emulated.emit.emitter import Emitter, Value, unsupported
 from kernelforge.devices.emulated.emit.floating import extremum, float_condition, write_predicates
-from kernelforge.devices.emulated.ptx import Instruction, Operand
+from kernelforge.devices.emulated.ptx import Instruction, Operand, Pair
 
 _TYPES = ("f16", "f16x2", "bf16", "bf16x2")
 F32, F64 = "<32 x float>", "<32 x double>"
@@ -107,7 +107,9 @@ def _write(e: Emitter, i: Instruction, parts: list[str]) -> None:
     e.write(i, i.operands[0], Value(joined, True), 32)
 
 
-def _map(count: int, function: Callable[[Emitter, Instruction, list[str]], str]) -> Callable[[Emitter, Instruction], None]:
+def _map(
+    count: int, function: Callable[[Emitter, Instruction, list[str]], str]
+) -> Callable[[Emitter, Instruction], None]:
     def handle(e: Emitter, i: Instruction) -> None:
         brain = i.type.startswith("bf")
         if any(m in ("rz", "rm", "rp") for m in i.modifiers):
@@ -170,7 +172,7 @@ def _setp(e: Emitter, i: Instruction) -> None:
         write_predicates(e, i, flags[0])
         return
     target = i.operands[0]
-    if len(i.operands) > 3 or not hasattr(target, "first"):
+    if len(i.operands) > 3 or not isinstance(target, Pair):
         raise unsupported(i)
     e.write(i, target.first, flags[0], 1)
     e.write(i, target.second, flags[1], 1)
@@ -195,6 +197,10 @@ def _set(e: Emitter, i: Instruction) -> None:
         raise unsupported(i)
 
 
+def _reject(e: Emitter, i: Instruction) -> None:
+    raise unsupported(i)
+
+
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "add": _map(2, _plain("fadd")),
     "sub": _map(2, _plain("fsub")),
@@ -208,9 +214,6 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "abs": _bits_only("and", 32767),
     "setp": _setp,
     "set": _set,
+    "mad": _reject,
+    "div": _reject,
 }
-for _name in ("mad", "div"):
-    def _reject(e: Emitter, i: Instruction) -> None:
-        raise unsupported(i)
-
-    HANDLERS[_name] = _reject

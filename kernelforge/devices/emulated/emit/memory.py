@@ -168,7 +168,9 @@ def _store(e: Emitter, i: Instruction) -> None:
     if target.space == lay.LOCAL and not target.base.vec and width >= 4:
         op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=False))
         address = target.uniform_address(e)
-        e.call(f"kf_stl_{width}_{count}", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask), *arguments)
+        e.call(
+            f"kf_stl_{width}_{count}", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask), *arguments
+        )
         return
     op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True))
     name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"

@@ -25,9 +25,7 @@ def _shuffle(e: Emitter, i: Instruction) -> None:
     b, c = e.constant(i.operands[2]), e.constant(i.operands[3])
     if b is not None and c is not None:
         indices, valid = shuffle_indices(mode, b, c)
-        text = e.op(
-            f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> {lane_vector(indices)}"
-        )
+        text = e.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> {lane_vector(indices)}")
         flags = str(valid - (1 << 32) if valid >> 31 else valid)
     else:
         e.put(4, value, 32)
@@ -51,7 +49,9 @@ def shuffle_indices(mode: str, b: int, c: int) -> tuple[list[int], int]:
     for lane in range(32):
         bound = (lane & segment) | (clamp & ~segment)
         first = lane & segment
-        source = {"up": lane - delta, "down": lane + delta, "bfly": lane ^ delta, "idx": first | (delta & ~segment)}[mode]
+        source = {"up": lane - delta, "down": lane + delta, "bfly": lane ^ delta, "idx": first | (delta & ~segment)}[
+            mode
+        ]
         if (source >= bound) if mode == "up" else (source <= bound):
             valid |= 1 << lane
         else:
