@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -25,6 +26,18 @@ _DRAW_ATTEMPTS: Final = 3
 
 _PROBE_SEED: Final = 0x5EED
 """Seed of the draws that decide which families are admitted; draws for candidates have secret ones."""
+
+
+_NUDGE: Final = 2.0**-30
+"""Relative step of the runs that measure conditioning: far above float64's roundoff, far below float32's."""
+
+_TWICE_LIMIT: Final = 1 << 18
+"""Up to this many output elements conditioning is measured twice, so that no element is missed by an unlucky step."""
+
+
+def _nudged(generator: torch.Generator, value: torch.Tensor) -> torch.Tensor:
+    step = torch.empty(value.shape, dtype=torch.float32).uniform_(-2.0, 2.0, generator=generator)
+    return torch.addcmul(value, value, step.double(), value=_NUDGE)
 
 
 @dataclass(frozen=True)
@@ -132,18 +145,41 @@ class Reckoner:
             sequential = reference.run(inputs, policy.mutates, within=(ordered,))
             self._sums[size] = bool(ordered.replaced or ordered.unordered_terms)
         exact = values if policy.oracle == "task-precision" else self._double(reference, inputs, values)
+        conditions = self._conditions(reference, inputs, exact, values)
         terms = float(ordered.unordered_terms)
         if policy.reduction_length is not None:
             constants = {**self._constants, **self._size_constants(size)}
             terms = max(terms, float(evaluate_expression(policy.reduction_length, constants)))
         outputs = tuple(
-            expected_output(value, truth, ordered_value, terms)
-            for value, truth, ordered_value in zip(values, exact, sequential, strict=True)
+            expected_output(value, truth, ordered_value, terms, condition)
+            for value, truth, ordered_value, condition in zip(values, exact, sequential, conditions, strict=True)
         )
         selections = tuple(
             recorder.behind(value) if position in policy.ties else None for position, value in enumerate(values)
         )
         return outputs, selections
+
+    def _conditions(
+        self,
+        reference: Reference,
+        inputs: tuple[Value, ...],
+        exact: tuple[torch.Tensor, ...],
+        values: tuple[torch.Tensor, ...],
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Per output, how far each element moves when inputs and weights move by a relative amount of one."""
+        if self.task.policy.oracle == "task-precision" or exact is values:
+            return (None,) * len(exact)
+        generator = torch.Generator().manual_seed(_PROBE_SEED)
+        largest: list[torch.Tensor | None] = [None] * len(exact)
+        for _ in range(2 if sum(value.numel() for value in exact) <= _TWICE_LIMIT else 1):
+            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(_nudged, generator))
+            for position, (base, other) in enumerate(zip(exact, moved, strict=True)):
+                if not base.is_floating_point() or base.shape != other.shape:
+                    continue
+                change = torch.sub(other, base).abs_().div_(_NUDGE).nan_to_num_(nan=0.0, posinf=0.0)
+                before = largest[position]
+                largest[position] = change if before is None else torch.maximum(before, change)
+        return tuple(largest)
 
     def _double(
         self, reference: Reference, inputs: tuple[Value, ...], values: tuple[torch.Tensor, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,10 @@ Value = torch.Tensor | int | float | bool | None
 
 _MAX_SEQUENCE_ATTRIBUTE = 8
 """Longest tuple of scalars on a module that is shown as numbered attributes."""
+
+
+Nudge = Callable[[torch.Tensor], torch.Tensor]
+"""Gives back a tensor whose elements were each moved by a tiny relative amount."""
 
 
 class Reference:
@@ -127,16 +131,24 @@ class Reference:
             raise TaskError("Model.forward returned no tensor")
         return tuple(output.detach() for output in outputs)
 
-    def run_double(self, inputs: Sequence[Value], mutates: Sequence[int] = ()) -> tuple[torch.Tensor, ...]:
-        """The same outputs from the model, its inputs and its weights in float64."""
+    def run_double(
+        self, inputs: Sequence[Value], mutates: Sequence[int] = (), *, nudge: Nudge | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """The same outputs from the model, its inputs and its weights in float64; ``nudge`` moves both a little."""
+        move = nudge or (lambda value: value)
         doubled = [
-            value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            move(value.double()) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
             for value in inputs
         ]
+        twin = self.in_double()
+        if nudge is not None:
+            with torch.no_grad():
+                for parameter in twin.parameters():
+                    parameter.copy_(nudge(parameter))
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            return self.run(doubled, mutates, model=self.in_double())
+            return self.run(doubled, mutates, model=twin)
         finally:
             torch.set_default_dtype(default)
 

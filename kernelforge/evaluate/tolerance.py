@@ -2,14 +2,18 @@
 
 For an output y in float64, with unit roundoff u of the output's dtype, the tolerance of element i is
 
-    u * factor * scale_i        scale_i = |y_i| + rms of y over i's row (never less than what flushes to zero / u)
+    u * (factor * scale_i + floor * c_i)
+
+    scale_i = |y_i| + rms of y over i's row (never less than what flushes to zero / u)
 
     factor = max(floor, 4 * r_torch, 4 * r_sequential, 2 * sqrt(declared terms)), at most cap / u
 
 r_torch and r_sequential are the largest errors, in units of u * scale, of torch at the task's precision and of the
 same reference with every sum taken in order (:mod:`kernelforge.evaluate.sequential`). So the bound is measured on
 the very inputs of the draw: an honest in-order sum passes, a narrower accumulator or rounded operands do not.
-The row's part of the scale is there because cancellation leaves errors that a near-zero result cannot carry.
+The row's part of the scale is there because cancellation leaves errors that a near-zero result cannot carry. c_i is
+the element's conditioning: how far y_i moves, per relative unit, when inputs and weights are nudged at random in
+float64. Rounding the inputs alone would cost u * c_i, so no honest kernel can do better.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class Expected:
     finite: bool = True
     """Neither torch nor the oracle gave a NaN or an infinity."""
     factor: float = 0.0
-    """The tolerance in units of u * scale."""
+    """The tolerance in units of u * scale, conditioning aside."""
     torch_error: float = 0.0
     """torch's own largest error, relative to the scale."""
     capped: bool = False
@@ -67,9 +71,16 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def expected_output(
-    reference: torch.Tensor, exact: torch.Tensor, sequential: torch.Tensor, declared_terms: float = 0.0
+    reference: torch.Tensor,
+    exact: torch.Tensor,
+    sequential: torch.Tensor,
+    declared_terms: float = 0.0,
+    condition: torch.Tensor | None = None,
 ) -> Expected:
-    """Tolerance of one output from three runs: task precision, float64, task precision with sums in order."""
+    """Tolerance of one output from three runs: task precision, float64, task precision with sums in order.
+
+    ``condition`` is the elementwise c of the module's formula; None where it was not measured.
+    """
     dtype = reference.dtype
     if not dtype.is_floating_point:
         return Expected(reference, None, None)
@@ -84,7 +95,10 @@ def expected_output(
     )
     limit = CAP[dtype] / unit
     capped, factor = factor > limit, min(factor, limit)
-    return Expected(reference, double, scale.mul_(unit * factor), finite, factor, torch_ratio, capped)
+    tolerance = scale.mul_(unit * factor)
+    if condition is not None:
+        tolerance.add_(condition, alpha=unit * FLOOR[dtype])
+    return Expected(reference, double, tolerance, finite, factor, torch_ratio, capped)
 
 
 def _all_finite(value: torch.Tensor) -> bool:

@@ -114,6 +114,10 @@ def _private_root(grant: Grant) -> None:
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
     secure = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
+    # The private /tmp comes first: a grant may lie in the host's /tmp.
+    os.makedirs(_STAGE + "/tmp", exist_ok=True)
+    size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes=4096"
+    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | linux.MS_NOEXEC, size)
     for path in grant.mounts:
         os.makedirs(_STAGE + path, exist_ok=True)
         linux.bind_read_only(path, _STAGE + path)
@@ -121,9 +125,6 @@ def _private_root(grant: Grant) -> None:
         os.makedirs(_STAGE + "/dev", exist_ok=True)
         os.close(os.open(f"{_STAGE}/dev/{device}", os.O_CREAT | os.O_WRONLY, 0o600))
         linux.bind_read_only(f"/dev/{device}", f"{_STAGE}/dev/{device}", device=True)
-    os.makedirs(_STAGE + "/tmp", exist_ok=True)
-    size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes=4096"
-    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | linux.MS_NOEXEC, size)
     os.chdir(_STAGE)
     linux.pivot_root_here()
     linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID)
