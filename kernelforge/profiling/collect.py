@@ -203,6 +203,7 @@ class Collector:
                 0.0,
             )
             read, written = self._residency.launch(traffic)
+            moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
         _add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
 
     def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
