@@ -6,15 +6,16 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 from kernelforge.candidate import Plan, ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.base import Device, RunFault, RunFaulted, RunRequest, RunResult, Session
+from kernelforge.devices.base import Device, RunFaulted, RunRequest, RunResult, Session
 from kernelforge.errors import CandidateError, PlanGuard
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.records import (
@@ -46,6 +47,11 @@ SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
+
+_USED_BEFORE_WRITTEN = (
+    "the result changes with what memory held before the run: "
+    "an element of an output, of workspace or of shared memory is used before it is written"
+)
 
 Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
 
@@ -199,8 +205,9 @@ class Evaluator:
                 message = "refused by the plan's own assert: lost generality"
                 work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
             except CandidateError as error:
+                told = _masked(str(error)) if size.is_hidden else str(error)
                 where = "" if size.name == "full" else f" (at {_public(size)})"
-                raise _Failure(Verdict.POLICY, "plan", f"launch plan: {error}{where}") from error
+                raise _Failure(Verdict.POLICY, "plan", f"launch plan: {told}{where}") from error
             else:
                 work.plans[size.name] = resolved
 
@@ -245,53 +252,52 @@ class Evaluator:
             raise _Failure(Verdict.BUILD, "compile", errors)
 
     def _check_size(self, session: Session, size: Size, work: _Work) -> None:
-        stage: Stage = "small" if size.name == "small" else "hidden"
         families = self.oracle.families(size.name)
         worst = 0.0
         for position, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others take turns.
             poisons = POISONS if position == 0 else (POISONS[position % 2],)
-            comparison = self._run_and_compare(session, size, family, poisons, work, stage)
+            with self._drawn(size, family, work) as draw:
+                comparison = self._run_and_compare(session, size, draw, poisons, work)
             worst = max(worst, comparison.error or 0.0)
         plan = work.plans[size.name]
         work.checks.append(
             SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=len(plan.launches))
         )
 
-    def _run_and_compare(
-        self, session: Session, size: Size, family: str, poisons: tuple[int, ...], work: _Work, stage: Stage
-    ) -> Comparison:
+    @contextmanager
+    def _drawn(self, size: Size, family: str, work: _Work) -> Iterator[Draw]:
+        """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards."""
         with work.clock("oracle"):
             seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
             draw = self.oracle.draw(size.name, family, seed)
-        plan = work.plans[size.name]
-        instructions = None if stage == "full" else SMALL_SIZE_INSTRUCTIONS
-        first: tuple[bytes, ...] | None = None
-        comparison = Comparison(ok=True)
         try:
-            for poison in poisons:
-                result = self._run(session, self._request(plan, draw, poison, instructions), work)
-                if result.faults:
-                    self._fail(result.faults[0], size, family, stage, work)
-                if first is not None and result.outputs == first:
-                    continue
-                with work.clock("oracle"):
-                    specs = self.facts.at(size.name).outputs
-                    shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
-                    comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
-                if first is not None:
-                    message = (
-                        "the result changes with what memory held before the run: "
-                        "an element of an output, of workspace or of shared memory is used before it is written"
-                    )
-                    comparison = Comparison(ok=False, message=message)
-                if not comparison.ok:
-                    self._failed_check(size, comparison.message, work, family, comparison.error)
-                    reason = f"at {_public(size)}, {family} inputs: {comparison.message}"
-                    raise _Failure(Verdict.WRONG, stage, reason)
-                first = result.outputs
+            yield draw
         finally:
             self.oracle.release(draw.handle)
+
+    def _run_and_compare(
+        self, session: Session, size: Size, draw: Draw, poisons: tuple[int, ...], work: _Work
+    ) -> Comparison:
+        """Run once per poison; values must pass, and be the same to the last bit whatever memory held before."""
+        plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
+        instructions = None if size.name == "full" else SMALL_SIZE_INSTRUCTIONS
+        first: tuple[bytes, ...] | None = None
+        comparison = Comparison(ok=True)
+        for poison in poisons:
+            result = self._run(session, self._request(plan, draw, poison, instructions), work)
+            if result.faults:
+                fault = result.faults[0]
+                self._fail(_VERDICT_OF_FAULT[fault.kind], size, draw.family, fault.message, work)
+            if first is None:
+                with work.clock("oracle"):
+                    shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+                    comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
+                if not comparison.ok:
+                    self._fail(Verdict.WRONG, size, draw.family, comparison.message, work, comparison.error)
+                first = result.outputs
+            elif result.outputs != first:
+                self._fail(Verdict.WRONG, size, draw.family, _USED_BEFORE_WRITTEN, work)
         return comparison
 
     def _request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None) -> RunRequest:
@@ -315,40 +321,36 @@ class Evaluator:
         work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + min(result.seconds, elapsed)
         return result
 
-    def _fail(self, fault: RunFault, size: Size, family: str, stage: Stage, work: _Work) -> None:
-        self._failed_check(size, fault.message, work, family)
-        reason = f"at {_public(size)}, {family} inputs: {fault.message}"
-        raise _Failure(_VERDICT_OF_FAULT[fault.kind], stage, reason)
-
-    def _failed_check(self, size: Size, message: str, work: _Work, family: str, error: float | None = None) -> None:
-        check = SizeCheck(size=size.name, status="failed", families=(family,), message=message, error=error)
-        work.checks.append(check)
+    def _fail(
+        self, verdict: Verdict, size: Size, family: str, message: str, work: _Work, error: float | None = None
+    ) -> NoReturn:
+        """Record the failed check and end the cascade; numbers that would give a hidden size away are masked."""
+        told = _masked(message) if size.is_hidden else message
+        work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
+        raise _Failure(verdict, _stage(size), f"at {_public(size)}, {family} inputs: {told}")
 
     def _full(self, session: Session, size: Size, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
         """Profile at the full size, then run it whole where that is affordable."""
         family = self.oracle.families(size.name)[0]
         plan = work.plans[size.name]
         found: tuple[Profile, Performance] | None = None
-        with work.clock("oracle"):
-            seed = int(content_hash(work.seed, self.task.name, size.name, "profile"), 16)
-            draw = self.oracle.draw(size.name, family, seed, expected=False)
-        try:
+        with self._drawn(size, family, work) as draw:
             if profile:
-                with work.clock("profile"):
-                    found = session.profile(self._request(plan, draw, POISONS[0], None), self.facts.at(size.name))
-        except RunFaulted as faulted:
-            self._fail(faulted.fault, size, family, "full", work)
-        finally:
-            self.oracle.release(draw.handle)
-        instructions = None if found is None else found[0].value("ptx__thread_inst_executed.sum")
-        if instructions is not None and instructions > FULL_SIZE_INSTRUCTIONS:
-            message = (
-                f"about {instructions:.2g} thread instructions, over {FULL_SIZE_INSTRUCTIONS:.2g}: "
-                "blocks were sampled, values not compared"
-            )
-            work.checks.append(SizeCheck(size=size.name, status="skipped", message=message))
-            return found
-        comparison = self._run_and_compare(session, size, family, POISONS[:1], work, "full")
+                try:
+                    with work.clock("profile"):
+                        found = session.profile(self._request(plan, draw, POISONS[0], None), self.facts.at(size.name))
+                except RunFaulted as faulted:
+                    fault = faulted.fault
+                    self._fail(_VERDICT_OF_FAULT[fault.kind], size, family, fault.message, work)
+            instructions = None if found is None else found[0].value("ptx__thread_inst_executed.sum")
+            if instructions is not None and instructions > FULL_SIZE_INSTRUCTIONS:
+                message = (
+                    f"about {instructions:.2g} thread instructions, over {FULL_SIZE_INSTRUCTIONS:.2g}: "
+                    "blocks were sampled, values not compared"
+                )
+                work.checks.append(SizeCheck(size=size.name, status="skipped", message=message))
+                return found
+            comparison = self._run_and_compare(session, size, draw, POISONS[:1], work)
         check = SizeCheck(
             size=size.name, status="passed", families=(family,), error=comparison.error, launches=len(plan.launches)
         )
@@ -356,6 +358,17 @@ class Evaluator:
         return found
 
 
+def _stage(size: Size) -> Stage:
+    if size.is_hidden:
+        return "hidden"
+    return "full" if size.name == "full" else "small"
+
+
 def _public(size: Size) -> str:
     """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
     return "a hidden size" if size.is_hidden else f"the {size.name} size"
+
+
+def _masked(message: str) -> str:
+    """A message about a hidden size without its numbers; line numbers stay."""
+    return re.sub(r"(?<!line )(?<![\w.:])\d[\d.]*(?:e[+-]?\d+)?", "#", message)

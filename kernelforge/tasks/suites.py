@@ -87,12 +87,15 @@ def list_suites() -> tuple[str, ...]:
 
 
 def load_suite(name_or_path: str | Path) -> Suite:
-    """A suite by its name, or by the path of its folder (or of its ``suite.toml``).
+    """A suite by its name, or by the path of its folder (or of its ``suite.toml``); a task file is a suite of one.
 
     Raises:
         UsageError: there is no such suite.
         TaskError: the manifest or one of its task files is malformed; the message names the file.
     """
+    if str(name_or_path).endswith(".py"):
+        task = _file_task(Path(name_or_path))
+        return Suite(name=task.suite, title=task.title, description="", tasks=(task,))
     folder = _suite_folder(name_or_path)
     manifest = _read_manifest(folder / MANIFEST)
     tasks = tuple(_suite_task(folder, manifest, entry) for entry in manifest.task)
