@@ -7,6 +7,9 @@ from functools import lru_cache
 
 import torch
 
+from kernelforge.agents import Brief
+from kernelforge.agents.builtin.design import Design
+from kernelforge.agents.builtin.render import Rendered, render
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
@@ -15,7 +18,28 @@ from kernelforge.devices.specs import SPECS
 from kernelforge.evaluate.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
 from kernelforge.evaluate.tracing import trace_source
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import Build, Graph, Performance, Profile, SizeFacts
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Candidate,
+    Correctness,
+    Evaluation,
+    Finding,
+    Fingerprint,
+    Graph,
+    KernelProfile,
+    Metric,
+    Operator,
+    Origin,
+    Performance,
+    Profile,
+    Reward,
+    Roofline,
+    SizeCheck,
+    SizeFacts,
+    TaskFacts,
+    Verdict,
+)  # fmt: skip
 from kernelforge.tasks.suites import load_task
 
 
@@ -119,3 +143,115 @@ def profile(
         eager_launches=1,
     )
     return build_profile(SPECS["h100"], "emulated:h100", counts, registers, facts)
+
+
+@lru_cache(maxsize=64)
+def rendered(name: str, design: Design) -> Rendered:
+    """A design of a task of suite core."""
+    return render(graph_of(f"core/{name}"), design, varying(f"core/{name}"))
+
+
+def facts(name: str, size: str) -> SizeFacts:
+    """Facts of a task of suite core; every byte of inputs, weights and outputs counts as compulsory."""
+    at = bench(f"core/{name}", size)
+    outputs = at.expected()
+    tensors = [value for value in (*at.inputs, *at.weights.values(), *outputs) if isinstance(value, torch.Tensor)]
+    return SizeFacts(
+        size=size,
+        inputs=tuple(tensor_spec(value) if isinstance(value, torch.Tensor) else value for value in at.inputs),
+        outputs=tuple(tensor_spec(value) for value in outputs),
+        weights=at.reference.weight_specs(),
+        attrs=at.reference.attributes(),
+        compulsory_bytes=sum(value.numel() * value.element_size() for value in tensors),
+        flops=0,
+        eager_launches=1,
+    )
+
+
+@lru_cache(maxsize=16)
+def known(name: str) -> TaskFacts:
+    return TaskFacts(task_digest="0" * 16, sizes=(facts(name, "full"), facts(name, "small")))
+
+
+def brief(name: str, graph: Graph | None = None) -> Brief:
+    task = load_task(f"core/{name}")
+    device = {"device": "H100, emulated", "architecture": "sm_90a"}
+    return Brief(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device)
+
+
+FINGERPRINT = Fingerprint(
+    device="emulated:h100", device_kind="emulated", arch="sm_90a", toolchain="nvrtc 13.0.88", kernelforge="0",
+    evaluator="1", torch="2", python="3", host="test", jail="none",
+)  # fmt: skip
+BUILD = Build(key="k", ok=True, arch="sm_90a", toolchain="nvrtc 13.0.88", seconds=0)
+
+
+def attempt(
+    told: Brief,
+    candidate: Candidate,
+    *,
+    number: int = 0,
+    verdict: Verdict = Verdict.OK,
+    reason: str = "",
+    profile: Profile | None = None,
+    time_us: float | None = None,
+    finding: Finding | None = None,
+    accepted: bool = False,
+    operator: Operator = Operator.OPTIMISE,
+) -> Attempt:
+    """An attempt as the loop would record it."""
+    performance = None
+    if time_us is not None:
+        performance = Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/1", bound="dram")
+    correct = verdict is Verdict.OK
+    evaluation = Evaluation(
+        candidate=candidate.hash,
+        task=told.task.digest,
+        fingerprint=FINGERPRINT,
+        verdict=verdict,
+        stage="done" if correct else "small",
+        reason=reason,
+        build=BUILD,
+        correctness=Correctness(sizes=(SizeCheck(size="small", status="passed"),)) if correct else None,
+        performance=performance,
+    )
+    return Attempt(
+        id=f"r/{told.task.name}/{number:02d}",
+        run="r",
+        task=told.task.name,
+        number=number,
+        operator=operator,
+        parent=None if operator is Operator.SEED else f"r/{told.task.name}/99",
+        finding=finding,
+        candidate=candidate,
+        evaluation=evaluation,
+        profile=profile if correct else None,
+        reward=Reward(policy="kernelforge/1", value=None, components={}),
+        accepted=accepted,
+        started="2026-01-01T00:00:00+00:00",
+        seconds=1,
+    )
+
+
+def profile_of(
+    kernel: str, *, compulsory: float = 1e6, dram: float = 1e6, bound: str = "dram", **values: float
+) -> Profile:
+    """A profile of one kernel with metrics by short name; see ``SHORT``."""
+    metrics = tuple(
+        Metric(name=SHORT[name], value=value, unit="1", origin=Origin.COUNTED) for name, value in values.items()
+    )
+    one = KernelProfile(kernel=kernel, launches=1, grid=(1, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
+    roofline = Roofline(
+        flops=0, dram_bytes=dram, compulsory_bytes=compulsory, arithmetic_intensity=0, ridge=1, bound=bound, time_us=1,
+        time_origin=Origin.MODELLED,
+    )  # fmt: skip
+    return Profile(size="full", device="emulated:h100", kernels=(one,), metrics=metrics, roofline=roofline)
+
+
+SHORT = {
+    "launches": "kernelforge__launches",
+    "dram": "dram__bytes.sum",
+    "sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "instructions": "ptx__warp_inst_executed.sum",
+}

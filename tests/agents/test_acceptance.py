@@ -1,0 +1,82 @@
+"""A child replaces its parent only where the counter that the Judge named, or a measured speedup, says so."""
+
+from __future__ import annotations
+
+import agents_workbench as workbench
+import pytest
+
+from kernelforge.agents.acceptance import improves
+from kernelforge.records import Attempt, Candidate, Finding, Origin, Performance, Verdict
+
+DRAM = "dram__bytes.sum"
+
+
+def finding(*metrics: str) -> Finding:
+    return Finding(kind="optimise", headline="h", why="w", action="a", metrics=metrics)
+
+
+def attempt(dram: float | None, time_us: float | None = 10, verdict: Verdict = Verdict.OK) -> Attempt:
+    candidate = Candidate(source="s", plan="p")
+    profile = None if dram is None else workbench.profile_of("k", dram=dram)
+    if profile is not None:
+        profile = workbench.profile_of("k", dram=dram or 0, sectors=dram or 0)
+        profile = profile.model_copy(
+            update={"metrics": tuple(m.model_copy(update={"name": DRAM}) for m in profile.metrics)}
+        )
+    reason = "" if verdict is Verdict.OK else "it failed"
+    return workbench.attempt(
+        workbench.brief("softmax"), candidate, verdict=verdict, reason=reason, profile=profile,
+        time_us=time_us if verdict is Verdict.OK else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "metric", "better"),
+    [
+        (100, 90, DRAM, True),
+        (100, 90.1, DRAM, False),
+        (100, 110, DRAM, False),
+        (100, 110, "+" + DRAM, True),
+        (100, 109, "+" + DRAM, False),
+        (100, 90, "+" + DRAM, False),
+        (0, 0, DRAM, False),
+    ],
+)
+def test_the_first_named_counter_must_change_by_a_tenth(before: float, after: float, metric: str, better: bool) -> None:
+    accepted, note = improves(attempt(before), attempt(after), finding(metric, "kernelforge__launches"))
+    assert accepted is better
+    assert DRAM in note
+
+
+def test_a_counter_that_fell_does_not_excuse_a_much_worse_time() -> None:
+    accepted, note = improves(attempt(100, 10), attempt(50, 12.1), finding(DRAM))
+    assert not accepted
+    assert "10 -> 12.1 us" in note
+    assert improves(attempt(100, 10), attempt(50, 12), finding(DRAM))[0]
+
+
+def test_without_a_counter_the_modelled_time_decides() -> None:
+    assert improves(attempt(100, 10), attempt(100, 9), finding("unknown__metric"))[0]
+    assert not improves(attempt(100, 10), attempt(100, 9.5), finding())[0]
+    assert not improves(attempt(None, None), attempt(None, None), finding(DRAM))[0]
+
+
+def test_a_wrong_child_never_pays_and_a_right_one_beats_a_wrong_parent() -> None:
+    wrong = attempt(1, verdict=Verdict.WRONG)
+    assert not improves(attempt(100), wrong, finding(DRAM))[0]
+    assert improves(wrong, attempt(100), finding(DRAM))[0]
+
+
+def test_on_a_device_that_measures_the_lower_bound_of_the_speedup_decides() -> None:
+    def measured(lower: float) -> Attempt:
+        base = attempt(None)
+        performance = Performance(
+            time_us=5, origin=Origin.MEASURED, interval_us=(4.9, 5.1), samples=20, protocol="graph/1", bound="dram",
+            speedup=2, speedup_lower=lower,
+        )  # fmt: skip
+        fingerprint = base.evaluation.fingerprint.model_copy(update={"device": "cuda:0", "device_kind": "cuda"})
+        evaluation = base.evaluation.model_copy(update={"performance": performance, "fingerprint": fingerprint})
+        return base.model_copy(update={"evaluation": evaluation})
+
+    assert improves(measured(1.5), measured(1.6), finding(DRAM))[0]
+    assert not improves(measured(1.5), measured(1.5), finding(DRAM))[0]

@@ -1,0 +1,114 @@
+"""The exchange folder: prompts appear whole, replies are read whole, unusable ones are asked for again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
+from kernelforge.llm.exchange import Exchange
+
+POLL = 0.01
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as running:
+        yield running
+
+
+def fine(text: str) -> None:
+    if "fine" not in text:
+        raise CandidateError(f"{text!r} is not fine")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(POLL)
+
+
+def asked(pool: ThreadPoolExecutor, folder: Path, prompt: str = "a prompt") -> Future[str]:
+    return pool.submit(
+        Exchange(folder, poll_seconds=POLL, timeout_seconds=20).ask, "coder", "core/softmax", prompt, fine
+    )
+
+
+def test_a_prompt_is_answered_by_the_file_beside_it(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    answer = asked(pool, tmp_path / "desk")
+    prompt = tmp_path / "desk" / "0001-coder-core_softmax.prompt.md"
+    until(prompt.exists)
+    assert prompt.read_text() == "a prompt"
+    draft = tmp_path / "draft"
+    draft.write_text("fine, ü")
+    draft.rename(tmp_path / "desk" / "0001-coder-core_softmax.reply.md")
+    assert answer.result(10) == "fine, ü"
+
+
+def test_a_reply_that_is_still_being_written_is_left_alone(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    answer = asked(pool, tmp_path)
+    until((tmp_path / "0001-coder-core_softmax.prompt.md").exists)
+    with (tmp_path / "0001-coder-core_softmax.reply.md").open("w") as file:
+        for _ in range(20):
+            file.write("word ")
+            file.flush()
+            time.sleep(POLL / 4)
+        file.write("fine")
+    assert answer.result(10).endswith("word fine")
+
+
+def test_an_unusable_reply_is_explained_and_asked_for_again(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    answer = asked(pool, tmp_path)
+    stem = tmp_path / "0001-coder-core_softmax"
+    until(Path(f"{stem}.prompt.md").exists)
+    Path(f"{stem}.reply.md").write_text("nonsense")
+    until(Path(f"{stem}.error.md").exists)
+    assert "'nonsense' is not fine" in Path(f"{stem}.error.md").read_text()
+    assert Path(f"{stem}.rejected-1.md").read_text() == "nonsense"
+    Path(f"{stem}.reply.md").write_text("fine now")
+    assert answer.result(10) == "fine now"
+    assert not Path(f"{stem}.error.md").exists()
+
+
+def test_the_third_unusable_reply_is_handed_on_as_it_is(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    answer = asked(pool, tmp_path)
+    stem = tmp_path / "0001-coder-core_softmax"
+    until(Path(f"{stem}.prompt.md").exists)
+    for number in (1, 2):
+        Path(f"{stem}.reply.md").write_text(f"bad {number}")
+        until(Path(f"{stem}.rejected-{number}.md").exists)
+    Path(f"{stem}.reply.md").write_text("bad 3")
+    assert answer.result(10) == "bad 3"
+
+
+def test_prompts_of_many_tasks_get_numbers_of_their_own(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    answers = [asked(pool, tmp_path, f"prompt {number}") for number in range(6)]
+    until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 6)
+    names = sorted(path.name for path in tmp_path.glob("*.prompt.md"))
+    assert [name[:4] for name in names] == ["0001", "0002", "0003", "0004", "0005", "0006"]
+    for path in tmp_path.glob("*.prompt.md"):
+        Path(str(path).replace(".prompt.md", ".reply.md")).write_text(f"fine: {path.read_text()}")
+    assert sorted(answer.result(10) for answer in answers) == [f"fine: prompt {number}" for number in range(6)]
+
+
+def test_a_stop_and_a_timeout_end_the_wait_in_good_order(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    stop = threading.Event()
+    waiting = pool.submit(Exchange(tmp_path, poll_seconds=POLL, stopped=stop.is_set).ask, "judge", "t", "p", fine)
+    until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 1)
+    stop.set()
+    with pytest.raises(BudgetExhausted, match="stopped while waiting"):
+        waiting.result(10)
+    with pytest.raises(BudgetExhausted, match="no reply at"):
+        Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=0.05).ask("judge", "t", "p", fine)
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be made"):
+        Exchange(tmp_path / "file" / "desk")
