@@ -86,6 +86,13 @@ def test_show_a_candidate_as_eval_reads_it(cli):
         (["show", "--nonsense"], "--nonsense"),
         (["run", "--rounds", "0"], "--rounds"),
         (["run", "--wall-minutes", "-1"], "some time"),
+        (["run", "--suite", "nosuite"], "no suite 'nosuite'"),
+        (["run", "--task", "nothing"], "no task 'nothing'"),
+        (["run", "--device", "cuda:0"], "emulated:h100"),
+        (["run", "--strategy", "magic"], "'refine'"),
+        (["run", "--coder", "oracle"], "builtin"),
+        (["run", "--reward", "gold"], "kernelforge/1"),
+        (["eval", "results/kernelforge.db", "--task", "softmax"], "not UTF-8"),
     ],
 )
 def test_bad_input_is_one_clear_message_and_exit_code_2(cli, arguments, words):

@@ -1,0 +1,46 @@
+"""``eval`` and a small run, for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
+
+
+def test_a_reply_without_code_is_a_verdict_and_exit_code_1(cli, tmp_path: Path):
+    (tmp_path / "reply.md").write_text("I would rather not.")
+    done = cli("eval", "reply.md", "--task", "softmax", "--json")
+    assert done.code == 1
+    data = done.json()
+    assert data["evaluation"]["verdict"] == "POLICY"
+    assert data["evaluation"]["stage"] == "parse"
+    assert "```cuda" in data["evaluation"]["reason"]
+    assert data["profile"] is None
+
+
+def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):
+    done = cli("run", "--task", "transpose", "--rounds", "1", "--seed", "1")
+    assert done.code == 0, done.err
+    assert "transpose 00 seed OK best so far" in done.out
+    shown = cli("show", "transpose/0", "--json").json()
+    assert shown["verdict"] == "OK"
+    (tmp_path / "reply.md").write_text(cli("show", "transpose/0", "--candidate").out)
+    again = cli("eval", "reply.md", "--task", "transpose", "--json")
+    assert again.code == 0
+    assert again.json()["evaluation"]["candidate"] == shown["candidate"]
+    (line,) = cli("export").out.splitlines()
+    assert json.loads(line)["reward"]["value"] == pytest.approx(0.3)
+    assert cli("resume").code == 2
+    text = cli("eval", "reply.md", "--task", "transpose", "--no-profile").out
+    assert "hidden_odd" in text
+    assert "Profile at size" not in text
+
+
+def test_the_facts_of_a_task_are_shown(cli):
+    done = cli("tasks", "show", "matmul")
+    assert done.code == 0
+    assert "float32[5, 7], float32[7, 3]" in done.out
+    assert "class Model" in done.out
