@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,21 +49,27 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return call
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with two golden runs: ``older`` and ``newer``."""
     from golden_run import fill, make_run
 
     from kernelforge.records import RunState
     from kernelforge.store import Store
 
-    folder = tmp_path / "results"
+    folder = tmp_path_factory.mktemp("golden") / "results"
     with Store.open(folder / "kernelforge.db") as store:
         for number, run_id in enumerate(("older", "newer")):
             fill(store, make_run(run_id, started=f"2026-11-2{number}T06:00:00+00:00"))
         store.update_run("older", RunState.FINISHED, "2026-11-20T06:04:05+00:00")
         store.finish_task("older", "softmax", "no new best in 4 rounds")
     return folder
+
+
+@pytest.fixture
+def journal(written_once: Path, tmp_path: Path) -> Path:
+    """That folder, a copy for each test."""
+    return Path(shutil.copytree(written_once, tmp_path / "results"))
 
 
 @pytest.fixture
