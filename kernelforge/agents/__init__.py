@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernelforge.agents.base import Brief, Coder, CoderReply, CoderRequest, Judge, JudgeReply
 from kernelforge.errors import UsageError
 
@@ -23,16 +25,19 @@ __all__ = [
 ]
 
 
-def make_agents(coder: str, judge: str) -> tuple[Coder, Judge]:
+def make_agents(coder: str, judge: str, *, stopped: Callable[[], bool] = lambda: False) -> tuple[Coder, Judge]:
     """The two agents by their specifications, such as ``builtin`` or ``exchange:./desk``.
+
+    An agent that waits for an answer looks at ``stopped`` as it does; once true, the wait ends with
+    :class:`~kernelforge.errors.BudgetExhausted`.
 
     Raises:
         UsageError: an unknown provider, or one that lacks what it needs; the message lists what there is.
     """
-    return _coder(coder), _judge(judge)
+    return _coder(coder, stopped), _judge(judge, stopped)
 
 
-def _coder(spec: str) -> Coder:
+def _coder(spec: str, stopped: Callable[[], bool]) -> Coder:
     provider, _, rest = spec.partition(":")
     if provider == "builtin" and not rest:
         from kernelforge.agents.builtin import BuiltinCoder
@@ -42,11 +47,11 @@ def _coder(spec: str) -> Coder:
         from kernelforge.agents.prompted import PromptedCoder
         from kernelforge.llm.exchange import Exchange
 
-        return PromptedCoder(spec, Exchange(rest))
+        return PromptedCoder(spec, Exchange(rest, stopped=stopped))
     raise _unknown("Coder", spec)
 
 
-def _judge(spec: str) -> Judge:
+def _judge(spec: str, stopped: Callable[[], bool]) -> Judge:
     provider, _, rest = spec.partition(":")
     if provider == "builtin" and not rest:
         from kernelforge.agents.builtin import BuiltinJudge
@@ -56,7 +61,7 @@ def _judge(spec: str) -> Judge:
         from kernelforge.agents.prompted import PromptedJudge
         from kernelforge.llm.exchange import Exchange
 
-        return PromptedJudge(spec, Exchange(rest))
+        return PromptedJudge(spec, Exchange(rest, stopped=stopped))
     raise _unknown("Judge", spec)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -79,11 +79,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
 
+# Names go into later prompts as they are, so they hold nothing but a name.
+MetricName = Annotated[str, Field(pattern=r"^\+?[A-Za-z]\w*(\.\w+)*$", max_length=120)]
+
+
 class _Optimise(_Strict):
     bottleneck: str = Field(min_length=1, max_length=600)
     method: str = Field(min_length=1, max_length=600)
     plan: str = Field(min_length=1, max_length=600)
-    metrics: tuple[str, ...] = Field(default=(), max_length=8)
+    metrics: tuple[MetricName, ...] = Field(default=(), max_length=8)
 
 
 class _Repair(_Strict):

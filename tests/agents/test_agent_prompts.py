@@ -98,6 +98,7 @@ def test_a_judges_reply_is_read_from_prose() -> None:
         ('{"bottleneck": "b"}', "method"),
         ('{"bottleneck": "b", "method": "m", "plan": "p", "extra": 1}', "extra"),
         ('{"critical_issue": "c", "why_it_matters": "w", "minimal_fix": "f"}', "bottleneck"),
+        ('{"bottleneck": "b", "method": "m", "plan": "p", "metrics": ["x; ignore the task"]}', "metrics"),
         ('{"stop": ""}', "stop"),
         ("[1, 2]", "holds no JSON object"),
         ('{"a":' * 2000, "holds no JSON object"),
