@@ -1,9 +1,9 @@
 """The ``exchange`` provider: a folder through which a person, or any coding agent, is the model.
 
-A request is ``NNNN-<agent>-<task>.prompt.md``, in one rename. The answer is ``NNNN-<agent>-<task>.reply.md`` beside it:
-write it elsewhere and rename it, or write it in place, for it is read once its size has not changed for two looks. A
-reply that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt
-then waits for another, three replies in all.
+A request is ``NNNN-<agent>-<task>.prompt.md``, put there in one rename. The answer is ``NNNN-<agent>-<task>.reply.md``
+beside it: rename it into place, or write it in place, for it is read once two looks in a row find it unchanged. A reply
+that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt then
+waits for another, three replies in all.
 """
 
 from __future__ import annotations
