@@ -67,7 +67,9 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     warps = _arg(args, ARG_WARPS)
     threads = _arg(args, ARG_THREADS)
     poison = _arg(args, ARG_POISON)
-    fill_bytes(_arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE), poison, _arg(args, ARG_SHARED_STRIDE))
+    shared = load_i64(ctx + lay.CTX_SHARED_BYTES)
+    if shared:
+        fill_bytes(_arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE), poison, shared)
     stride = _arg(args, ARG_LOCAL_STRIDE)
     if stride:
         fill_bytes(_arg(args, ARG_LOCAL) + slot * warps * stride, poison, warps * stride)

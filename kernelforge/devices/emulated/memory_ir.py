@@ -148,7 +148,8 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
     element, one, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
     fast_needs = "%c012" if width >= 4 else "%c0124"
     out = [
-        f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline {ATTRIBUTES} {{",
+        f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline "
+        f"{ATTRIBUTES} {{",
         f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
         _check(bits),
     ]
@@ -176,7 +177,8 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
         out.append("br i1 %iscont, label %masked, label %scattered\nmasked:")
         out.append(f"%fw = mul i32 %first, -{width}\n%mp = getelementptr i8, ptr %p, i32 %fw")
         out.append(
-            f"%mld = call {one} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, {one} zeroinitializer)"
+            f"%mld = call {one} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, "
+            f"{one} zeroinitializer)"
         )
         out.append(f"ret {one} %mld\nscattered:")
     if width >= 4:
@@ -265,7 +267,8 @@ def store_function(width: int, count: int, bits: int) -> str:
                 kind = vector(element, lanes)
                 indices = _indices(list(range(2 * lanes)))
                 out.append(
-                    f"%j{serial} = shufflevector {kind} {pairs[k]}, {kind} {pairs[k + 1]}, <{2 * lanes} x i32> {indices}"
+                    f"%j{serial} = shufflevector {kind} {pairs[k]}, {kind} {pairs[k + 1]}, "
+                    f"<{2 * lanes} x i32> {indices}"
                 )
                 merged.append(f"%j{serial}")
             pairs, lanes = merged, 2 * lanes
@@ -284,7 +287,8 @@ def store_function(width: int, count: int, bits: int) -> str:
             out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
             out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
             out.append(
-                f"call void @llvm.masked.scatter.v32{element}.v32p0({one} %v{k}, <32 x ptr> %gp{k}, i32 {width}, <32 x i1> %mv)"
+                f"call void @llvm.masked.scatter.v32{element}.v32p0({one} %v{k}, <32 x ptr> %gp{k}, i32 {width}, "
+                f"<32 x i1> %mv)"
             )
         out.append("ret void")
     else:
@@ -293,7 +297,8 @@ def store_function(width: int, count: int, bits: int) -> str:
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     for k in range(count):
         out.append(
-            f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}"
+            f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\n"
+            f"store {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}"
         )
     out.append(
         f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
@@ -417,7 +422,8 @@ def local_load_function(width: int, count: int) -> str:
             value = f"%w{k}"
         else:
             out.append(
-                f"%lo{k} = zext <32 x i32> %w{2 * k} to <32 x i64>\n%hi{k} = zext <32 x i32> %w{2 * k + 1} to <32 x i64>"
+                f"%lo{k} = zext <32 x i32> %w{2 * k} to <32 x i64>\n"
+                f"%hi{k} = zext <32 x i32> %w{2 * k + 1} to <32 x i64>"
             )
             out.append(f"%sh{k} = shl <32 x i64> %hi{k}, splat (i64 32)\n%v{k} = or <32 x i64> %lo{k}, %sh{k}")
             value = f"%v{k}"

@@ -49,7 +49,7 @@ class Fault:
         text = {
             "out_of_bounds": f"out-of-bounds {access} at {self.address:#x}{near}",
             "misaligned": f"misaligned {access} at {self.address:#x}: not a multiple of {self.bytes}{near}",
-            "module_global_write": f"{access} to a __device__ or __constant__ variable, which must not be written{near}",
+            "module_global_write": f"{access} to a __device__ or __constant__ variable, which is read-only here{near}",
             "read_only_write": f"{access} to a read-only buffer{near}",
             "divergent_barrier": "threads of one warp wait at different __syncthreads()",
             "barrier_deadlock": "__syncthreads() that not all threads of the block reach",

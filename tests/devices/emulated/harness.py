@@ -101,8 +101,8 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.nda
     ``instruction`` names its operands ``{d}``, ``{a}``, ``{b}``, ``{c}``; inputs are (PTX type, array) pairs of one
     length; ``out`` is the PTX type of ``{d}``. Returns the raw results as unsigned integers of that width.
     """
-    widths = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
-              "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8}  # fmt: skip
+    widths = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
+              "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8}  # fmt: skip
 
     def register(kind: str, number: int) -> str:
         if kind in ("f32", "f64"):

@@ -1,5 +1,7 @@
 """Counters equal what can be counted by hand."""
 
+# ruff: noqa: E501 (CUDA and PTX text)
+
 from __future__ import annotations
 
 import numpy as np

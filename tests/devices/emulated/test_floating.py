@@ -1,5 +1,7 @@
 """Floating-point instructions: exact where IEEE-754 says so, within PTX's documented error where it is approximate."""
 
+# ruff: noqa: E501 (CUDA and PTX text)
+
 from __future__ import annotations
 
 import math

@@ -1,5 +1,7 @@
 """Whole kernels of the kinds that Coders write."""
 
+# ruff: noqa: E501 (CUDA and PTX text)
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Operations across lanes, and convergence."""
 
+# ruff: noqa: E501 (CUDA and PTX text)
+
 from __future__ import annotations
 
 import numpy as np
