@@ -75,13 +75,15 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     outputs = set(program.outputs)
     ends = {strip_views(end) for end in program.ends}
     stored = {value for value in everything if isinstance(value, (Pointwise, *ANCHORS)) or value in outputs}
-    for value in reversed(everything):
-        if value not in stored or value in outputs or (value in ends and not fuse):
-            continue
-        rest = frozenset(stored - {value})
-        users = [root for root in rest if value in cone(root, rest - {root})]
-        if len(users) == 1 and _possible(users[0], rest, options):
-            stored.discard(value)
+    # Reductions first: the arithmetic on a row's sum belongs to the kernel that makes the sum, not to its reader.
+    for kinds in ((Reduce,), (Pointwise, *ANCHORS)):
+        for value in reversed(everything):
+            if not isinstance(value, kinds) or value not in stored or value in outputs or (value in ends and not fuse):
+                continue
+            rest = frozenset(stored - {value})
+            users = [root for root in rest if value in cone(root, rest - {root})]
+            if len(users) == 1 and _possible(users[0], rest, options):
+                stored.discard(value)
     return [value for value in everything if value in stored]
 
 
