@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 
 from kernelforge.agents import make_agents
-from kernelforge.errors import KernelForgeError, StoreError, UsageError
+from kernelforge.errors import BudgetExhausted, KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Budget, Run, RunConfig, RunState, Task
 from kernelforge.run.config import cores
@@ -43,17 +43,25 @@ class Spending:
             return f"the budget of {limit:g} s wall time is spent"
         return None
 
-    def take_evaluation(self) -> str | None:
-        """Claim one evaluation; a reason why not when the budget is spent."""
+    def take_evaluation(self) -> None:
+        """Claim one evaluation.
+
+        Raises:
+            BudgetExhausted: there is none left, or the run is to stop.
+        """
         with self._lock:
             reason = self.refusal()
-            if reason is not None:
-                return reason
             limit = self._budget.evaluations
-            if limit is not None and self._evaluations >= limit:
-                return f"the budget of {limit} evaluations is spent"
+            if reason is None and limit is not None and self._evaluations >= limit:
+                reason = f"the budget of {limit} evaluations is spent"
+            if reason is not None:
+                raise BudgetExhausted(reason)
             self._evaluations += 1
-            return None
+
+    def give_back_evaluation(self) -> None:
+        """Return a claim that came to nothing."""
+        with self._lock:
+            self._evaluations -= 1
 
 
 def start(config: RunConfig, store: Store, observer: Observer, stop: StopSignal) -> Run:
@@ -112,7 +120,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
         with Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop:
 
             def one(task: Task) -> bool:
-                coder, judge = make_agents(config.coder, config.judge)
+                coder, judge = make_agents(config.coder, config.judge, stopped=lambda: spending.refusal() is not None)
                 mine = [attempt for attempt in past if attempt.task == task.name]
                 return TaskLoop(run, task, mine, workshop, store, coder, judge, spending, report).work()
 

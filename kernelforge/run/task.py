@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kernelforge.agents.acceptance import improves
 from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge
 from kernelforge.candidate import parse_reply
-from kernelforge.errors import CandidateError, SandboxError, TaskError, UnsupportedError
+from kernelforge.errors import BudgetExhausted, CandidateError, SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.oracle import shared_facts
 from kernelforge.evaluate.workshop import Workshop
@@ -22,7 +22,6 @@ from kernelforge.records import (
     Finding,
     Message,
     Operator,
-    Reward,
     Run,
     Task,
     TaskFacts,
@@ -77,26 +76,22 @@ class TaskLoop:
             return False
         self.report(Event("task_started", task=self.task.name))
         self._stage("describe")
-        evaluator = self.workshop.evaluator(self.task)
+        self._evaluator = self.workshop.evaluator(self.task)
         try:
-            brief = self._brief(evaluator)
+            brief = self._brief()
             while True:
                 proposal = self.strategy.ask(Random(content_hash(self.run.config.seed, self.task.name, self._next)))
                 if proposal is None:
                     return self._finish(self.strategy.stopped or "the strategy has nothing more to try", ())
-                judged = self._judge(brief, proposal)
-                if judged is None:
-                    return False
-                finding, messages = judged
+                finding, messages = self._judge(brief, proposal)
                 if finding is not None and finding.kind == "stop":
                     return self._finish(f"judge: {finding.headline}", messages)
-                refusal = self.spending.take_evaluation()
-                if refusal is not None:
-                    self.report(Event("task_finished", task=self.task.name, message=f"stopped: {refusal}"))
-                    return False
-                evaluator = self._attempt(evaluator, brief, proposal, finding, messages)
+                self._attempt(brief, proposal, finding, messages)
+        except BudgetExhausted as spent:
+            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
+            return False
         finally:
-            evaluator.oracle.close()
+            self._evaluator.oracle.close()
 
     @property
     def _next(self) -> int:
@@ -113,9 +108,9 @@ class TaskLoop:
     def _stage(self, stage: str) -> None:
         self.report(Event("stage", task=self.task.name, round=self._next, stage=stage))
 
-    def _brief(self, evaluator: Evaluator) -> Brief:
-        graph = evaluator.oracle.trace("full")
-        facts = evaluator.facts
+    def _brief(self) -> Brief:
+        graph = self._evaluator.oracle.trace("full")
+        facts = self._evaluator.facts
         self.store.put_task(self.run.id, self.task, facts, graph)
         visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
         return Brief(
@@ -126,42 +121,31 @@ class TaskLoop:
             device=self.workshop.device.describe(),
         )
 
-    def _judge(self, brief: Brief, proposal: Proposal) -> tuple[Finding | None, tuple[Message, ...]] | None:
+    def _judge(self, brief: Brief, proposal: Proposal) -> tuple[Finding | None, tuple[Message, ...]]:
         if not proposal.judge or proposal.parent is None:
             return None, ()
-        if self.spending.refusal() is not None:
-            return None
+        refusal = self.spending.refusal()
+        if refusal is not None:
+            raise BudgetExhausted(refusal)
         self._stage("judge")
-        reply = self.judge.assess(brief, self.attempts[proposal.parent], self.attempts)
+        reply = self.judge.assess(brief, self.attempts[proposal.parent], tuple(self.attempts))
         return reply.finding, reply.messages
 
     def _attempt(
-        self,
-        evaluator: Evaluator,
-        brief: Brief,
-        proposal: Proposal,
-        finding: Finding | None,
-        messages: tuple[Message, ...],
-    ) -> Evaluator:
-        """Make, evaluate and journal one attempt; gives back the evaluator to go on with."""
+        self, brief: Brief, proposal: Proposal, finding: Finding | None, messages: tuple[Message, ...]
+    ) -> None:
+        """Make, evaluate and journal one attempt."""
         started, clock = datetime.now(UTC), time.perf_counter()
         parent = None if proposal.parent is None else self.attempts[proposal.parent]
-        self._stage("coder")
-        reply = self.coder.propose(CoderRequest(brief, proposal.operator, parent, finding, tuple(self.attempts)))
-        self._stage("evaluate")
-        candidate: Candidate | None = None
+        self.spending.take_evaluation()
         try:
-            candidate = parse_reply(reply.text)
-        except CandidateError as error:
-            result = EvaluationResult(evaluator.rejected(error, reply.text), None)
-        else:
-            seed = int(content_hash(self.run.config.seed, self.task.name, self._next), 16)
-            try:
-                result = evaluator.evaluate(candidate, seed=seed)
-            except (SandboxError, TaskError, UnsupportedError) as error:
-                result = EvaluationResult(_infra(evaluator, candidate, str(error)), None)
-                evaluator.oracle.close()
-                evaluator = self.workshop.evaluator(self.task)
+            self._stage("coder")
+            reply = self.coder.propose(CoderRequest(brief, proposal.operator, parent, finding, tuple(self.attempts)))
+        except BaseException:
+            self.spending.give_back_evaluation()
+            raise
+        self._stage("evaluate")
+        candidate, result = self._evaluate(reply.text)
         attempt = Attempt(
             id=f"{self.run.id}/{self.task.name}/{self._next:02d}",
             run=self.run.id,
@@ -174,7 +158,7 @@ class TaskLoop:
             candidate=candidate,
             evaluation=result.evaluation,
             profile=result.profile,
-            reward=self._reward(result.evaluation),
+            reward=reward(self.run.config.reward, result.evaluation),
             accepted=False,
             started=started.isoformat(timespec="milliseconds"),
             seconds=round(time.perf_counter() - clock, 6),
@@ -184,13 +168,21 @@ class TaskLoop:
         self.store.add_attempt(attempt)
         self._remember(attempt)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
-        return evaluator
 
-    def _reward(self, evaluation: Evaluation) -> Reward:
-        scored = reward(self.run.config.reward, evaluation)
-        if evaluation.fingerprint.jail == "none":
-            return scored.model_copy(update={"value": None})
-        return scored
+    def _evaluate(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
+        """The candidate in a reply, where there is one, and what it came to. Trouble of ours is verdict ``INFRA``."""
+        evaluator = self._evaluator
+        try:
+            candidate = parse_reply(text)
+        except CandidateError as error:
+            return None, EvaluationResult(evaluator.rejected(error, text), None)
+        seed = int(content_hash(self.run.config.seed, self.task.name, self._next), 16)
+        try:
+            return candidate, evaluator.evaluate(candidate, seed=seed)
+        except (SandboxError, TaskError, UnsupportedError) as error:
+            evaluator.oracle.close()
+            self._evaluator = self.workshop.evaluator(self.task)
+            return candidate, EvaluationResult(_infra(evaluator, candidate, str(error)), None)
 
     def _accept(self, attempt: Attempt) -> tuple[bool, str]:
         verdict = attempt.evaluation.verdict
