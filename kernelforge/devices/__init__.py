@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
-from kernelforge.devices.specs import SPECS
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.specs import SPECS
 
 if TYPE_CHECKING:
     from kernelforge.devices.emulated.device import EmulatedDevice

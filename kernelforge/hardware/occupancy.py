@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelforge.devices.specs import KIB, DeviceSpec
+from kernelforge.hardware.specs import KIB, DeviceSpec
 
 
 @dataclass(frozen=True)

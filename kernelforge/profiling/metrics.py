@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernelforge.devices.specs import DeviceSpec
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.mix import CLASSES, by_class
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time

@@ -1,6 +1,6 @@
 """Modelled time of one launch: the slowest of a few hardware limits. Uncalibrated; it names the bound.
 
-Each limit is an amount of work over a rate of :class:`~kernelforge.devices.specs.DeviceSpec`. Two kernels that the
+Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. Two kernels that the
 model puts less than several-fold apart are not ordered by it.
 """
 
@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelforge.devices.occupancy import Occupancy, occupancy
-from kernelforge.devices.specs import DeviceSpec
+from kernelforge.hardware.occupancy import Occupancy, occupancy
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.mix import by_class
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 
 from kernelforge.agents import make_agents
-from kernelforge.errors import BudgetExhausted, KernelForgeError, StoreError, UsageError
+from kernelforge.errors import KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
-from kernelforge.records import Budget, Run, RunConfig, RunState, Task
+from kernelforge.records import Run, RunConfig, RunState, Task
 from kernelforge.run.config import cores
 from kernelforge.run.events import Event, Observer, StopSignal
+from kernelforge.run.spending import Spending
 from kernelforge.run.task import TaskLoop
 from kernelforge.store import Store
 from kernelforge.tasks import load_suite
@@ -22,46 +22,6 @@ from kernelforge.version import __version__
 
 _Job = Callable[[Task], bool]
 _Report = Callable[[Event], None]
-
-
-class Spending:
-    """What a run has spent of its budget, over all tasks. Shared between threads."""
-
-    def __init__(self, budget: Budget, *, evaluations: int, stop: StopSignal) -> None:
-        self._budget = budget
-        self._stop = stop
-        self._started = time.monotonic()
-        self._evaluations = evaluations
-        self._lock = threading.Lock()
-
-    def refusal(self) -> str | None:
-        """Why no further attempt may start, or None."""
-        if self._stop.draining:
-            return "asked to stop"
-        limit = self._budget.wall_seconds
-        if limit is not None and time.monotonic() - self._started >= limit:
-            return f"the budget of {limit:g} s wall time is spent"
-        return None
-
-    def take_evaluation(self) -> None:
-        """Claim one evaluation.
-
-        Raises:
-            BudgetExhausted: there is none left, or the run is to stop.
-        """
-        with self._lock:
-            reason = self.refusal()
-            limit = self._budget.evaluations
-            if reason is None and limit is not None and self._evaluations >= limit:
-                reason = f"the budget of {limit} evaluations is spent"
-            if reason is not None:
-                raise BudgetExhausted(reason)
-            self._evaluations += 1
-
-    def give_back_evaluation(self) -> None:
-        """Return a claim that came to nothing."""
-        with self._lock:
-            self._evaluations -= 1
 
 
 def start(config: RunConfig, store: Store, observer: Observer, stop: StopSignal) -> Run:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING
 
 from kernelforge.agents.acceptance import improves
 from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge
@@ -30,11 +29,9 @@ from kernelforge.records import (
 )
 from kernelforge.rewards import reward
 from kernelforge.run.events import Event
+from kernelforge.run.spending import Spending
 from kernelforge.search import Proposal, make_strategy
 from kernelforge.store import Store
-
-if TYPE_CHECKING:
-    from kernelforge.run.loop import Spending
 
 
 class TaskLoop:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Operator
 
 
@@ -41,16 +40,3 @@ class Strategy(Protocol):
 
     @property
     def stopped(self) -> str | None: ...
-
-
-def make_strategy(name: str, *, rounds: int, stop_after: int) -> Strategy:
-    """Build a strategy by name.
-
-    Raises:
-        UsageError: there is no such strategy.
-    """
-    from kernelforge.search.refine import Refine
-
-    if name != "refine":
-        raise UsageError(f"there is no strategy {name!r}; choose 'refine'")
-    return Refine(rounds=rounds, stop_after=stop_after)

@@ -14,9 +14,9 @@ from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
 from kernelforge.devices.emulated.worker import Kernel, Runner, Work
-from kernelforge.devices.specs import SPECS
 from kernelforge.evaluate.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
 from kernelforge.evaluate.tracing import trace_source
+from kernelforge.hardware.specs import SPECS
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import (
     Attempt,

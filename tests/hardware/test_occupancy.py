@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.devices.occupancy import l1_bytes, occupancy
-from kernelforge.devices.specs import A100, H100, KIB, DeviceSpec
+from kernelforge.hardware.occupancy import l1_bytes, occupancy
+from kernelforge.hardware.specs import A100, H100, KIB, DeviceSpec
 
 
 def limits(spec: DeviceSpec, threads: int, registers: int, shared: int) -> tuple[int, int, int, int]:

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kernelforge.devices.specs import A100, H100, H200, SPECS, DeviceSpec
+from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec
 
 NOT_FIGURES = {"key", "title", "arch", "sources"}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelforge.devices.specs import A100, H100
 from kernelforge.errors import SandboxError
+from kernelforge.hardware.specs import A100, H100
 from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.mix import CLASSES, by_class, instruction_class

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
 from kernelforge.devices.base import Capabilities, RunFault, RunFaulted, RunRequest, RunResult
-from kernelforge.devices.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance, Profile, SizeFacts

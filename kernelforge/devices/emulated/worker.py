@@ -20,15 +20,15 @@ from kernelforge.devices.emulated import machine as emulator
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.machine import Entry, Machine
 from kernelforge.devices.emulated.memory import CacheModel, Memory
+from kernelforge.devices.emulated.profile.collect import Collector, rehearse
+from kernelforge.devices.emulated.profile.sampling import Budget
+from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.ptx import PtxSyntaxError
 from kernelforge.devices.emulated.report import Fault, LaunchReport
-from kernelforge.devices.occupancy import occupancy
-from kernelforge.devices.specs import SPECS, DeviceSpec
 from kernelforge.errors import ChildDied
-from kernelforge.profiling.collect import Collector, rehearse
+from kernelforge.hardware.occupancy import occupancy
+from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
-from kernelforge.profiling.sampling import Budget
-from kernelforge.profiling.traffic import Extent
 from kernelforge.sandbox.channel import Channel
 
 FAULTS_TOLD = 8

@@ -13,7 +13,7 @@ from nvrtc import compile_ptx
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.devices.emulated.worker import Kernel, Ran, Runner, Work
-from kernelforge.devices.specs import H100, DeviceSpec
+from kernelforge.hardware.specs import H100, DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
 
 Array = npt.NDArray[Any]

@@ -2,7 +2,7 @@
 
 from emulated_plans import REGISTERS, Array, facts, randoms, resolve, runner, work
 
-from kernelforge.devices.specs import A100, H100
+from kernelforge.hardware.specs import A100, H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernelforge.profiling.sampling import Budget, Chunk, choose_chunks
-from kernelforge.profiling.traffic import (
+from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
+from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
     Footprint,

@@ -15,8 +15,8 @@ from kernelforge.devices.emulated.memory import (
     LINE_BYTES,
     CacheModel,
 )
+from kernelforge.devices.emulated.profile.traffic import Footprint, Sectors
 from kernelforge.profiling.counts import SECTOR_BYTES
-from kernelforge.profiling.traffic import Footprint, Sectors
 
 _LINE_SECTORS = LINE_BYTES // SECTOR_BYTES
 

@@ -1,7 +1,7 @@
 """Runs a plan's launches for a profile, whole or in samples, and gathers their counters. Runner side.
 
 As long as whole grids run, one model of the L2 follows every access of the plan. From the first launch that has to be
-sampled on, footprints stand in for it (:mod:`kernelforge.profiling.traffic`).
+sampled on, footprints stand in for it (:mod:`kernelforge.devices.emulated.profile.traffic`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ import numpy as np
 
 from kernelforge.candidate.resolved import Fill, Launch, TensorArg
 from kernelforge.devices.emulated.memory import CacheModel
-from kernelforge.devices.occupancy import Occupancy, l1_bytes, occupancy
-from kernelforge.devices.specs import DeviceSpec
-from kernelforge.profiling.cache import CacheCounts, TracedCache
-from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.sampling import SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
-from kernelforge.profiling.traffic import (
+from kernelforge.devices.emulated.profile.cache import CacheCounts, TracedCache
+from kernelforge.devices.emulated.profile.sampling import SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
+from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
     Footprint,
@@ -30,6 +27,9 @@ from kernelforge.profiling.traffic import (
     bytes_by_buffer,
     extrapolate,
 )
+from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
 
 if TYPE_CHECKING:
     from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
