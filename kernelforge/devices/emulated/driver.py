@@ -23,6 +23,8 @@ DONE = 2
 BACK_EDGES_PER_TURN = 4096
 """Back edges that a warp may take before it gives way."""
 SPIN_BACK_EDGES_PER_TURN = 64
+TURNS_PER_COUNT = 64
+"""Turns of CTAs between two counts of what was executed, which cost a pass over the basic blocks."""
 
 # Arguments of run_ctas: an array of i64.
 ARG_FUNCTION = 0
@@ -120,15 +122,19 @@ def leave_cta(ctx: int, args: int, slot: int) -> None:
 
 
 @native
-def rotate_lanes(state: int, blocks: int) -> None:
-    """Let the next group of waiting lanes of the warp run, so that lanes which wait for them can go on."""
+def rotate_lanes(state: int, blocks: int, turn: int) -> None:
+    """Let the next group of waiting lanes of the warp run, so that lanes which wait for them can go on.
+
+    ``turn`` chooses where the search starts when no group was running.
+    """
     if load_i32(state + lay.W_WAITING) == lay.NOBODY:
         return
     current = load_i32(state + lay.W_RESUME)
-    if current >= blocks:
-        return
     waiting = state + lay.W_HEADER
-    store_u32(waiting + 4 * current, load_u32(waiting + 4 * current) | load_u32(state + lay.W_MASK))
+    if current < blocks:
+        store_u32(waiting + 4 * current, load_u32(waiting + 4 * current) | load_u32(state + lay.W_MASK))
+    else:
+        current = turn
     chosen = (current + 1) % blocks
     while load_u32(waiting + 4 * chosen) == 0:
         chosen = (chosen + 1) % blocks
@@ -150,6 +156,45 @@ def executed(ctx: int) -> int:
     for k in range(load_i64(ctx + lay.CTX_BLOCKS)):
         total += load_i64(counts + 16 * k) * load_i64(costs + 8 * k)
     return total
+
+
+@native
+def must_end(ctx: int, count: bool) -> int:
+    """END_COMPLETE while the launch may go on. ``count``: compare what was executed with the instruction budget."""
+    stopped = load_i64(load_i64(ctx + lay.CTX_STOP))
+    if stopped != 0:
+        return stopped
+    limit = load_i64(ctx + lay.CTX_MAX_INSTRUCTIONS)
+    if count and limit > 0 and executed(ctx) > limit:
+        return END_TIMEOUT
+    return END_COMPLETE
+
+
+@native
+def end_launch(ctx: int, args: int, state: int, code: int) -> int:
+    """Record why a launch ends early, at the place where the warp ``state`` stands; returns ``code``."""
+    if code != END_TIMEOUT:
+        return code
+    block = load_i32(state + lay.W_RESUME)
+    if block >= _arg(args, ARG_BLOCKS):
+        block = load_i32(state + lay.W_WAITING)
+    mask = load_u32(state + lay.W_MASK)
+    lane = trailing_zeros(mask) if mask != 0 else 0
+    record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane, 0, 0, lay.GENERIC)
+    return code
+
+
+@native
+def unfinished_warp(ctx: int, args: int, slot: int) -> int:
+    """State of the CTA's first warp that has not ended (the first warp if all have); makes it the current one."""
+    warps = _arg(args, ARG_WARPS)
+    chosen = 0
+    for warp in range(warps):
+        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) != DONE:
+            chosen = warp
+            break
+    store_u32(ctx + lay.CTX_WARP, chosen)
+    return _arg(args, ARG_STATE) + (slot * warps + chosen) * _arg(args, ARG_STATE_BYTES)
 
 
 @native
@@ -251,21 +296,13 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
             else:
                 store_u32(status + 4 * warp, AT_BARRIER)
         else:
-            store_i64(ctx + lay.CTX_YIELDS, load_i64(ctx + lay.CTX_YIELDS) + 1)
+            yields = load_i64(ctx + lay.CTX_YIELDS) + 1
+            store_i64(ctx + lay.CTX_YIELDS, yields)
             if spins:
-                rotate_lanes(state, _arg(args, ARG_BLOCKS))
-            limit = load_i64(ctx + lay.CTX_MAX_INSTRUCTIONS)
-            stopped = load_i64(load_i64(ctx + lay.CTX_STOP))
-            if stopped != 0 or (limit > 0 and executed(ctx) > limit):
-                if stopped == END_STOPPED:
-                    return END_STOPPED
-                block = load_i32(state + lay.W_RESUME)
-                if block >= _arg(args, ARG_BLOCKS):
-                    block = load_i32(state + lay.W_WAITING)
-                mask = load_u32(state + lay.W_MASK)
-                lane = trailing_zeros(mask) if mask != 0 else 0
-                record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane, 0, 0, lay.GENERIC)
-                return END_TIMEOUT
+                rotate_lanes(state, _arg(args, ARG_BLOCKS), yields)
+            code = must_end(ctx, True)
+            if code != END_COMPLETE:
+                return end_launch(ctx, args, state, code)
     if release_barriers(ctx, args, slot):
         return END_COMPLETE
     if not progress and load_i64(entry + 8) > 0:
@@ -289,8 +326,8 @@ def run_ctas(ctx: int, args: int) -> int:
     following = _arg(args, ARG_FIRST)
     end = _arg(args, ARG_END)
     listed = _arg(args, ARG_LIST)
-    stop = load_i64(ctx + lay.CTX_STOP)
     slots = _arg(args, ARG_SLOTS)
+    turns = 0
     for slot in range(resident):
         store_i64(slots + slot * SLOT_BYTES, -1)
     running = 0
@@ -316,14 +353,14 @@ def run_ctas(ctx: int, args: int) -> int:
                 code = run_turn(ctx, args, slot)
                 if code != END_COMPLETE:
                     return code
+                # Warps that end or wait at barriers never yield, so the budgets are checked between turns too.
+                turns += 1
+                code = must_end(ctx, turns % TURNS_PER_COUNT == 0)
+                if code != END_COMPLETE:
+                    return end_launch(ctx, args, unfinished_warp(ctx, args, slot), code)
                 if load_i64(entry + 8) == 0 or resident > 1:
                     break
             leave_cta(ctx, args, slot)
             if load_i64(entry + 8) == 0:
                 store_i64(entry, -1)
                 running -= 1
-        if load_i64(stop) != 0:
-            if load_i64(stop) == END_TIMEOUT:
-                record_fault(ctx, lay.FAULT_TIMEOUT, -1000000, 0, 0, 0, lay.GENERIC)
-                return END_TIMEOUT
-            return END_STOPPED

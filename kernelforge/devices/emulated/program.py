@@ -196,7 +196,7 @@ ret i32 %code
             rest = e.op(f"xor i32 {lanes}, {e.mask}")
             self.park(taken, lanes)
             self.park(other, rest)
-            e.emit("br label %dispatch")
+            self.dispatch(block)
         else:
             e.emit(f"br i1 {p.text}, label %{yes}, label %{no}")
         e.emit(f"{yes}:")
@@ -233,7 +233,7 @@ ret i32 %code
             e.emit(f"br i1 {e.op(f'icmp eq i32 {lanes}, 0')}, label %{skip}, label %{go}\n{go}:")
             self.park(target, lanes)
             e.emit(f"br label %{skip}\n{skip}:")
-        e.emit("br label %dispatch")
+        self.dispatch(block)
 
     def park(self, target: int, lanes: str) -> None:
         """Let ``lanes`` wait to run block ``target``."""
@@ -243,17 +243,31 @@ ret i32 %code
         lowest = e.op("load i32, ptr %waiting_p")
         e.store("i32", e.intrinsic("umin", "i32", lowest, str(target)), "%waiting_p")
 
+    def dispatch(self, block: Block) -> None:
+        """Run the lowest block where lanes wait, after a branch that split the warp."""
+        if min(block.successors) <= block.index:
+            self.spend(len(self.flow.blocks))
+        self.e.emit("br label %dispatch")
+
+    def spend(self, resume: int) -> None:
+        """Take one back edge off the budget; when it is used up, yield and go on at ``resume`` later.
+
+        Every cycle of the control flow has an edge to the same or a lower block, so no loop escapes.
+        """
+        e = self.e
+        left = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
+        e.store("i32", left, "%budget_p")
+        go, stop = e.label("budget"), e.label("yield")
+        e.emit(f"br i1 {e.op(f'icmp sgt i32 {left}, 0')}, label %{go}, label %{stop}\n{stop}:")
+        e.store("i32", str(resume), "%state")
+        e.store("i32", e.mask, "%mask_p")
+        e.emit(f"ret i32 {lay.RETURN_YIELD}\n{go}:")
+
     def goto(self, block: Block, target: int) -> None:
         """Continue at ``target`` with the block's mask, unless lanes wait at or before it or the budget is used up."""
         e = self.e
         if target <= block.index:
-            left = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
-            e.store("i32", left, "%budget_p")
-            go, stop = e.label("budget"), e.label("yield")
-            e.emit(f"br i1 {e.op(f'icmp sgt i32 {left}, 0')}, label %{go}, label %{stop}\n{stop}:")
-            e.store("i32", str(target), "%state")
-            e.store("i32", e.mask, "%mask_p")
-            e.emit(f"ret i32 {lay.RETURN_YIELD}\n{go}:")
+            self.spend(target)
         if not self.diverges or block.index not in self.flow.split:
             e.emit(f"br label %b{target}")
             return
