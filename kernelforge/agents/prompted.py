@@ -15,6 +15,10 @@ from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Finding, Message, Verdict
 
 
+MAX_FINDING_CHARS = 32_768
+"""How much of the end of a Judge's reply is searched for its finding."""
+
+
 class Answerer(Protocol):
     """Something that answers prompts."""
 
@@ -106,7 +110,8 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
     Raises:
         CandidateError: there is none, or it has other keys; the message says what is wanted.
     """
-    raw = _last_object(text)
+    # A finding is short. Looking for one costs the square of the text's length, so a long reply counts by its end.
+    raw = _last_object(text[-MAX_FINDING_CHARS:])
     wanted = (
         '"bottleneck", "method", "plan" and "metrics"'
         if optimise

@@ -177,7 +177,7 @@ class Compiler:
             return _limited(facts, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
         try:
             return self._read_reply(frame, names, signatures, facts)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
 
     def _read_reply(

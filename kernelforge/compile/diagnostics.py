@@ -15,7 +15,7 @@ MAX_DIAGNOSTICS = 40
 MAX_MESSAGE_CHARACTERS = 600
 
 _LOCATED = re.compile(
-    r"^(?P<file>[^\s():][^\n():]*)\((?P<line>\d+)\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$"
+    r"^(?P<file>[^\s():][^\n():]*)\((?P<line>\d{1,9})\): (?P<severity>[a-z ]+?)(?: #[\w-]+)?: (?P<text>.*)$"
 )
 _PLACED_ELSEWHERE = re.compile(
     r"^(?P<severity>nvrtc: error|(?:ptxas|nvlink) (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
@@ -121,16 +121,18 @@ def _raised_in_candidate(body: str) -> int | None:
 
 
 def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignature]) -> Diagnostic | None:
-    number = _binding(bindings, "Launch")
-    if number is None or int(number) >= len(signatures):
+    number = _number(_binding(bindings, "Launch"), len(signatures))
+    if number is None:
         return None
-    signature = signatures[int(number)]
+    signature = signatures[number]
     if kind == "count":
         passed, taken = _binding(bindings, "Passed"), _binding(bindings, "Taken")
         noun = "argument" if passed == "1" else "arguments"
         message = f"{signature.expression}: the plan passes {passed} {noun}, the kernel takes {taken}"
     else:
-        position = int(_binding(bindings, "Position") or 1)
+        position = _number(_binding(bindings, "Position"), len(signature.args) + 1)
+        if not position:
+            return None  # a template of the candidate's own that goes by our name
         taken = _binding(bindings, "Taken") or "another type"
         arg = signature.args[position - 1]
         message = (
@@ -145,6 +147,11 @@ def _spoken(arg: str) -> str:
     return f"{arg} ({_WANTED[arg]})"
 
 
+def _number(text: str | None, below: int) -> int | None:
+    """A binding as an index; None for anything else, for the candidate can name a template as ours is named."""
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,6}", text) and int(text) < below else None
+
+
 def _binding(bindings: str, name: str) -> str | None:
     """Value of one template parameter in ``A=1, B=foo<int, 2>, C=x``."""
     match = re.search(rf"(?:^|, ){name}=(.*?)(?=, \w+=|$)", bindings)
@@ -152,7 +159,7 @@ def _binding(bindings: str, name: str) -> str | None:
 
 
 def _launch_error(line: int | None, text: str, signatures: Sequence[LaunchSignature]) -> Diagnostic | None:
-    if line is None or line > len(signatures) or text.startswith("incomplete type"):
+    if line is None or not 1 <= line <= len(signatures) or text.startswith("incomplete type"):
         return None
     expression = signatures[line - 1].expression
     if "is undefined" in text:
@@ -187,9 +194,9 @@ class PtxasFacts:
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_STACK = re.compile(r"(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
 _USED = re.compile(r"Used \d+ registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
+_SHARED = re.compile(r"\b(\d{1,9}) bytes smem")
 
 
 def parse_ptxas(log: str) -> dict[str, PtxasFacts]:

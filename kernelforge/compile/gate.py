@@ -130,7 +130,8 @@ def _read_ptx(text: str) -> _Module:
         elif kind == "word":
             if _CLOCKS.fullmatch(token):
                 clocks.append(token)
-            if inline and token in _DIRECTIVES:
+            # The markers are comments, which inline PTX can forge; NVRTC itself declares nothing of the kind in a body.
+            if (inline or depth > 0) and token in _DIRECTIVES:
                 smuggled.append(token)
             if depth == 0:
                 statement.append(token)

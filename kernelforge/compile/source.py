@@ -46,7 +46,8 @@ def compose(source: str, constants: Mapping[str, int], signatures: Sequence[Laun
         for arg in signature.args:
             if arg not in _ARGUMENT_TYPES:
                 raise CandidateError(f"{signature.expression}: {arg!r} is not a type that a launch can pass")
-    lines = source.splitlines()
+    # C++ ends a line at a newline alone: str.splitlines would also make code of what follows a U+2028 in a comment.
+    lines = source.removesuffix("\n").split("\n")
     at = _after_leading_includes(lines)
     text = [*lines[:at]]
     if constants:

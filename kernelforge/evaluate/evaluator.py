@@ -48,6 +48,16 @@ SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
 
+PROFILE_POISON = 0
+"""What memory holds before a profile: blocks that are left out must leave something harmless behind."""
+
+PADDING = 256
+"""Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
+or byte of the reference. Above it the size is not large, the kernel is slow: ``TIMEOUT``."""
+
+_SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
+"""By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
+
 _USED_BEFORE_WRITTEN = (
     "the result changes with what memory held before the run: "
     "an element of an output, of workspace or of shared memory is used before it is written"
@@ -90,6 +100,8 @@ class _Work:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    executed: int | None = None
+    """Thread instructions of the latest run."""
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
@@ -205,9 +217,7 @@ class Evaluator:
                 message = "refused by the plan's own assert: lost generality"
                 work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
             except CandidateError as error:
-                told = _masked(str(error)) if size.is_hidden else str(error)
-                where = "" if size.name == "full" else f" (at {_public(size)})"
-                raise _Failure(Verdict.POLICY, "plan", f"launch plan: {told}{where}") from error
+                raise _Failure(Verdict.POLICY, "plan", _told(f"launch plan: {error}", size)) from error
             else:
                 work.plans[size.name] = resolved
 
@@ -223,7 +233,8 @@ class Evaluator:
                 )
 
     def _compile(self, candidate: Candidate, work: _Work) -> None:
-        for size in self.task.sizes:
+        # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
+        for size in sorted(self.task.sizes, key=lambda size: size.is_hidden):
             plan = work.plans.get(size.name)
             if plan is None:
                 continue
@@ -237,19 +248,19 @@ class Evaluator:
                         constants=plan.constants,
                     )
             except CandidateError as error:
-                raise _Failure(Verdict.POLICY, "compile", str(error)) from error
+                raise _Failure(Verdict.POLICY, "compile", _told(str(error), size)) from error
             if isinstance(result, Artifact):
                 work.artifacts[size.name] = result
                 work.build = work.build or result.build
                 continue
             work.build = result
             if result.refused:
-                raise _Failure(Verdict.POLICY, "policy", result.refused)
+                raise _Failure(Verdict.POLICY, "policy", _told(result.refused, size))
             if result.limit:
                 verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
                 raise _Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
             errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
-            raise _Failure(Verdict.BUILD, "compile", errors)
+            raise _Failure(Verdict.BUILD, "compile", _told(errors, size))
 
     def _check_size(self, session: Session, size: Size, work: _Work) -> None:
         families = self.oracle.families(size.name)
@@ -318,6 +329,7 @@ class Evaluator:
         start = time.perf_counter()
         result = session.run(request)
         elapsed = time.perf_counter() - start
+        work.executed = result.thread_instructions
         work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + min(result.seconds, elapsed)
         return result
 
@@ -348,14 +360,62 @@ class Evaluator:
                     f"about {instructions:.2g} thread instructions, over {FULL_SIZE_INSTRUCTIONS:.2g}: "
                     "blocks were sampled, values not compared"
                 )
+                self._refuse_unverifiable(instructions, size, family, work)
                 work.checks.append(SizeCheck(size=size.name, status="skipped", message=message))
                 return found
-            comparison = self._run_and_compare(session, size, draw, POISONS[:1], work)
+            poisons = _full_poisons(work.seed, instructions)
+            comparison = self._run_and_compare(session, size, draw, poisons, work)
+        note = ""
+        if found is not None and not _counted_all(found[0], work.executed):
+            found, note = None, "the profile is left out: it counted less than what the kernel executes when checked"
         check = SizeCheck(
-            size=size.name, status="passed", families=(family,), error=comparison.error, launches=len(plan.launches)
+            size=size.name,
+            status="passed",
+            families=(family,),
+            message=note,
+            error=comparison.error,
+            launches=len(plan.launches),
         )
         work.checks.append(check)
         return found
+
+    def _refuse_unverifiable(self, instructions: float, size: Size, family: str, work: _Work) -> None:
+        """A full size may go unchecked because the task is large, not because the candidate makes it so."""
+        facts = self.facts.at(size.name)
+        if instructions > PADDING * (facts.flops + facts.compulsory_bytes):
+            message = (
+                f"about {instructions:.2g} thread instructions for a reference of {facts.flops:.2g} flop and "
+                f"{facts.compulsory_bytes:.2g} bytes: too slow for its values to be checked"
+            )
+            self._fail(Verdict.TIMEOUT, size, family, message, work)
+        hidden = [check for check in work.checks if check.size.startswith("hidden")]
+        if hidden and all(check.status == "guarded" for check in hidden):
+            message = (
+                "the plan's asserts refuse every hidden size, and this size is too large to be compared whole; "
+                "support other sizes, so that values can be checked"
+            )
+            self._fail(Verdict.POLICY, size, family, message, work)
+
+
+def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
+    """What memory holds before runs at the full size.
+
+    One of them is what it holds before a profile: a kernel that could tell a profile from a check would shirk there.
+    Where two runs are too dear, the secret seed chooses.
+    """
+    if instructions is None:
+        return POISONS[:1]
+    both = (POISONS[0], PROFILE_POISON)
+    return both if instructions <= SMALL_SIZE_INSTRUCTIONS else (both[seed & 1],)
+
+
+def _counted_all(profile: Profile, executed: int | None) -> bool:
+    """Whether a profile saw the work that a checked run did."""
+    counted = profile.value("ptx__thread_inst_executed.sum")
+    if counted is None or executed is None:
+        return True
+    exact = all(kernel.sampled == 1 for kernel in profile.kernels)
+    return executed <= counted * (_EXACT_SLACK if exact else _SAMPLED_SLACK)
 
 
 def _stage(size: Size) -> Stage:
@@ -369,6 +429,15 @@ def _public(size: Size) -> str:
     return "a hidden size" if size.is_hidden else f"the {size.name} size"
 
 
+def _told(message: str, size: Size) -> str:
+    """A message about a plan or a build at ``size``, which is named unless it is the full one."""
+    told = _masked(message) if size.is_hidden else message
+    return told if size.name == "full" else f"{told} (at {_public(size)})"
+
+
+_NUMBER = re.compile(r"((?:\bline |candidate\.cu:)\d+)|\d[\d.]*(?:e[+-]?\d+)?")
+
+
 def _masked(message: str) -> str:
-    """A message about a hidden size without its numbers; line numbers stay."""
-    return re.sub(r"(?<!line )(?<![\w.:])\d[\d.]*(?:e[+-]?\d+)?", "#", message)
+    """A message about a hidden size without its numbers, those within names included; line numbers stay."""
+    return _NUMBER.sub(lambda match: match[1] or "#", message)

@@ -13,7 +13,8 @@ same reference with every sum taken in order (:mod:`kernelforge.evaluate.sequent
 the very inputs of the draw: an honest in-order sum passes, a narrower accumulator or rounded operands do not.
 The row's part of the scale is there because cancellation leaves errors that a near-zero result cannot carry. c_i is
 the element's conditioning: how far y_i moves, per relative unit, when inputs and weights are nudged at random in
-float64. Rounding the inputs alone would cost u * c_i, so no honest kernel can do better.
+float64. Rounding the inputs alone would cost u * c_i, so no honest kernel can do better. It counts up to 2**-4 of
+the scale.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ FLOOR = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 4.0, torch.bfl
 
 CAP = {torch.float64: 2.0**-30, torch.float32: 2.0**-12, torch.float16: 2.0**-6, torch.bfloat16: 2.0**-4}
 """Largest relative tolerance. Inputs on which torch itself errs more are not admitted."""
+
+ILL_CONDITIONED = 2.0**-4
+"""Most that conditioning adds, relative to the scale. At a step (``floor`` of a whole number, ``==``) the formula is
+conditioned without bound, and without a bound every answer would do."""
 
 SAFETY = 4.0
 """Allowance over a measured error: another honest order or rounding of the same sum."""
@@ -97,7 +102,8 @@ def expected_output(
     capped, factor = factor > limit, min(factor, limit)
     tolerance = scale.mul_(unit * factor)
     if condition is not None:
-        tolerance.add_(condition, alpha=unit * FLOOR[dtype])
+        most = tolerance * (ILL_CONDITIONED / (unit * factor))
+        tolerance.add_(torch.minimum(condition * (unit * FLOOR[dtype]), most))
     return Expected(reference, double, tolerance, finite, factor, torch_ratio, capped)
 
 

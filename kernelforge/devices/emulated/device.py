@@ -262,4 +262,4 @@ def _optional_count(reply: Frame, name: str) -> int | None:
 
 def _seconds(reply: Frame) -> float:
     value = reply.data.get("seconds")
-    return float(value) if isinstance(value, int | float) and value >= 0 else 0.0
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
