@@ -15,7 +15,8 @@ STEPS = {
     "lint": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "types": ["mypy"],
-    "tests": ["pytest", "-q", "--durations=10"],
+    # A worker per core; a module's tests share its warm processes, so a file stays with one worker.
+    "tests": ["pytest", "-q", "--durations=10", "-n", "auto", "--dist", "loadfile"],
 }
 
 
