@@ -26,6 +26,8 @@ from kernelforge.devices.emulated.ptx import (
 
 MAX_INSTRUCTIONS = 400_000
 """Limit on a kernel's size after expansion; a chain of calls can grow exponentially."""
+MAX_CALLS = 20_000
+MAX_CALL_DEPTH = 100
 
 
 @dataclass
@@ -152,6 +154,8 @@ class _Inliner:
         if not isinstance(target, Sym):
             raise unsupported(item, "indirect call")
         self.serial += 1
+        if self.serial > MAX_CALLS or len(stack) > MAX_CALL_DEPTH:
+            raise unsupported(item, f"more than {MAX_CALLS} calls, or calls nested deeper than {MAX_CALL_DEPTH}")
         inner = f"~{self.serial}"
         skip: Label | None = None
         if item.predicate is not None:

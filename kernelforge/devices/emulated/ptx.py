@@ -173,6 +173,9 @@ class Module:
     files: dict[int, str] = field(default_factory=dict)
 
 
+MAX_REGISTERS = 1 << 20
+"""Most registers that one declaration may name; each takes memory here."""
+
 _IDENTIFIER = r"[A-Za-z_$%][\w$]*"
 _SPACE = re.compile(r"\s*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -460,6 +463,8 @@ class _Parser:
             for raw in match[2].split(","):
                 name = raw.strip()
                 ranged = _REG_RANGE.match(name)
+                if ranged and int(ranged[2]) > MAX_REGISTERS:
+                    raise self.fail(f"more than {MAX_REGISTERS} registers: {statement!r}")
                 names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [name]
                 for item in names:
                     unique = item if depth == 1 else self.unique(item)

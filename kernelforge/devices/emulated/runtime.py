@@ -376,6 +376,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
     in_global = 0
     in_shared = 0
     in_local = 0
+    in_param = 0
     single = True
     base = -1
     limit = -1
@@ -440,7 +441,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
             where = address + lane_delta
             if space == lay.SHARED:
                 in_shared |= bit
-            elif space != lay.PARAM:
+            elif space == lay.PARAM:
+                in_param |= bit
+            else:
                 in_global |= bit
         if good != 0 and (lane_base != base or lane_limit != limit or lane_delta != delta):
             single = False
@@ -467,7 +470,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
     if in_local != 0:
         cost += local_sectors(ctx, effective, in_local, size)
         ideal += (popcount(in_local) * size + 31) >> 5
-    same_space = in_local == 0 and (in_shared == 0 or (declared != lay.GENERIC and in_global == 0))
+    # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
+    same_space = in_local == 0 and (in_shared | in_param == 0 or (declared != lay.GENERIC and in_global == 0))
     watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0 or (in_shared != 0 and mode & lay.MODE_RESIDENT != 0)
     regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
     if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
