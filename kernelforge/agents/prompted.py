@@ -14,7 +14,6 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Finding, Message, Verdict
 
-
 MAX_FINDING_CHARS = 32_768
 """How much of the end of a Judge's reply is searched for its finding."""
 

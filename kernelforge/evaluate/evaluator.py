@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, NoReturn
 from kernelforge.candidate import Plan, ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import Device, RunFaulted, RunRequest, RunResult, Session
-from kernelforge.errors import CandidateError, PlanGuard
+from kernelforge.errors import CandidateError, PlanGuard, TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.records import (
     Build,
@@ -316,11 +316,16 @@ class Evaluator:
         mutable: set[int] = set()
         for buffer in plan.buffers:
             if isinstance(buffer.source, int):
-                tensors[buffer.id] = draw.tensors[buffer.source]
+                tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
                 if buffer.source in self.task.policy.mutates:
                     mutable.add(buffer.id)
             elif isinstance(buffer.source, str):
-                tensors[buffer.id] = draw.weights[buffer.source]
+                tensors[buffer.id] = draw.weights.get(buffer.source, b"")
+            if buffer.kind != "workspace" and len(tensors[buffer.id]) != buffer.nbytes:
+                raise TaskError(
+                    f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
+                    "shapes of inputs and weights must not depend on the seed"
+                )
         return RunRequest(
             plan, tensors, poison=poison, mutable=frozenset(mutable), max_thread_instructions=instructions
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
@@ -32,6 +32,22 @@ _CPU_S = 24 * 3600.0
 """An oracle lives as long as its task is worked on; single answers are bounded by the wait."""
 
 _MEMORY_BYTES = 8 << 30
+
+
+_FAMILIES = ("task", "normal", "large", "edge")
+"""Input families by name; :mod:`kernelforge.evaluate.inputs` draws them, in the child."""
+
+
+@contextlib.contextmanager
+def _read_as_hostile() -> Iterator[None]:
+    """The child runs third-party code: a reply that cannot be read is its failure, never an error of ours."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        text = str(error).split("\n")[0][:300]
+        raise SandboxError(
+            f"the oracle child sent a reply that cannot be read: {type(error).__name__}: {text}"
+        ) from error
 
 
 class OracleChild(Protocol):
@@ -112,6 +128,7 @@ class Oracle:
         self._handles = itertools.count(1)
         self._start()
 
+    @_read_as_hostile()
     def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
         """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
         names = [size.name for size in self.task.sizes] if sizes is None else list(sizes)
@@ -119,6 +136,7 @@ class Oracle:
         found = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
         return TaskFacts(task_digest=self.task.digest, sizes=found)
 
+    @_read_as_hostile()
     def trace(self, size: str = "full") -> Graph:
         """The reference as a graph of ATen operators.
 
@@ -127,10 +145,15 @@ class Oracle:
         """
         return Graph.model_validate(self._call({"op": "trace", "size": self._known(size)}).data["graph"])
 
+    @_read_as_hostile()
     def families(self, size: str) -> tuple[str, ...]:
         """Input distributions that torch itself passes at this size; the task's own first."""
-        return tuple(self._call({"op": "families", "size": self._known(size)}).data["families"])
+        found = tuple(self._call({"op": "families", "size": self._known(size)}).data["families"])
+        if not found or not set(found) <= set(_FAMILIES):
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
+        return found
 
+    @_read_as_hostile()
     def draw(self, size: str, family: str, seed: int, *, expected: bool = True) -> Draw:
         """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
 
@@ -157,6 +180,7 @@ class Oracle:
             scalars={int(position): value for position, value in data["scalars"].items()},
         )
 
+    @_read_as_hostile()
     def check(
         self,
         handle: int,
@@ -177,6 +201,7 @@ class Oracle:
         """Forget a draw; the child frees its memory."""
         self._call({"op": "release", "handle": handle})
 
+    @_read_as_hostile()
     def admit(self, sizes: Sequence[str] | None = None) -> Admission:
         """Prove that torch passes and trivial answers fail, at ``sizes`` or at every size but ``full``.
 

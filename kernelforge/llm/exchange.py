@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,9 +88,9 @@ class Exchange:
         """Write the prompt under the next free number; two runs may share a folder."""
         taken = [int(match[1]) for name in os.listdir(self.folder) if (match := re.match(r"(\d{4,})-", name))]
         number = max(taken, default=0) + 1
-        draft = self.folder / f".{os.getpid()}-{time.monotonic_ns()}.draft"
+        draft: Path | None = None
         try:
-            draft.write_text(prompt, encoding="utf-8")
+            draft = self._draft(prompt)
             while True:
                 stem = f"{number:04d}-{agent}-{task}"
                 claim = self.folder / f".{number:04d}.claim"
@@ -100,7 +102,8 @@ class Exchange:
                 os.replace(draft, self._path(stem, "prompt"))
                 return stem
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            if draft is not None:
+                draft.unlink(missing_ok=True)
             raise UsageError(
                 f"cannot write a prompt to {self.folder}: {error.strerror}; free space or choose another folder"
             ) from error
@@ -125,14 +128,20 @@ class Exchange:
     def _state(path: Path) -> tuple[int, int] | None:
         """Size and time of change, or None where there is nothing to read yet."""
         try:
-            status = path.stat()
+            status = path.lstat()
         except FileNotFoundError:
             return None
-        return (status.st_size, status.st_mtime_ns) if status.st_size else None
+        # Who may write here may not make us read a file of ours: a link, a pipe or a device is no reply.
+        readable = stat.S_ISREG(status.st_mode) and status.st_size > 0
+        return (status.st_size, status.st_mtime_ns) if readable else None
 
     @staticmethod
     def _read(path: Path) -> str:
-        with path.open("rb") as file:
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise UsageError(f"the reply {path} cannot be read: {error.strerror}; write it as a plain file") from error
+        with os.fdopen(handle, "rb") as file:
             return file.read(MAX_REPLY_BYTES).decode("utf-8", "replace")
 
     def _reject(self, stem: str, number: int, reason: str) -> None:
@@ -142,6 +151,12 @@ class Exchange:
             f"# The reply cannot be used\n\n{reason}\n\nIt now lies in `{stem}.rejected-{number}.md`. Write a new "
             f"`{stem}.reply.md`; {ASKS - number} of {ASKS} tries are left.\n"
         )
-        draft = self.folder / f".{stem}.error.draft"
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, self._path(stem, "error"))
+        os.replace(self._draft(text), self._path(stem, "error"))
+
+    def _draft(self, text: str) -> Path:
+        """A new file with ``text``; never one that lies there, which might be a link to somewhere else."""
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".draft", dir=self.folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(handle, 0o644)
+            file.write(text)
+        return Path(name)
