@@ -641,12 +641,58 @@ def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width:
 
 # Operations and types of atomics, as generated code encodes them: operation * 16 + type.
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")
-ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64")
+ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64", "f16", "bf16", "f16x2", "bf16x2", "u16")
+_FIRST_HALF_TYPE = 6
 
 
 @native
 def _signed(value: int) -> int:
     return value - 0x100000000 if value >= 0x80000000 else value
+
+
+@native
+def half_to_f32(bits: int, brain: bool) -> float:
+    """Value of a 16-bit float, exactly."""
+    if brain:
+        return bits_to_f32(bits << 16)
+    sign = (bits & 0x8000) << 16
+    exponent = bits >> 10 & 31
+    mantissa = bits & 0x3FF
+    if exponent == 31:
+        return bits_to_f32(sign | 0x7F800000 | (mantissa << 13))
+    if exponent == 0:
+        # 2**-14 in front of the mantissa, and off again.
+        return bits_to_f32(sign | f32_to_bits(bits_to_f32(0x38800000 | (mantissa << 13)) - bits_to_f32(0x38800000)))
+    return bits_to_f32(sign | ((exponent + 112) << 23) | (mantissa << 13))
+
+
+@native
+def f32_to_half(bits: int, brain: bool) -> int:
+    """Bit pattern of an f32 rounded to nearest even in 16 bits; NaN becomes 0x7FFF."""
+    magnitude = bits & 0x7FFFFFFF
+    sign = bits >> 16 & 0x8000
+    if magnitude > 0x7F800000:
+        return 0x7FFF
+    if brain:
+        return sign | ((magnitude + 0x7FFF + (magnitude >> 16 & 1)) >> 16)
+    if magnitude >= 0x477FF000:
+        return sign | 0x7C00
+    if magnitude < 0x38800000:
+        # The last bit of a sum near 1/2 is 2**-24, the smallest half.
+        half = bits_to_f32(0x3F000000)
+        return sign | (f32_to_bits(bits_to_f32(magnitude) + half) - 0x3F000000)
+    return sign | ((magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13)
+
+
+@native
+def add_halves(kind: int, old: int, b: int) -> int:
+    """Sum of one or two packed 16-bit floats. f32 has enough bits that rounding twice is rounding once."""
+    brain = kind % 2 == 1
+    low = f32_to_half(f32_to_bits(half_to_f32(old & 0xFFFF, brain) + half_to_f32(b & 0xFFFF, brain)), brain)
+    if kind < _FIRST_HALF_TYPE + 2:
+        return low
+    high = f32_to_half(f32_to_bits(half_to_f32(old >> 16, brain) + half_to_f32(b >> 16, brain)), brain)
+    return low | (high << 16)
 
 
 @native
@@ -667,6 +713,8 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
     if operation == 9:
         return b if old == 0 or old > b else old - 1
     if operation == 0:
+        if kind >= _FIRST_HALF_TYPE:
+            return add_halves(kind, old, b)
         if kind == 2:
             return f32_to_bits(bits_to_f32(old) + bits_to_f32(b))
         if kind == 5:
@@ -785,26 +833,78 @@ def shuffle(ctx: int, values: int, mask: int, mode: int) -> int:
     return valid
 
 
-@exported("int64(int64, int64, int64, int64, int64)")
-def match(ctx: int, values: int, out: int, mask: int, width: int) -> int:
-    """``match.sync``: per lane, the lanes of ``mask`` with the same value; returns 1 when all are equal."""
-    every = 1
+@exported("void(int64, int64, int64, int64, int64)")
+def match(values: int, members: int, out: int, mask: int, code: int) -> None:
+    """``match.sync``: per lane, the lanes of its member mask with the same value; ``.all``: all of them or none.
+
+    ``code`` is the value's bytes, plus 16 for ``.all``.
+    """
+    width = code & 15
     rest = mask
     while rest != 0:
         lane = trailing_zeros(rest)
         rest &= rest - 1
         value = read_element(values, 4, lane * width, width)
+        group = load_u32(members + 4 * lane) & mask
         peers = 0
-        others = mask
+        others = group
         while others != 0:
             other = trailing_zeros(others)
             others &= others - 1
             if read_element(values, 4, other * width, width) == value:
                 peers |= 1 << other
+        if code & 16 and peers != group:
+            peers = 0
         store_u32(out + 4 * lane, peers)
-        if peers != mask:
-            every = 0
-    return every
+
+
+# Reductions over the lanes that a lane's member mask names, as generated code encodes them.
+GROUP_OPERATIONS = ("add", "umin", "umax", "smin", "smax", "and", "or", "xor", "ballot", "all", "any", "uni")
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def group_reduce(values: int, members: int, out: int, mask: int, operation: int) -> None:
+    """``redux.sync`` and ``vote.sync`` (values 0 or 1) where member masks differ between lanes."""
+    rest = mask
+    while rest != 0:
+        lane = trailing_zeros(rest)
+        rest &= rest - 1
+        others = load_u32(members + 4 * lane) & mask
+        count = popcount(others)
+        result = 0
+        first = True
+        while others != 0:
+            other = trailing_zeros(others)
+            others &= others - 1
+            value = load_u32(values + 4 * other)
+            if operation == 8:
+                value = value << other
+            if first:
+                result = value
+            elif operation == 0 or operation >= 9:
+                result += value
+            elif operation == 1:
+                result = min(result, value)
+            elif operation == 2:
+                result = max(result, value)
+            elif operation == 3:
+                result = value if _signed(value) < _signed(result) else result
+            elif operation == 4:
+                result = value if _signed(value) > _signed(result) else result
+            elif operation == 5:
+                result &= value
+            elif operation == 7:
+                result ^= value
+            else:
+                result |= value
+            first = False
+        if operation == 9:
+            result = 1 if result == count else 0
+        elif operation == 10:
+            result = 1 if result != 0 else 0
+        elif operation == 11:
+            result = 1 if result == 0 or result == count else 0
+        store_u32(out + 4 * lane, result)
 
 
 @exported("int64(int64, int64, int64, int64)")
@@ -852,6 +952,7 @@ EXPORTS = {
     "kf_fault": fault_here,
     "kf_shuffle": shuffle,
     "kf_match": match,
+    "kf_group_reduce": group_reduce,
     "kf_pick": pick,
 }
 """Symbols that generated code may call."""

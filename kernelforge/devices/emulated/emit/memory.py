@@ -187,10 +187,11 @@ def _wide_lanes(e: Emitter, target: _Target) -> str:
 def _atomic(e: Emitter, i: Instruction) -> None:
     """``atom`` and ``red``: one read-modify-write per active lane, lowest lane first."""
     operation = next((m for m in i.modifiers if m in ATOMIC_OPERATIONS), None)
-    kind = {"b32": "u32", "b64": "u64"}.get(i.type, i.type)
+    kind = {"b16": "u16", "b32": "u32", "b64": "u64"}.get(i.type, i.type)
     if operation is None or kind not in ATOMIC_TYPES or any(m in ("v2", "v4", "v8", "async") for m in i.modifiers):
         raise unsupported(i)
-    if kind in ("f32", "f64") and operation not in ("add", "exch"):
+    allowed = {"f32": ("add", "exch"), "f64": ("add", "exch"), "u16": ("cas", "exch")}
+    if operation not in allowed.get(kind, ("add",) if "f16" in kind else ATOMIC_OPERATIONS):
         raise unsupported(i)
     if operation in ("inc", "dec") and kind != "u32":
         raise unsupported(i)

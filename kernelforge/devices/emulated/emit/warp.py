@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kernelforge.devices.emulated.code import lane_vector
 from kernelforge.devices.emulated.emit.emitter import Emitter, Value, unsupported
 from kernelforge.devices.emulated.ptx import Imm, Instruction, Operand, Pair
+from kernelforge.devices.emulated.runtime import GROUP_OPERATIONS
 
 _MODES = ("up", "down", "bfly", "idx")
 
@@ -62,13 +63,32 @@ def shuffle_indices(mode: str, b: int, c: int) -> tuple[list[int], int]:
     return indices, valid
 
 
+def _by_group(e: Emitter, operation: str, values: str, members: str) -> Value:
+    """Reduce over each lane's own member mask."""
+    e.put(4, values, 32)
+    e.put(5, members, 32)
+    mask = e.op(f"zext i32 {e.mask} to i64")
+    e.call(
+        "kf_group_reduce", "void", ("ptr", "%area4"), ("ptr", "%area5"), ("ptr", "%area6"), ("i64", mask),
+        ("i64", str(GROUP_OPERATIONS.index(operation))),
+    )  # fmt: skip
+    return e.get(6, 32)
+
+
 def _vote(e: Emitter, i: Instruction) -> None:
     if "sync" not in i.modifiers:
         raise unsupported(i)
     members = e.check_members(i, i.operands[2])
     flags = e.spread(e.predicate(i.operands[1]), 1)
     if members.vec:
-        raise unsupported(i, "member mask that differs between lanes")
+        verb = next(m for m in ("ballot", "all", "any", "uni") if m in i.modifiers)
+        reduced = _by_group(e, verb, e.op(f"zext <32 x i1> {e.lanes(flags)} to <32 x i32>"), members.text)
+        if verb == "ballot":
+            e.write(i, i.operands[0], reduced, 32)
+        else:
+            some = e.op(f"icmp ne <32 x i32> {reduced.text}, zeroinitializer")
+            e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
+        return
     among = e.op(f"and i32 {members.text}, {e.mask}")
     yes = e.op(f"and i32 {flags}, {among}")
     if "ballot" in i.modifiers:
@@ -102,10 +122,11 @@ def _redux(e: Emitter, i: Instruction) -> None:
     if (verb, i.type) not in _REDUCTIONS:
         raise unsupported(i)
     members = e.check_members(i, i.operands[2])
-    if members.vec:
-        raise unsupported(i, "member mask that differs between lanes")
     name, neutral = _REDUCTIONS[verb, i.type]
     value = e.spread(e.source(i, i.operands[1], 32), 32)
+    if members.vec:
+        e.write(i, i.operands[0], _by_group(e, name, value, members.text), 32)
+        return
     among = e.lanes(e.op(f"and i32 {members.text}, {e.mask}"))
     chosen = e.select(among, "<32 x i32>", value, f"splat (i32 {neutral})")
     result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", chosen))
@@ -117,22 +138,19 @@ def _match(e: Emitter, i: Instruction) -> None:
     if not bits:
         raise unsupported(i)
     members = e.check_members(i, i.operands[2])
-    if members.vec:
-        raise unsupported(i, "member mask that differs between lanes")
     target, flag = _pair(i.operands[0])
     e.put(4, e.spread(e.source(i, i.operands[1], bits), bits), bits)
-    among = e.op(f"and i32 {members.text}, {e.mask}")
-    wide = e.op(f"zext i32 {among} to i64")
-    every = e.call(
-        "kf_match", "i64", ("ptr", "%ctx"), ("ptr", "%area4"), ("ptr", "%area5"), ("i64", wide), ("i64", str(bits // 8))
+    e.put(5, e.spread(members, 32), 32)
+    mask = e.op(f"zext i32 {e.mask} to i64")
+    code = bits // 8 + (0 if "any" in i.modifiers else 16)
+    e.call(
+        "kf_match", "void", ("ptr", "%area4"), ("ptr", "%area5"), ("ptr", "%area6"), ("i64", mask), ("i64", str(code))
     )
-    if "any" in i.modifiers:
-        e.write(i, target, e.get(5, 32), 32)
-        return
-    equal = e.op(f"icmp ne i64 {every}, 0")
-    e.write(i, target, Value(e.op(f"select i1 {equal}, i32 {among}, i32 0"), False), 32)
+    peers = e.get(6, 32)
+    e.write(i, target, peers, 32)
     if flag is not None:
-        e.write(i, flag, Value(equal, False), 1)
+        some = e.op(f"icmp ne <32 x i32> {peers.text}, zeroinitializer")
+        e.write(i, flag, Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
 
 
 def _elect(e: Emitter, i: Instruction) -> None:
