@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, NoReturn
 
 from kernelforge.candidate import Plan, ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.base import Device, RunFaulted, RunRequest, RunResult, Session
+from kernelforge.devices.base import Device, RunFault, RunFaulted, RunRequest, RunResult, Session
 from kernelforge.errors import CandidateError, PlanGuard, TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.records import (
@@ -100,8 +100,8 @@ class _Work:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    executed: int | None = None
-    """Thread instructions of the latest run."""
+    executed: int = 0
+    """Most thread instructions of any run at the size at hand."""
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
@@ -298,8 +298,7 @@ class Evaluator:
         for poison in poisons:
             result = self._run(session, self._request(plan, draw, poison, instructions), work)
             if result.faults:
-                fault = result.faults[0]
-                self._fail(_VERDICT_OF_FAULT[fault.kind], size, draw.family, fault.message, work)
+                self._fault(result.faults[0], size, draw.family, work)
             if first is None:
                 with work.clock("oracle"):
                     shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
@@ -334,8 +333,10 @@ class Evaluator:
         start = time.perf_counter()
         result = session.run(request)
         elapsed = time.perf_counter() - start
-        work.executed = result.thread_instructions
-        work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + min(result.seconds, elapsed)
+        work.executed = max(work.executed, result.thread_instructions or 0)
+        # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
+        spent = elapsed if result.faults else min(result.seconds, elapsed)
+        work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + spent
         return result
 
     def _fail(
@@ -345,6 +346,12 @@ class Evaluator:
         told = _masked(message) if size.is_hidden else message
         work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
         raise _Failure(verdict, _stage(size), f"at {_public(size)}, {family} inputs: {told}")
+
+    def _fault(self, fault: RunFault, size: Size, family: str, work: _Work) -> NoReturn:
+        message = fault.message
+        if fault.kind == "unsupported":
+            message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
+        self._fail(_VERDICT_OF_FAULT[fault.kind], size, family, message, work)
 
     def _full(self, session: Session, size: Size, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
         """Profile at the full size, then run it whole where that is affordable."""
@@ -357,8 +364,7 @@ class Evaluator:
                     with work.clock("profile"):
                         found = session.profile(self._request(plan, draw, POISONS[0], None), self.facts.at(size.name))
                 except RunFaulted as faulted:
-                    fault = faulted.fault
-                    self._fail(_VERDICT_OF_FAULT[fault.kind], size, family, fault.message, work)
+                    self._fault(faulted.fault, size, family, work)
             instructions = None if found is None else found[0].value("ptx__thread_inst_executed.sum")
             if instructions is not None and instructions > FULL_SIZE_INSTRUCTIONS:
                 message = (
@@ -368,6 +374,7 @@ class Evaluator:
                 self._refuse_unverifiable(instructions, size, family, work)
                 work.checks.append(SizeCheck(size=size.name, status="skipped", message=message))
                 return found
+            work.executed = 0
             poisons = _full_poisons(work.seed, instructions)
             comparison = self._run_and_compare(session, size, draw, poisons, work)
         note = ""
@@ -414,10 +421,10 @@ def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
     return both if instructions <= SMALL_SIZE_INSTRUCTIONS else (both[seed & 1],)
 
 
-def _counted_all(profile: Profile, executed: int | None) -> bool:
+def _counted_all(profile: Profile, executed: int) -> bool:
     """Whether a profile saw the work that a checked run did."""
     counted = profile.value("ptx__thread_inst_executed.sum")
-    if counted is None or executed is None:
+    if counted is None:
         return True
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
     return executed <= counted * (_EXACT_SLACK if exact else _SAMPLED_SLACK)

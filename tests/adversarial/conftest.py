@@ -1,0 +1,30 @@
+"""One evaluator for all attacks, with a canary in the parent's environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from corpus import CANARY, axpy_task
+
+from kernelforge.evaluate import Evaluator, Workshop
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", CANARY)
+        with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
+            yield made
+
+
+@pytest.fixture(scope="session")
+def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
+    made = workshop.evaluator(axpy_task())
+    yield made
+    made.oracle.close()

@@ -1,0 +1,155 @@
+"""Task files as third-party code, and children that were taken over: what they send is judged, never believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from corpus import CANARY, KERNEL, PLAN, REFERENCE, axpy_task
+
+from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.errors import KernelForgeError, SandboxError, TaskError
+from kernelforge.evaluate import Workshop
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.records import Candidate, Verdict
+from kernelforge.sandbox import Frame, Limits
+
+HOSTILE = {
+    "exit": "import os\n    os._exit(0)",
+    "kill the parent": "import os, signal\n    os.kill(os.getppid(), signal.SIGKILL)",
+    "open a secret": "open('/proc/1/environ').read()",
+    "write": "open('/tmp/../etc/kernelforge', 'w')",
+    "connect": "import socket\n    socket.socket().connect(('127.0.0.1', 22))",
+    "start a program": "import subprocess\n    subprocess.check_output(['/bin/sh', '-c', 'id'])",
+    "fork": "import os\n    os.fork()",
+    "fill memory": "x = bytearray(1 << 40)",
+}
+
+
+@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_task_file_harms_its_own_task_only(workshop: Workshop, code: str) -> None:
+    source = REFERENCE.replace("def get_inputs():\n", f"def get_inputs():\n    {code}\n")
+    with pytest.raises(KernelForgeError) as caught:
+        workshop.evaluator(axpy_task(source))
+    assert CANARY not in str(caught.value)
+    honest = workshop.evaluator(axpy_task())
+    try:
+        good = honest.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=1, profile=False).evaluation
+        assert good.verdict is Verdict.OK
+    finally:
+        honest.oracle.close()
+
+
+def test_a_task_file_finds_no_key_in_its_environment_or_its_memory_of_arguments(workshop: Workshop) -> None:
+    tell = "import os, sys\n    raise RuntimeError(repr(dict(os.environ)) + repr(sys.argv))"
+    source = REFERENCE.replace("def get_inputs():\n", f"def get_inputs():\n    {tell}\n")
+    with pytest.raises(TaskError) as caught:
+        workshop.evaluator(axpy_task(source))
+    assert "LC_ALL" in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: Workshop) -> None:
+    grow = "n = ROWS + int(torch.randint(1, 9, (1,)))\n    return [torch.randn(n, COLS), torch.randn(n, COLS)]"
+    evaluator = workshop.evaluator(
+        axpy_task(REFERENCE.replace("return [torch.randn(ROWS", f"{grow}\n    return [torch.randn(ROWS"))
+    )
+    try:
+        with pytest.raises(TaskError, match="must not depend on the seed"):
+            evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=1)
+    finally:
+        evaluator.oracle.close()
+
+
+class TakenOver:
+    """A child, and the zygote that forks it, that answer every request with one frame."""
+
+    def __init__(self, data: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
+        self.frame = Frame(data, blobs)
+
+    def spawn(self, limits: Limits | None = None) -> TakenOver:
+        return self
+
+    def call(self, data: dict[str, Any], blobs: Sequence[Any] = (), *, timeout_s: float | None = None) -> Frame:
+        return Frame({"ok": True}) if data["op"] == "load" else self.frame
+
+    def close(self) -> None:
+        pass
+
+
+FRAMES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "no families": {"families": []},
+    "other families": {"families": ["easy"]},
+    "wrong types": {"families": 7, "sizes": "x", "comparison": [], "graph": 1, "positions": 2, "weights": 3, "findings": 1},
+    "too little": {"sizes": [{}], "comparison": {"ok": "maybe"}, "graph": {}, "findings": [{}]},
+    "a contradiction": {"comparison": {"ok": True, "mismatched": 3, "total": 3}},
+    "huge numbers": {"comparison": {"ok": True, "total": -(10**400)}, "positions": [10**400], "weights": []},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", FRAMES.values(), ids=FRAMES)
+def test_what_an_oracle_child_sends_is_read_as_hostile(data: dict[str, Any]) -> None:
+    oracle = Oracle(TakenOver({"ok": True, **data}), axpy_task())
+    for ask in (
+        oracle.facts,
+        oracle.trace,
+        lambda: oracle.families("small"),
+        lambda: oracle.draw("small", "task", 1),
+        lambda: oracle.check(1, [], [], []),
+        oracle.admit,
+    ):
+        with pytest.raises(KernelForgeError):
+            ask()
+
+
+RUNNER_FRAMES: dict[str, tuple[dict[str, Any], tuple[bytes, ...]]] = {
+    "no outputs": ({"faults": []}, ()),
+    "short outputs": ({"faults": []}, (b"x",)),
+    "too many outputs": ({"faults": []}, (bytes(1024), bytes(1024))),
+    "faults of no kind": ({"faults": [["OK", "x"]]}, ()),
+    "faults that are none": ({"faults": 7}, ()),
+    "no counters": ({"faults": [], "counts": None}, ()),
+    "counters of nothing": ({"faults": [], "counts": {"kernels": [], "memsets": 0, "memset_bytes": 0}}, ()),
+    "counters without bound": ({"faults": [], "counts": {"kernels": [{"grid": [10**400] * 3}], "memsets": -1}}, ()),
+}
+
+
+@pytest.mark.parametrize(("data", "blobs"), RUNNER_FRAMES.values(), ids=RUNNER_FRAMES)
+def test_what_a_runner_sends_is_read_as_hostile(
+    workshop: Workshop, data: dict[str, Any], blobs: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = workshop.evaluator(axpy_task())
+    requests: list[RunRequest] = []
+    real = type(workshop.device.open(_artifact(workshop))).run
+
+    def keep(self: Any, request: RunRequest) -> Any:
+        requests.append(request)
+        return real(self, request)
+
+    session = workshop.device.open(_artifact(workshop))
+    monkeypatch.setattr(type(session), "run", keep)
+    evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=1, profile=False)
+    evaluator.oracle.close()
+    monkeypatch.undo()
+    session._zygote = TakenOver(data, blobs)  # type: ignore[attr-defined]
+    with pytest.raises((SandboxError, RunFaulted)):
+        session.run(requests[0])
+    with pytest.raises((SandboxError, RunFaulted)):
+        session.profile(requests[0], evaluator.facts.at("small"))
+
+
+def test_numbers_that_no_clock_gives_are_no_time(workshop: Workshop) -> None:
+    from kernelforge.devices.emulated.device import _optional_count, _seconds
+
+    for text in ("1e400", "-1", "true", '"x"', "NaN", "1" + "0" * 400, "null"):
+        frame = Frame(json.loads(f'{{"seconds": {text}, "thread_instructions": {text}}}'))
+        assert 0 <= _seconds(frame) <= 1e9
+        count = _optional_count(frame, "thread_instructions")
+        assert count is None or count >= 0
+
+
+def _artifact(workshop: Workshop) -> Any:
+    return workshop.compiler.build(KERNEL, ["axpy"])
