@@ -16,7 +16,10 @@ from kernelforge.errors import StoreError
 from kernelforge.store.locks import holders
 from kernelforge.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 
-BUSY_TIMEOUT_S = 10.0
+OPEN_TIMEOUT_S = 10.0
+"""How long to wait for another program's lock when the file is opened: a mistake should show soon."""
+WRITE_TIMEOUT_S = 60.0
+"""How long a write waits later: a backup or somebody's query must not end a run of hours."""
 
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -25,7 +28,7 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 class Database:
     """A connection that several threads share. Every statement runs under one lock."""
 
-    def __init__(self, path: Path, *, create: bool, read_only: bool, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, path: Path, *, create: bool, read_only: bool, busy_timeout_s: float | None = None) -> None:
         self.path = path
         self.read_only = read_only
         self._guard = threading.RLock()
@@ -35,11 +38,13 @@ class Database:
         with self._explained("open"):
             if create and not read_only:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = self._connect(busy_timeout_s)
+            self._connection = self._connect(OPEN_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
         self._db = sqlite_utils.Database(self._connection, execute_plugins=False)
         try:
             with self._explained("open"):
                 self._prepare()
+                patience = WRITE_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s
+                self._connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
         except BaseException:
             self._connection.close()
             raise

@@ -25,7 +25,7 @@ from kernelforge.store.codec import (
     message_rows,
     messages_from_rows,
 )
-from kernelforge.store.database import BUSY_TIMEOUT_S, Database
+from kernelforge.store.database import Database
 from kernelforge.store.schema import ATTEMPT_TABLES
 
 DATABASE_NAME = "kernelforge.db"
@@ -40,7 +40,7 @@ class Store:
 
     @classmethod
     def open(
-        cls, path: Path, *, create: bool = True, read_only: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S
+        cls, path: Path, *, create: bool = True, read_only: bool = False, busy_timeout_s: float | None = None
     ) -> Store:
         """Open the database at ``path`` (a file; its folder is made when ``create``).
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,21 @@ def test_twenty_kills_leave_only_whole_attempts(path: Path):
             assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             assert plain.execute("PRAGMA foreign_key_check").fetchall() == []
     assert reported > 20
+
+
+def test_a_write_waits_for_a_lock_that_is_let_go(path: Path):
+    with Store.open(path) as store:
+        store.start_run(make_run())
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(store.start_run, make_run("r2"))
+            with pytest.raises(TimeoutError):
+                writing.result(timeout=0.3)
+            other.execute("COMMIT")
+            writing.result(timeout=60)
+        other.close()
+        assert len(store.runs()) == 2
 
 
 def test_a_locked_database_names_who_holds_it(path: Path):
@@ -240,6 +256,7 @@ def test_reading_needs_no_writable_folder(path: Path):
     path.chmod(0o444)
     script = """
         import os, sys
+        import urllib.parse  # what pathlib imports late, from a Python that the other user may not see
         from pathlib import Path
         import kernelforge.store
         if os.getuid() == 0:
