@@ -16,6 +16,8 @@ from kernelforge.errors import CandidateError
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 
 MAX_REPLY_CHARS = 2 << 20
+_MAX_SAID = 300
+"""Characters of a reply without code that its verdict quotes."""
 
 Kind = Literal["cuda", "plan"]
 
@@ -56,6 +58,7 @@ def parse_reply(text: str) -> Candidate:
     if source is None and plan is None:
         raise CandidateError(
             f"the reply holds no code: it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, each closed by ```"
+            + _said(text)
         )
     if source is None or plan is None:
         missing: Kind = "cuda" if source is None else "plan"
@@ -176,6 +179,15 @@ def _hint(missing: Kind, present: _Block) -> str:
     if missing == "cuda" and "__global__" in present.text:
         return "; the kernel belongs into a block of its own, not into the plan"
     return ""
+
+
+def _said(text: str) -> str:
+    """What a reply without code says instead: a refusal names its cause there."""
+    words = _without_thoughts(text).split(maxsplit=80)[:80]
+    if not words:
+        return "; it is empty"
+    said = " ".join(words)
+    return f"; it says: {said[:_MAX_SAID] + '…' if len(said) > _MAX_SAID else said}"
 
 
 def _check(block: _Block, what: str, limit: int) -> None:

@@ -103,6 +103,13 @@ def test_a_reply_without_code_says_both_blocks_are_needed() -> None:
 
 def test_an_empty_reply_is_a_reply_without_code() -> None:
     assert "no code" in str(refusal(""))
+    assert "it is empty" in str(refusal(" \n"))
+
+
+def test_a_reply_without_code_is_quoted_because_it_may_say_why() -> None:
+    assert "it says: I cannot write aten.gru here." in str(refusal("I cannot write\n aten.gru  here.\n"))
+    assert len(str(refusal("word " * 100_000))) < 600
+    assert len(str(refusal("x" * 100_000))) < 600
 
 
 def test_only_a_cuda_block_says_that_the_plan_is_missing() -> None:
