@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -106,7 +107,8 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
         TaskError: the reference does not run.
     """
     counter, flops = CallCounter(), FlopCounterMode(display=False)
-    outputs = reference.run(inputs, mutates, within=(flops, counter))
+    with _operators_one_by_one():
+        outputs = reference.run(inputs, mutates, within=(flops, counter))
     weights = reference.weight_specs()
     try:
         graph: Graph | None = trace_reference(reference, inputs, size)
@@ -123,6 +125,15 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
         flops=int(flops.get_total_flops()) + counter.operations,
         eager_launches=counter.calls,
     )
+
+
+@contextlib.contextmanager
+def _operators_one_by_one() -> Iterator[None]:
+    """Without oneDNN, which runs a whole LSTM as one operator in which nothing can be counted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of Intel GPUs when these flags are set
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+            yield
 
 
 def _read_bytes(graph: Graph | None, inputs: Sequence[Value], weights: Sequence[Any]) -> int:

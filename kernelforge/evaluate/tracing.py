@@ -21,6 +21,12 @@ from kernelforge.records import Graph, Node, TensorSpec
 from kernelforge.tasks.constants import Scalar
 
 
+_DEPENDS_ON_VALUES = (
+    "the reference's control flow or shapes depend on tensor values, so it has no graph to work from; "
+    "in forward, choose by shapes or module attributes, or select values with torch.where"
+)
+
+
 def trace_source(source: str, constants: Mapping[str, Scalar], size: str = "full") -> Graph:
     """Graph of the ``Model`` in a task file's text, at the module constants given.
 
@@ -94,8 +100,10 @@ def _export(model: nn.Module, inputs: Sequence[Value]) -> torch.export.ExportedP
             warnings.simplefilter("ignore")
             return torch.export.export(model, tuple(inputs), strict=False)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise TaskError(f"the reference's control flow or shapes depend on tensor values: {error}") from error
+        raise TaskError(f"{_DEPENDS_ON_VALUES} ({error})") from error
     except Exception as error:
+        if type(error).__name__ == "GuardOnDataDependentSymNode":
+            raise TaskError(_DEPENDS_ON_VALUES) from error
         text = str(error).strip().split("\n")[0][:500]
         raise TaskError(f"the reference cannot be traced to a graph: {type(error).__name__}: {text}") from error
 

@@ -152,7 +152,7 @@ def _suite_folder(name_or_path: str | Path) -> Path:
             return shipped
     raise UsageError(
         f"there is no suite '{name_or_path}'; shipped suites: {', '.join(list_suites()) or 'none'}; "
-        f"a path must be a folder with a {MANIFEST}"
+        f"a path must be a folder with a {MANIFEST}, or a task file"
     )
 
 
