@@ -156,6 +156,9 @@ def test_an_output_of_another_shape(evaluator: Evaluator) -> None:
 def test_an_infinite_loop_is_stopped(evaluator: Evaluator) -> None:
     source = KERNEL.replace("    if (i < n)", "    volatile int stay = 1; while (stay) { }\n    if (i < n)")
     refused(evaluator, Verdict.TIMEOUT, "axpy", source=source)
+    # The wait was the kernel's, not the harness's.
+    seconds = run(evaluator, source).evaluation.seconds
+    assert seconds["emulation"] > seconds["harness"]
 
 
 def test_a_plan_may_refuse_hidden_sizes_but_not_its_own(evaluator: Evaluator) -> None:
@@ -201,6 +204,8 @@ def test_an_instruction_the_device_lacks_is_never_a_score(evaluator: Evaluator) 
     evaluation = run(evaluator, source=source).evaluation
     assert evaluation.verdict is Verdict.INFRA, evaluation.reason
     assert "setmaxnreg" in evaluation.reason
+    assert "line 3" in evaluation.reason
+    assert "write the kernel without it" in evaluation.reason
 
 
 def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
