@@ -20,7 +20,6 @@ from kernelforge.evaluate.reference import Reference, Value, tensor_spec
 from kernelforge.records import Graph, Node, TensorSpec
 from kernelforge.tasks.constants import Scalar
 
-
 _DEPENDS_ON_VALUES = (
     "the reference's control flow or shapes depend on tensor values, so it has no graph to work from; "
     "in forward, choose by shapes or module attributes, or select values with torch.where"
