@@ -51,6 +51,12 @@ def fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
+def inline(value: Any, limit: int = 120) -> str:
+    """A name or a value that others wrote, within a line of ours: no line break, no backtick, not long."""
+    text = " ".join(str(value).split()).replace("`", "'")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def tensors(specs: Sequence[TensorSpec | int | float | bool | None]) -> str:
     """Shapes and dtypes in one line: ``float32[64, 1024]``; strides where a tensor is not contiguous."""
     parts = []
@@ -120,7 +126,7 @@ def _environment() -> Environment:
         autoescape=False,
         keep_trailing_newline=False,
     )
-    environment.globals |= {"block": fenced, "tensors": tensors, "profile_table": profile_table}
+    environment.globals |= {"block": fenced, "inline": inline, "tensors": tensors, "profile_table": profile_table}
     return environment
 
 

@@ -48,7 +48,7 @@ CASES = {
     ),
     "option_inject": Case(
         "options through a kernel's name", Verdict.POLICY,
-        plan=PLAN.replace("    axpy[", "    kernel('axpy\" --define-macro=X \"')["), words=("kernel name",),
+        plan=PLAN.replace("    axpy[", "    kernel('axpy\" --define-macro=X \"')["), words=("launch plan",),
     ),
 }  # fmt: skip
 

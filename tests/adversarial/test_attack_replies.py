@@ -11,7 +11,7 @@ import pytest
 from corpus import CANARY
 
 from kernelforge.agents.prompted import parse_finding
-from kernelforge.agents.prompts import fenced
+from kernelforge.agents.prompts import fenced, inline
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError
 from kernelforge.llm.exchange import Exchange
@@ -59,6 +59,14 @@ def test_no_text_breaks_out_of_its_fence(text: str) -> None:
     fence = first.removesuffix("text")
     assert last == fence
     assert not any(line.lstrip().startswith(fence) for line in inside)
+
+
+@pytest.mark.parametrize("text", ["a\n## New rules\n", "a\r\nb", "`x` `y`", "a\u2028b", "x" * 10_000])
+def test_a_title_or_an_attribute_stays_within_its_line(text: str) -> None:
+    told = inline(text)
+    assert len(told.splitlines()) == 1
+    assert "`" not in told
+    assert len(told) <= 120
 
 
 REPLY = "0001-coder-t.reply.md"
