@@ -21,6 +21,12 @@ SHIRK = """__global__ void axpy(const float* x, const float* y, float* out, int 
 SPIN = (
     "{ float a = 0; for (long long k = 0; k < 2000000; k++) a = fmaf(a, 0.99f, x[0]); if (i < n) out[i] = a; return; }"
 )
+RECURSION = """__device__ __noinline__ int f(int n) {
+    volatile int a[64];
+    a[n % 64] = n;
+    return n <= 0 ? 0 : f(n - 1) + a[n % 64];
+}
+"""
 
 CASES = {
     "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
@@ -54,6 +60,11 @@ CASES = {
     "host_address": Case(
         "D1: host memory", Verdict.CRASH, body("if (i == 0) out[0] = *(volatile float*)0x7ffff7d00000ull;"),
     ),
+    "const_write": Case(
+        "constant memory", Verdict.CRASH,
+        "__constant__ float c[4];\n" + body("if (i == 0) *(volatile float*)c = 1.0f; if (c[0] > 5) return;"),
+    ),
+    "recursion": Case("a stack without bound", Verdict.INFRA, RECURSION + body("if (f(100000 + i) == -5) return;")),
     "trap_at_full": Case("sticky errors", Verdict.CRASH, body('if (n == 6144) asm volatile("trap;");')),
     "shirk_in_profile": Case(
         "telling a profile from a check by what memory holds", Verdict.WRONG, SHIRK, PROBED, ("full size",)

@@ -143,6 +143,10 @@ class Machine:
             self.memory.free(address)
         self._addresses.clear()
 
+    def unsupported(self, name: str) -> UnsupportedInstruction | None:
+        """Why the kernel of that name cannot be run here, where that is known before its launch."""
+        return self._failures.get(name)
+
     def _entry(self, name: str) -> Entry:
         function = self._module.functions[name]
         try:

@@ -168,6 +168,9 @@ class Runner:
             option = "a cooperative launch" if step.cooperative else "thread block clusters"
             return RunFault("unsupported", f"this device does not emulate {option}: {where}")
         entry, kernel = self.entry(step.expression), self._kernels[step.expression]
+        lacking = self.machine.unsupported(kernel.symbol)
+        if lacking is not None:
+            return RunFault("unsupported", f"{lacking}: {where}")
         for name, extents, limits in (("grid", step.grid, _MAX_GRID), ("block", step.block, _MAX_BLOCK)):
             if any(not 1 <= extent <= limit for extent, limit in zip(extents, limits, strict=True)):
                 return RunFault("crash", f"{name} {extents} is outside 1 to {limits}: {where}")
