@@ -13,6 +13,9 @@ from kernelforge.devices.emulated import math_ir, memory_ir
 
 _lock = threading.Lock()
 
+PROCESSOR: str | None = None
+"""LLVM's name of the processor to generate code for, such as ``x86-64-v3``; None: this one. Set before first use."""
+
 
 @functools.cache
 def _initialise() -> None:
@@ -22,14 +25,17 @@ def _initialise() -> None:
 
 @functools.cache
 def host_features() -> dict[str, bool]:
-    """Instruction-set extensions of this processor, by LLVM's names."""
-    return dict(llvm.get_host_cpu_features())
+    """Instruction-set extensions of this processor, by LLVM's names; none for a named processor."""
+    return {} if PROCESSOR else dict(llvm.get_host_cpu_features())
 
 
 def _target_machine(level: int) -> Any:
     _initialise()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=level, jit=True
+        cpu=PROCESSOR or llvm.get_host_cpu_name(),
+        features="" if PROCESSOR else llvm.get_host_cpu_features().flatten(),
+        opt=level,
+        jit=True,
     )
 
 

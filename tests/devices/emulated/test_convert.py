@@ -69,7 +69,7 @@ def test_between_float_types() -> None:
         assert_same(apply("cvt.f32.f16 {d}, {a};", "f32", ("b16", half.view(np.uint16))), half.astype(np.float32))
         assert_same(apply("cvt.rn.f16.f32 {d}, {a};", "b16", ("f32", single)), single.astype(np.float16))
         assert_same(apply("cvt.rn.f16.f64 {d}, {a};", "b16", ("f64", double)), double.astype(np.float16))
-    near = double.astype(np.float32)
+        near = double.astype(np.float32)
     low = apply("cvt.rm.f32.f64 {d}, {a};", "f32", ("f64", double)).view(np.float32)
     finite = np.isfinite(double) & np.isfinite(near)
     assert (low[finite].astype(np.float64) <= double[finite]).all()

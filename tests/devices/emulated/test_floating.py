@@ -197,7 +197,8 @@ def test_approximate_functions_stay_within_their_documented_error() -> None:
     x = np.concatenate(
         [patterns(32), RNG.uniform(-130, 130, 4000).astype(np.float32), RNG.uniform(0.5, 2, 2000).astype(np.float32)]
     )
-    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs become quiet
+        wide = x.astype(np.float64)
 
     def run(op: str) -> np.ndarray:
         return apply(f"{op}.approx.f32 {{d}}, {{a}};", "f32", ("f32", x)).view(np.float32)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from kernelforge.devices.emulated.code import float_constant
 from kernelforge.devices.emulated.emit.emitter import Emitter, Value, unsupported
 from kernelforge.devices.emulated.emit.floating import extremum, float_condition, write_predicates
+from kernelforge.devices.emulated.jit import host_features
 from kernelforge.devices.emulated.ptx import Instruction, Operand, Pair
 
 _TYPES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -28,8 +29,41 @@ def widen(e: Emitter, bits: str, brain: bool) -> str:
     if brain:
         wide = e.op(f"shl {I32} {e.op(f'zext {I16} {bits} to {I32}')}, splat (i32 16)")
         return e.op(f"bitcast {I32} {wide} to {F32}")
+    if not host_features().get("f16c"):
+        return _widen_by_integers(e, bits)
     half = e.op(f"bitcast {I16} {bits} to <32 x half>")
     return e.op(f"fpext <32 x half> {half} to {F32}")
+
+
+def _widen_by_integers(e: Emitter, bits: str) -> str:
+    """f16 to f32 where the processor has no instruction for it: scaling by 2**112 rebiases the exponent exactly."""
+    wide = e.op(f"zext {I16} {bits} to {I32}")
+    moved = e.op(f"shl {I32} {e.op(f'and {I32} {wide}, splat (i32 32767)')}, splat (i32 13)")
+    scaled = e.op(f"fmul {F32} {e.op(f'bitcast {I32} {moved} to {F32}')}, {float_constant(2.0**112, F32)}")
+    special = e.op(f"icmp uge {I32} {moved}, splat (i32 {0x7C00 << 13})")
+    nan = e.op(f"icmp ugt {I32} {moved}, splat (i32 {0x7C00 << 13})")
+    quiet = e.select(nan, I32, f"splat (i32 {0x7FC00000})", f"splat (i32 {0x7F800000})")
+    high = e.op(f"or {I32} {moved}, {quiet}")
+    magnitude = e.select(special, I32, high, e.op(f"bitcast {F32} {scaled} to {I32}"))
+    sign = e.op(f"shl {I32} {e.op(f'and {I32} {wide}, splat (i32 32768)')}, splat (i32 16)")
+    return e.op(f"bitcast {I32} {e.op(f'or {I32} {magnitude}, {sign}')} to {F32}")
+
+
+def _narrow_by_integers(e: Emitter, value: str) -> str:
+    """f32 to f16, to nearest even, where the processor has no instruction for it; NaN is left to the caller."""
+    bits = e.op(f"bitcast {F32} {value} to {I32}")
+    magnitude = e.op(f"and {I32} {bits}, splat (i32 {0x7FFFFFFF})")
+    odd = e.op(f"and {I32} {e.op(f'lshr {I32} {magnitude}, splat (i32 13)')}, splat (i32 1)")
+    normal = e.op(f"add {I32} {e.op(f'add {I32} {magnitude}, {odd}')}, splat (i32 {0xFFF - 0x38000000})")
+    normal = e.op(f"lshr {I32} {normal}, splat (i32 13)")
+    # The last bit of a sum near 1/2 is 2**-24, the smallest half.
+    total = e.op(f"fadd {F32} {e.op(f'bitcast {I32} {magnitude} to {F32}')}, {float_constant(0.5, F32)}")
+    tiny = e.op(f"sub {I32} {e.op(f'bitcast {F32} {total} to {I32}')}, splat (i32 {0x3F000000})")
+    below = e.op(f"icmp ult {I32} {magnitude}, splat (i32 {0x38800000})")
+    above = e.op(f"icmp uge {I32} {magnitude}, splat (i32 {0x477FF000})")
+    result = e.select(above, I32, f"splat (i32 {0x7C00})", e.select(below, I32, tiny, normal))
+    sign = e.op(f"and {I32} {e.op(f'lshr {I32} {bits}, splat (i32 16)')}, splat (i32 32768)")
+    return e.op(f"trunc {I32} {e.op(f'or {I32} {result}, {sign}')} to {I16}")
 
 
 def narrow(e: Emitter, value: str, brain: bool) -> str:
@@ -40,6 +74,8 @@ def narrow(e: Emitter, value: str, brain: bool) -> str:
         odd = e.op(f"and {I32} {e.op(f'lshr {I32} {bits}, splat (i32 16)')}, splat (i32 1)")
         moved = e.op(f"add {I32} {e.op(f'add {I32} {bits}, splat (i32 32767)')}, {odd}")
         result = e.op(f"trunc {I32} {e.op(f'lshr {I32} {moved}, splat (i32 16)')} to {I16}")
+    elif not host_features().get("f16c"):
+        result = _narrow_by_integers(e, value)
     else:
         half = e.op(f"fptrunc {F32} {value} to <32 x half>")
         result = e.op(f"bitcast <32 x half> {half} to {I16}")
