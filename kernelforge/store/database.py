@@ -145,7 +145,8 @@ class Database:
         except sqlite3.Error as error:
             raise StoreError(self._explain(error, doing)) from error
         except OSError as error:
-            raise StoreError(f"cannot {doing} {self.path}: {error.strerror or error}") from error
+            hint = "; choose another folder with --results" if isinstance(error, PermissionError) else ""
+            raise StoreError(f"cannot {doing} {self.path}: {error.strerror or error}{hint}") from error
 
     def _explain(self, error: sqlite3.Error, doing: str) -> str:
         extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
