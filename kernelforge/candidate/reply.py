@@ -57,8 +57,8 @@ def parse_reply(text: str) -> Candidate:
     source, plan = _last(blocks, "cuda"), _last(blocks, "plan")
     if source is None and plan is None:
         raise CandidateError(
-            f"the reply holds no code: it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, each closed by ```"
-            + _said(text)
+            f"the reply holds no code{_said(text)}; it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, "
+            "each closed by ```"
         )
     if source is None or plan is None:
         missing: Kind = "cuda" if source is None else "plan"
@@ -185,9 +185,9 @@ def _said(text: str) -> str:
     """What a reply without code says instead: a refusal names its cause there."""
     words = _without_thoughts(text).split(maxsplit=80)[:80]
     if not words:
-        return "; it is empty"
+        return ", it is empty"
     said = " ".join(words)
-    return f"; it says: {said[:_MAX_SAID] + '…' if len(said) > _MAX_SAID else said}"
+    return f", it says: {said[:_MAX_SAID] + '…' if len(said) > _MAX_SAID else said.rstrip('.')}"
 
 
 def _check(block: _Block, what: str, limit: int) -> None:

@@ -107,7 +107,7 @@ def test_an_empty_reply_is_a_reply_without_code() -> None:
 
 
 def test_a_reply_without_code_is_quoted_because_it_may_say_why() -> None:
-    assert "it says: I cannot write aten.gru here." in str(refusal("I cannot write\n aten.gru  here.\n"))
+    assert "it says: I cannot write aten.gru here; it needs" in str(refusal("I cannot write\n aten.gru  here.\n"))
     assert len(str(refusal("word " * 100_000))) < 600
     assert len(str(refusal("x" * 100_000))) < 600
 

@@ -29,6 +29,7 @@ from kernelforge.records import DType, Graph, Node
 Handler = Callable[..., Any]
 HANDLERS: dict[str, Handler] = {}
 """Structured operators by name; :mod:`kernelforge.agents.builtin.operators` fills it."""
+_ANOTHER = "use another Coder for this task, such as --coder exchange:FOLDER"
 _RESERVED = frozenset({"out", "w", "attrs", "i", "j", "k", "row", "int", "float", "double", "bool", "char", "short"})
 Attributes = Mapping[str, "int | float | bool | str"]
 
@@ -138,11 +139,9 @@ class Lowering:
                 return HANDLERS[op](self, *args, **kwargs)
         except (TypeError, KeyError, IndexError) as error:
             raise UnsupportedError(
-                f"the built-in Coder does not know this form of '{node.op}': {error}; use another Coder for this task"
+                f"the built-in Coder does not know this form of '{node.op}': {error}; {_ANOTHER}"
             ) from error
-        raise UnsupportedError(
-            f"the built-in Coder does not know the operator '{node.op}'; use another Coder for this task"
-        )
+        raise UnsupportedError(f"the built-in Coder does not know the operator '{node.op}'; {_ANOTHER}")
 
     def pointwise_operator(self, op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """An elementwise operator of the table, on values and Python numbers."""
