@@ -134,20 +134,21 @@ class Store:
 
     # Tasks
 
-    def put_task(self, run_id: str, task: Task, facts: TaskFacts, graph: Graph | None) -> None:
-        """Journal a task of a run, or what is newly known of it.
+    def put_task(self, run_id: str, task: Task, facts: TaskFacts | None = None, graph: Graph | None = None) -> None:
+        """Journal a task of a run, or what is newly known of it. A task that cannot be worked on has no facts.
 
         Raises:
             StoreError: the run has another task of that name, or the facts are of another task.
         """
-        if facts.task_digest != task.digest:
+        if facts is not None and facts.task_digest != task.digest:
             raise StoreError(f"the facts given for task {task.name} are of another version of it")
         row = {
             "run": run_id,
             **{name: getattr(task, name) for name in ("name", "suite", "title", "level", "digest")},
             "record": task.model_dump_json(),
-            "facts": facts.model_dump_json(),
         }
+        if facts is not None:
+            row["facts"] = facts.model_dump_json()
         if graph is not None:
             row["graph"] = graph.model_dump_json()
         with self._database.transaction() as db:

@@ -82,6 +82,14 @@ def test_tasks_and_facts_come_back_equal(store: Store):
         store.task("r1", "nope")
 
 
+def test_a_task_that_cannot_be_worked_on_is_finished_without_facts(store: Store):
+    store.start_run(make_run())
+    store.put_task("r1", make_task())
+    store.finish_task("r1", "softmax", "its reference does not run")
+    assert store.facts("r1", "softmax") is None
+    assert store.finished_tasks("r1") == {"softmax": "its reference does not run"}
+
+
 def test_a_task_cannot_change_under_a_run(store: Store):
     store.start_run(make_run())
     task = make_task()
