@@ -184,6 +184,12 @@ def _wide_lanes(e: Emitter, target: _Target) -> str:
     return e.resize(Value(text, True), 32, 64).text if target.narrow else text
 
 
+def memory_operand(e: Emitter, i: Instruction, operand: object) -> tuple[_Target, str]:
+    """A memory operand in the instruction's state space, and its base addresses as <32 x i64>."""
+    target = _Target(e, i, operand, state_space(i))
+    return target, _wide_lanes(e, target)
+
+
 def _atomic(e: Emitter, i: Instruction) -> None:
     """``atom`` and ``red``: one read-modify-write per active lane, lowest lane first."""
     operation = next((m for m in i.modifiers if m in ATOMIC_OPERATIONS), None)
