@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -108,6 +109,16 @@ def test_a_missing_tail_guard_is_found_where_it_reads(evaluator: Evaluator) -> N
     assert "line 3" in reason or ":3" in reason
 
 
+def test_an_access_out_of_bounds_is_told_whole(evaluator: Evaluator) -> None:
+    source = KERNEL.replace("if (i < n) ", "")
+    reason = refused(evaluator, Verdict.CRASH, source=source, plan=PLAN.replace("128), 128", "128) + 1, 128"))
+    # 8 x 32 floats of the small size fill two blocks; the third reads the first byte after them.
+    assert re.search(r"4-byte global load at 0x[0-9a-f]+, 0 bytes after the end of '[xy]' \(1024 bytes\)", reason)
+    assert "candidate.cu:3" in reason
+    assert "block (2, 0, 0), thread (0, 0, 0)" in reason
+    assert "'axpy' is launched in plan line 3" in reason
+
+
 def test_elements_never_written_are_wrong(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.WRONG, source=KERNEL.replace("i < n", "i < n - 1"))
 
@@ -182,6 +193,7 @@ def test_included_files_of_the_host_never_show(
     assert "canary-5177" not in text
     assert "root:" not in text
     assert os.environ["KERNELFORGE_CANARY"] == "canary-5177"
+    assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
 def test_a_template_bomb_is_stopped(evaluator: Evaluator) -> None:
@@ -206,6 +218,7 @@ def test_an_instruction_the_device_lacks_is_never_a_score(evaluator: Evaluator) 
     assert "setmaxnreg" in evaluation.reason
     assert "line 3" in evaluation.reason
     assert "write the kernel without it" in evaluation.reason
+    assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
 def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
