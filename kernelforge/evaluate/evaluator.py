@@ -58,6 +58,9 @@ or byte of the reference. Above it the size is not large, the kernel is slow: ``
 _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 """By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
 
+EVALUATION_SECONDS = 180.0
+"""One evaluation that takes longer than this, compiler aside, is ended: ``TIMEOUT``. Honest ones take seconds."""
+
 _USED_BEFORE_WRITTEN = (
     "the result changes with what memory held before the run: "
     "an element of an output, of workspace or of shared memory is used before it is written"
@@ -100,6 +103,7 @@ class _Work:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
     executed: int = 0
     """Most thread instructions of any run at the size at hand."""
 
@@ -296,6 +300,7 @@ class Evaluator:
         first: tuple[bytes, ...] | None = None
         comparison = Comparison(ok=True)
         for poison in poisons:
+            self._refuse_overtime(size, draw.family, work)
             result = self._run(session, self._request(plan, draw, poison, instructions), work)
             if result.faults:
                 self._fault(result.faults[0], size, draw.family, work)
@@ -346,6 +351,12 @@ class Evaluator:
         told = _masked(message) if size.is_hidden else message
         work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
         raise _Failure(verdict, _stage(size), f"at {_public(size)}, {family} inputs: {told}")
+
+    def _refuse_overtime(self, size: Size, family: str, work: _Work) -> None:
+        """Many short launches pass under the limits of each; together they may not hold a run up."""
+        if time.perf_counter() - work.started - work.seconds.get("build", 0.0) > EVALUATION_SECONDS:
+            message = f"the evaluation took more than {EVALUATION_SECONDS:g} s in all; launch fewer or faster kernels"
+            self._fail(Verdict.TIMEOUT, size, family, message, work)
 
     def _fault(self, fault: RunFault, size: Size, family: str, work: _Work) -> NoReturn:
         message = fault.message

@@ -72,6 +72,18 @@ class TaskLoop:
         if self.spending.refusal() is not None:
             return False
         self.report(Event("task_started", task=self.task.name))
+        self.store.put_task(self.run.id, self.task)
+        try:
+            return self._search()
+        except BudgetExhausted as spent:
+            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
+            return False
+        except TaskError as error:
+            # The task's own fault, and the same at every try: it ends here, and the run goes on.
+            self.report(Event("warning", task=self.task.name, message=str(error)))
+            return self._finish(f"cannot be worked on: {error}", ())
+
+    def _search(self) -> bool:
         self._stage("describe")
         self._evaluator = self.workshop.evaluator(self.task)
         try:
@@ -84,9 +96,6 @@ class TaskLoop:
                 if finding is not None and finding.kind == "stop":
                     return self._finish(f"judge: {finding.headline}", messages)
                 self._attempt(brief, proposal, finding, messages)
-        except BudgetExhausted as spent:
-            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
-            return False
         finally:
             self._evaluator.oracle.close()
 
@@ -106,6 +115,13 @@ class TaskLoop:
         self.report(Event("stage", task=self.task.name, round=self._next, stage=stage))
 
     def _brief(self) -> Brief:
+        admission = self._evaluator.oracle.admit(("small",))
+        if not admission.ok:
+            trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
+            raise TaskError(
+                f"task {self.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
+                f"`kernelforge tasks check` shows every finding"
+            )
         graph = self._evaluator.oracle.trace("full")
         facts = self._evaluator.facts
         self.store.put_task(self.run.id, self.task, facts, graph)

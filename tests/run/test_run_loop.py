@@ -145,3 +145,41 @@ def test_a_configuration_that_cannot_be_is_refused_in_words(options: dict[str, o
     with pytest.raises(KernelForgeError, match=message) as caught:
         configure(**options)  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
+
+
+CONSTANT = """
+import torch
+import torch.nn as nn
+
+N = 64
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 0.0 + 1.0
+
+
+def get_inputs():
+    return [torch.randn(N)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (CONSTANT, "not admitted"),
+        (CONSTANT.replace("torch.relu(x) * 0.0 + 1.0", "x.reshape(3, 5)"), "Model.forward failed"),
+    ],
+)
+def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, source: str, told: str) -> None:
+    path = tmp_path / "constant.py"
+    path.write_text(source)
+    run = run_in(tmp_path, quick_config(suite=str(path), tasks=(), jobs=1))
+    assert run.state is RunState.FINISHED
+    with open_store(tmp_path) as store:
+        assert store.attempts(run.id) == []
+        assert told in store.finished_tasks(run.id)["constant"]
