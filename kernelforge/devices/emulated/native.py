@@ -27,9 +27,10 @@ def _source_stamp() -> str:
     with stale offsets would corrupt memory, so the stamp is part of every cached function's name.
     """
     stamp = 0
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        if source.stem in ("layout", "memory", "native", "runtime", "driver"):
-            stamp = zlib.crc32(source.read_bytes(), stamp)
+    here = Path(__file__).parent
+    sources = [here / f"{name}.py" for name in ("driver", "layout", "memory", "native")]
+    for source in (*sources, *sorted((here / "runtime").glob("*.py"))):
+        stamp = zlib.crc32(source.read_bytes(), stamp)
     return f"{stamp:08x}"
 
 

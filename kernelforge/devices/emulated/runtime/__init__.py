@@ -1,0 +1,29 @@
+"""Slow paths of generated code: exact checking and counting of memory accesses, atomics, and odd warp operations.
+
+Every function takes host addresses as ``int64``. Areas of the context's scratch hold vectors of 32 lanes.
+"""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated.runtime.access import copy_async, slow_load, slow_store
+from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
+from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault
+from kernelforge.devices.emulated.runtime.matrix import ldmatrix, mma
+from kernelforge.devices.emulated.runtime.warp import GROUP_OPERATIONS, group_reduce, match, pick, shuffle
+
+EXPORTS = {
+    "kf_mma": mma,
+    "kf_ldmatrix": ldmatrix,
+    "kf_slow_load": slow_load,
+    "kf_slow_store": slow_store,
+    "kf_atomic": atomic,
+    "kf_copy_async": copy_async,
+    "kf_fault": fault_here,
+    "kf_shuffle": shuffle,
+    "kf_match": match,
+    "kf_group_reduce": group_reduce,
+    "kf_pick": pick,
+}
+"""Symbols that generated code may call."""
+
+__all__ = ["ATOMIC_OPERATIONS", "ATOMIC_TYPES", "EXPORTS", "GROUP_OPERATIONS", "record_fault"]

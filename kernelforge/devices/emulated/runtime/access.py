@@ -1,0 +1,246 @@
+"""Memory accesses that the fast path of generated code refuses: check bounds, count costs, then load or store."""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.native import (
+    exported,
+    load_i32,
+    load_i64,
+    load_u8,
+    native,
+    popcount,
+    store_i64,
+    store_u8,
+    store_u32,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.runtime.cache import cache_access
+from kernelforge.devices.emulated.runtime.elements import read_element, write_element
+from kernelforge.devices.emulated.runtime.faults import record_fault
+from kernelforge.devices.emulated.runtime.patterns import remember
+from kernelforge.devices.emulated.runtime.races import check_race
+from kernelforge.devices.emulated.runtime.scratch import EFFECTIVE, HOST, STRIDE
+from kernelforge.devices.emulated.runtime.transactions import (
+    bank_wavefronts,
+    distinct_addresses,
+    distinct_units,
+    ideal_shared,
+    local_sectors,
+)
+
+
+@native
+def find_allocation(ctx: int, address: int, size: int) -> int:
+    """Return the table row (host address) that holds ``[address, address + size)``, or 0."""
+    if address < 0:
+        return 0
+    low = 0
+    high = load_i64(ctx + lay.CTX_ALLOCATION_COUNT)
+    table = load_i64(ctx + lay.CTX_ALLOCATIONS)
+    while low < high:
+        middle = (low + high) >> 1
+        if load_i64(table + middle * lay.ALLOC_RECORD) <= address:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return 0
+    row = table + (low - 1) * lay.ALLOC_RECORD
+    base = load_i64(row + lay.ALLOC_BASE)
+    if address - base <= load_i64(row + lay.ALLOC_SIZE) - size:
+        return row
+    return 0
+
+
+@native
+def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
+    """Check and count one request; return the lanes that may access memory.
+
+    ``addresses`` holds each lane's base address (the record's offset is added here). For allowed lanes the host
+    address and the distance between consecutive words are left in scratch. A new pattern is remembered when every
+    lane is in one buffer and no mode needs to see each access.
+    """
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    effective = scratch + EFFECTIVE
+    host = scratch + HOST
+    stride = scratch + STRIDE
+    size = load_i32(op + lay.OP_BYTES)
+    align = load_i32(op + lay.OP_ALIGN)
+    access = load_i32(op + lay.OP_ACCESS)
+    declared = load_i32(op + lay.OP_SPACE)
+    narrow = load_i32(op + lay.OP_NARROW)
+    offset = load_i64(op + lay.OP_OFFSET)
+    site = (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD
+    mode = load_i64(ctx + lay.CTX_MODE)
+    good = 0
+    in_global = 0
+    in_shared = 0
+    in_local = 0
+    in_param = 0
+    single = True
+    base = -1
+    limit = -1
+    delta = 0
+    rest = mask
+    while rest != 0:
+        lane = trailing_zeros(rest)
+        rest &= rest - 1
+        bit = 1 << lane
+        address = load_i64(addresses + 8 * lane) + offset
+        if narrow != 0:
+            address &= 0xFFFFFFFF
+        space = declared
+        if declared == lay.GENERIC:
+            space = lay.GLOBAL
+            if address >= lay.SHARED_WINDOW and address < lay.SHARED_WINDOW + lay.WINDOW_BYTES:
+                space = lay.SHARED
+                address -= lay.SHARED_WINDOW
+            elif address >= lay.LOCAL_WINDOW and address < lay.LOCAL_WINDOW + lay.WINDOW_BYTES:
+                space = lay.LOCAL
+                address -= lay.LOCAL_WINDOW
+            elif address >= lay.PARAM_WINDOW and address < lay.PARAM_WINDOW + lay.WINDOW_BYTES:
+                space = lay.PARAM
+                address -= lay.PARAM_WINDOW
+        store_i64(effective + 8 * lane, address)
+        if address & (align - 1) != 0:
+            record_fault(ctx, lay.FAULT_MISALIGNED, site, lane, address, size, space)
+            continue
+        lane_base = 0
+        lane_limit = 0
+        lane_delta = 0
+        step = 4
+        if space == lay.SHARED:
+            lane_limit = load_i64(ctx + lay.CTX_SHARED_BYTES)
+            lane_delta = load_i64(ctx + lay.CTX_SHARED)
+        elif space == lay.LOCAL:
+            lane_limit = load_i64(ctx + lay.CTX_LOCAL_BYTES)
+        elif space == lay.PARAM:
+            lane_limit = load_i64(ctx + lay.CTX_PARAM_BYTES)
+            lane_delta = load_i64(ctx + lay.CTX_PARAMS)
+            if access != lay.LOAD:
+                lane_limit = 0
+        else:
+            row = find_allocation(ctx, address, size)
+            if row != 0:
+                flags = load_i64(row + lay.ALLOC_FLAGS)
+                if access != lay.LOAD and flags != 0:
+                    kind = lay.FAULT_MODULE_WRITE if flags & lay.FLAG_MODULE else lay.FAULT_READ_ONLY_WRITE
+                    record_fault(ctx, kind, site, lane, address, size, space)
+                    continue
+                lane_base = load_i64(row + lay.ALLOC_BASE)
+                lane_limit = lane_base + load_i64(row + lay.ALLOC_SIZE)
+                lane_delta = load_i64(ctx + lay.CTX_ARENA_DELTA)
+        if address < lane_base or address > lane_limit - size:
+            record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane, address, size, space)
+            continue
+        if space == lay.LOCAL:
+            step = 4 * lay.LANES
+            where = load_i64(ctx + lay.CTX_LOCAL) + (address >> 2) * step + 4 * lane + (address & 3)
+            in_local |= bit
+        else:
+            where = address + lane_delta
+            if space == lay.SHARED:
+                in_shared |= bit
+            elif space == lay.PARAM:
+                in_param |= bit
+            else:
+                in_global |= bit
+        if good != 0 and (lane_base != base or lane_limit != limit or lane_delta != delta):
+            single = False
+        base = lane_base
+        limit = lane_limit
+        delta = lane_delta
+        store_i64(host + 8 * lane, where)
+        store_i64(stride + 8 * lane, step)
+        good |= bit
+    if mask == 0:
+        return 0
+    cost = 0
+    ideal = 0
+    if in_global != 0:
+        cost += distinct_units(ctx, effective, in_global, size, 5)
+        ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
+        if mode & lay.MODE_CACHE:
+            cache_access(ctx, cost, access)
+    if in_shared != 0:
+        cost += bank_wavefronts(ctx, effective, in_shared, size)
+        ideal += ideal_shared(effective, in_shared, size)
+        if mode & lay.MODE_RACECHECK:
+            check_race(ctx, op, site, effective, in_shared, size, access)
+    if in_local != 0:
+        cost += local_sectors(ctx, effective, in_local, size)
+        ideal += (popcount(in_local) * size + 31) >> 5
+    # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
+    same_space = in_local == 0 and (in_shared | in_param == 0 or (declared != lay.GENERIC and in_global == 0))
+    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0 or (in_shared != 0 and mode & lay.MODE_RESIDENT != 0)
+    regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
+    if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
+        return good
+    store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)
+    store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + cost)
+    store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + popcount(good))
+    store_i64(op + lay.OP_IDEAL_TOTAL, load_i64(op + lay.OP_IDEAL_TOTAL) + ideal)
+    return good
+
+
+@exported("void(int64, int64, int64, int64, int64, int64)")
+def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int) -> None:
+    """Load each lane's elements of ``width`` bytes into ``out`` (element-major); refused lanes get 0."""
+    good = resolve(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    elements = load_i32(op + lay.OP_BYTES) // width
+    for lane in range(lay.LANES):
+        ok = good >> lane & 1
+        address = load_i64(scratch + HOST + 8 * lane)
+        step = load_i64(scratch + STRIDE + 8 * lane)
+        for k in range(elements):
+            value = 0
+            if ok:
+                value = read_element(address, step, k * width, width)
+            write_element(out, 4, (k * lay.LANES + lane) * width, width, value)
+
+
+@exported("void(int64, int64, int64, int64, int64, int64)")
+def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width: int) -> None:
+    """Store each allowed lane's elements; lanes with one address: the highest lane wins."""
+    good = resolve(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    elements = load_i32(op + lay.OP_BYTES) // width
+    while good != 0:
+        lane = trailing_zeros(good)
+        good &= good - 1
+        address = load_i64(scratch + HOST + 8 * lane)
+        step = load_i64(scratch + STRIDE + 8 * lane)
+        for k in range(elements):
+            value = read_element(values, 4, (k * lay.LANES + lane) * width, width)
+            write_element(address, step, k * width, width, value)
+
+
+@exported("void(int64, int64, int64, int64, int64, int64, int64)")
+def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: int, source_bytes: int) -> None:
+    """``cp.async``: copy at once; bytes beyond ``source_bytes`` (one i32 per lane) become zero."""
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    wanted = 0
+    rest = mask
+    while rest != 0:
+        lane = trailing_zeros(rest)
+        rest &= rest - 1
+        if load_i32(source_bytes + 4 * lane) > 0:
+            wanted |= 1 << lane
+    size = load_i32(write + lay.OP_BYTES)
+    store_u32(read + lay.OP_BYTES, size)
+    readable = resolve(ctx, read, source, wanted)
+    keep = scratch + 15 * lay.SCRATCH_AREA
+    for lane in range(lay.LANES):
+        store_i64(keep + 8 * lane, load_i64(scratch + HOST + 8 * lane))
+    good = resolve(ctx, write, target, mask)
+    while good != 0:
+        lane = trailing_zeros(good)
+        good &= good - 1
+        limit = load_i32(source_bytes + 4 * lane) if readable >> lane & 1 else 0
+        for k in range(size):
+            value = 0
+            if k < limit:
+                value = load_u8(load_i64(keep + 8 * lane) + k)
+            store_u8(load_i64(scratch + HOST + 8 * lane) + k, value)

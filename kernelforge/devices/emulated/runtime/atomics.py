@@ -1,0 +1,99 @@
+"""Atomic read-modify-write operations, lane by lane."""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.native import (
+    bits_to_f32,
+    bits_to_f64,
+    exported,
+    f32_to_bits,
+    f64_to_bits,
+    load_i32,
+    load_i64,
+    native,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.runtime.access import resolve
+from kernelforge.devices.emulated.runtime.elements import read_element, write_element
+from kernelforge.devices.emulated.runtime.numbers import f32_to_half, half_to_f32, signed
+from kernelforge.devices.emulated.runtime.scratch import HOST, STRIDE
+
+# Operations and types of atomics, as generated code encodes them: operation * 16 + type.
+ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")
+ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64", "f16", "bf16", "f16x2", "bf16x2", "u16")
+_FIRST_HALF_TYPE = 6
+
+
+@native
+def add_halves(kind: int, old: int, b: int) -> int:
+    """Sum of one or two packed 16-bit floats. f32 has enough bits that rounding twice is rounding once."""
+    brain = kind % 2 == 1
+    low = f32_to_half(f32_to_bits(half_to_f32(old & 0xFFFF, brain) + half_to_f32(b & 0xFFFF, brain)), brain)
+    if kind < _FIRST_HALF_TYPE + 2:
+        return low
+    high = f32_to_half(f32_to_bits(half_to_f32(old >> 16, brain) + half_to_f32(b >> 16, brain)), brain)
+    return low | (high << 16)
+
+
+@native
+def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
+    """New value of one atomic; 32-bit values are non-negative integers."""
+    if operation == 1:
+        return b
+    if operation == 2:
+        return c if old == b else old
+    if operation == 5:
+        return old & b
+    if operation == 6:
+        return old | b
+    if operation == 7:
+        return old ^ b
+    if operation == 8:
+        return 0 if old >= b else old + 1
+    if operation == 9:
+        return b if old == 0 or old > b else old - 1
+    if operation == 0:
+        if kind >= _FIRST_HALF_TYPE:
+            return add_halves(kind, old, b)
+        if kind == 2:
+            return f32_to_bits(bits_to_f32(old) + bits_to_f32(b))
+        if kind == 5:
+            return f64_to_bits(bits_to_f64(old) + bits_to_f64(b))
+        if kind < 3:
+            return (old + b) & 0xFFFFFFFF
+        return old + b
+    greater = False
+    if kind == 0 or kind == 4:
+        greater = old > b
+    elif kind == 1:
+        greater = signed(old) > signed(b)
+    elif kind == 3:
+        greater = (old ^ (-0x7FFFFFFFFFFFFFFF - 1)) > (b ^ (-0x7FFFFFFFFFFFFFFF - 1))
+    if operation == 3:
+        return old if greater else b
+    return b if greater else old
+
+
+@exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int) -> None:
+    """One read-modify-write per lane, in lane order. The old values go to ``out``."""
+    good = resolve(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    kind = code & 15
+    operation = code >> 4
+    width = load_i32(op + lay.OP_BYTES)
+    rest = mask
+    while rest != 0:
+        lane = trailing_zeros(rest)
+        rest &= rest - 1
+        at = lane * width
+        old = 0
+        if good >> lane & 1:
+            address = load_i64(scratch + HOST + 8 * lane)
+            step = load_i64(scratch + STRIDE + 8 * lane)
+            old = read_element(address, step, 0, width)
+            first = read_element(b, 4, at, width)
+            second = read_element(c, 4, at, width)
+            write_element(address, step, 0, width, combine(operation, kind, old, first, second))
+        write_element(out, 4, at, width, old)
