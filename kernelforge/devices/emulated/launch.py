@@ -1,0 +1,285 @@
+"""One launch: what its CTAs share, and the operating-system threads that run them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.devices.emulated import driver, jit
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.emit.emitter import MemorySite
+from kernelforge.devices.emulated.errors import EmulatorError
+from kernelforge.devices.emulated.memory import CacheModel, Memory
+from kernelforge.devices.emulated.program import Program
+
+RESIDENT_CTAS = 1056
+"""CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
+
+
+@dataclass
+class Launch:
+    """What every thread of one launch shares; sizes are bytes."""
+
+    program: Program
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    """Shared memory of one CTA, ``dynamic_shared`` included."""
+    dynamic_shared: int
+    params: bytes
+    ctas: npt.NDArray[np.int64] | None
+    """Linear ids of the CTAs to run, all when None."""
+    memory: Memory
+    symbols: npt.NDArray[np.int64]
+    """Addresses of the module's variables, by their number in the program."""
+    max_instructions: int
+    """Warp instructions, 0 for no limit."""
+    cache: CacheModel | None
+    racecheck: bool
+    poison: int
+    stop: npt.NDArray[np.int64] = field(init=False)
+    """One word: not 0 ends every thread at its next back edge."""
+    table: npt.NDArray[np.int64] = field(init=False)
+    allocations: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stop = np.zeros(1, dtype=np.int64)
+        self.table = self.memory.table()
+        self.allocations = len(self.memory.allocations)
+
+    @property
+    def count(self) -> int:
+        """CTAs that run."""
+        return self.grid[0] * self.grid[1] * self.grid[2] if self.ctas is None else int(self.ctas.size)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of one CTA."""
+        return (self.threads + lay.LANES - 1) // lay.LANES
+
+    @property
+    def frame(self) -> int:
+        """Local memory of one thread."""
+        return self.program.flow.kernel.frame_bytes
+
+    @property
+    def shared_stride(self) -> int:
+        """Distance between the shared memories of two CTAs."""
+        return (self.shared + lay.RED_ZONE + 127) // 128 * 128
+
+    @property
+    def shadow_bytes(self) -> int:
+        """Size of the race checker's record of one CTA's shared memory."""
+        return 16 * (self.shared // 4 + 2) if self.racecheck else 0
+
+    def resident(self, count: int) -> int:
+        """How many of ``count`` CTAs run side by side."""
+        if not self.program.flow.spins or self.racecheck:
+            return 1
+        per_cta = self.warps * (self.program.state_bytes + self.frame * lay.LANES) + self.shared_stride
+        return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
+
+
+def chosen_ctas(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
+    """The linear ids as an array.
+
+    Raises:
+        EmulatorError: An id is not of the grid.
+    """
+    if ctas is None:
+        return None
+    total = grid[0] * grid[1] * grid[2]
+    chosen = np.asarray(ctas, dtype=np.int64)
+    if chosen.size and (chosen.min() < 0 or chosen.max() >= total):
+        raise EmulatorError(f"CTA ids must be from 0 to {total - 1}")
+    return chosen
+
+
+def execute(launch: Launch, threads: int, deadline_s: float | None) -> list[Run]:
+    """Run the CTAs on at most ``threads`` operating-system threads; the deadline is wall-clock seconds."""
+    count = launch.count
+    workers = max(1, min(threads, count))
+    runs = [Run(launch, count * k // workers, count * (k + 1) // workers) for k in range(workers)]
+    timer = None
+    if deadline_s is not None:
+        timer = threading.Timer(max(deadline_s, 0.0), launch.stop.__setitem__, (0, driver.END_TIMEOUT))
+        timer.daemon = True
+        timer.start()
+    try:
+        others = [threading.Thread(target=run) for run in runs[1:]]
+        for thread in others:
+            thread.start()
+        runs[0]()
+        for thread in others:
+            thread.join()
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return runs
+
+
+class _Area:
+    """A zeroed buffer whose first byte used lies at a multiple of 128."""
+
+    def __init__(self, size: int, alignment: int = 128) -> None:
+        self.buffer = np.zeros(size + alignment, dtype=np.uint8)
+        self.size = size
+        start = int(self.buffer.ctypes.data)
+        self.address = (start + alignment - 1) // alignment * alignment
+        self.offset = self.address - start
+
+    def view(self, kind: Any) -> Any:
+        """The bytes as an array of ``kind``."""
+        return self.buffer[self.offset : self.offset + self.size].view(kind)
+
+
+class _Buffers:
+    """Memory that generated code, the runtime and the driver use in one run."""
+
+    def __init__(self, launch: Launch, resident: int) -> None:
+        program = launch.program
+        warps = resident * launch.warps
+        records = site_records(program.sites, launch.frame)
+        self.records = _Area(records.nbytes)
+        self.records.view(np.uint8)[:] = records.reshape(-1)
+        self.record_shape = records.shape
+        self.counts = np.zeros(2 * (len(program.flow.blocks) + 1), dtype=np.int64)
+        self.faults = np.zeros(8 + lay.FAULT_CAPACITY * lay.FAULT_RECORD, dtype=np.uint8)
+        self.context = _Area(lay.CTX_BYTES)
+        self.scratch = _Area(lay.SCRATCH_BYTES)
+        self.state = _Area(warps * program.state_bytes)
+        self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
+        self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
+        self.shadow = _Area(launch.shadow_bytes or 16)
+        self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
+        self.slots = np.zeros(4 * resident, dtype=np.int64)
+        self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
+
+
+class Run:
+    """One operating-system thread's share of a launch: CTAs ``first`` to ``end``, its buffers and counters."""
+
+    def __init__(self, launch: Launch, first: int, end: int) -> None:
+        resident = launch.resident(end - first)
+        # Compiled code knows the buffers by address only: the run keeps them, and the launch, alive.
+        self._launch = launch
+        self._buffers = _Buffers(launch, resident)
+        self.counts = self._buffers.counts
+        """(warps, threads) per basic block, then of divergent branches."""
+        self.faults = self._buffers.faults
+        self.records: npt.NDArray[np.uint8] = self._buffers.records.view(np.uint8).reshape(self._buffers.record_shape)
+        self._longs = _context(launch, self._buffers, resident)
+        self._arguments = _arguments(launch, self._buffers, resident, first, end)
+        self._function = jit.KernelFunction(driver.run_ctas.address)
+        self.outcome = driver.END_COMPLETE
+
+    def __call__(self) -> None:
+        self.outcome = self._function(self._buffers.context.address, int(self._arguments.ctypes.data))
+
+    @property
+    def barriers(self) -> int:
+        """Barriers that warps passed."""
+        return int(self._longs[lay.CTX_BARRIERS // 8])
+
+    @property
+    def fault_count(self) -> int:
+        """Faults, those beyond the capacity of ``faults`` included."""
+        return int(self._longs[lay.CTX_FAULT_COUNT // 8])
+
+
+def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[np.uint8]:
+    """Initial memory records, one row each."""
+    records = np.zeros((max(len(sites), 1), lay.OP_RECORD), dtype=np.uint8)
+    words, longs = records.view(np.int32), records.view(np.int64)
+    for row, site in enumerate(sites):
+        words[row, lay.OP_SPACE // 4] = site.space
+        words[row, lay.OP_BYTES // 4] = site.width
+        words[row, lay.OP_ALIGN // 4] = site.width
+        words[row, lay.OP_ACCESS // 4] = site.access
+        longs[row, lay.OP_OFFSET // 8] = site.offset
+        longs[row, lay.OP_NARROW // 8] = int(site.narrow)
+        if site.space == lay.LOCAL:
+            # Frame accesses at one offset for all lanes only need the frame's size.
+            longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
+    return records
+
+
+def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np.int64]:
+    """Fill the context that generated code and the runtime read; returns it as 64-bit words."""
+    program, cache = launch.program, launch.cache
+    mode = (lay.MODE_RACECHECK if launch.racecheck else 0) | (lay.MODE_CACHE if cache is not None else 0)
+    mode |= lay.MODE_RESIDENT if resident > 1 else 0
+    grid = launch.grid
+    values = {
+        lay.CTX_PARAMS: int(buffers.params.ctypes.data),
+        lay.CTX_PARAM_BYTES: len(launch.params),
+        lay.CTX_SHARED: buffers.shared.address,
+        lay.CTX_SHARED_BYTES: launch.shared,
+        lay.CTX_LOCAL: buffers.local.address,
+        lay.CTX_LOCAL_BYTES: launch.frame,
+        lay.CTX_COUNTS: int(buffers.counts.ctypes.data),
+        lay.CTX_OPS: buffers.records.address,
+        lay.CTX_ALLOCATIONS: int(launch.table.ctypes.data),
+        lay.CTX_ALLOCATION_COUNT: launch.allocations,
+        lay.CTX_FAULTS: int(buffers.faults.ctypes.data),
+        lay.CTX_ARENA_DELTA: launch.memory.host_base - lay.GLOBAL_BASE,
+        lay.CTX_SYMBOLS: int(launch.symbols.ctypes.data),
+        lay.CTX_STOP: int(launch.stop.ctypes.data),
+        lay.CTX_MODE: mode,
+        lay.CTX_CACHE: cache.address if cache is not None else 0,
+        lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_SCRATCH: buffers.scratch.address,
+        lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
+        lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
+        lay.CTX_BLOCK_COST: int(program.block_costs.ctypes.data),
+        lay.CTX_BLOCKS: len(program.flow.blocks),
+        lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
+    }
+    longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
+    for where, value in values.items():
+        longs[where // 8] = value
+    buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
+    return longs
+
+
+def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end: int) -> npt.NDArray[np.int64]:
+    """Arguments of the driver's ``run_ctas``."""
+    program, cache, chosen = launch.program, launch.cache, launch.ctas
+    settings = {
+        driver.ARG_FUNCTION: program.address,
+        driver.ARG_FIRST: first,
+        driver.ARG_END: end,
+        driver.ARG_LIST: int(chosen.ctypes.data) if chosen is not None and chosen.size else 0,
+        driver.ARG_STATE: buffers.state.address,
+        driver.ARG_STATE_BYTES: program.state_bytes,
+        driver.ARG_CLEAR_BYTES: program.clear_bytes,
+        driver.ARG_BLOCKS: len(program.flow.blocks),
+        driver.ARG_SHARED: buffers.shared.address,
+        driver.ARG_SHARED_STRIDE: launch.shared_stride,
+        driver.ARG_LOCAL: buffers.local.address,
+        driver.ARG_LOCAL_STRIDE: launch.frame * lay.LANES,
+        driver.ARG_WARPS: launch.warps,
+        driver.ARG_THREADS: launch.threads,
+        driver.ARG_RESIDENT: resident,
+        driver.ARG_SPINS: int(program.flow.spins),
+        driver.ARG_POISON: launch.poison,
+        driver.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
+        driver.ARG_SLOTS: int(buffers.slots.ctypes.data),
+        driver.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
+        driver.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
+        driver.ARG_SHADOW_BYTES: launch.shadow_bytes,
+    }
+    arguments = np.zeros(driver.ARG_COUNT, dtype=np.int64)
+    for index, value in settings.items():
+        arguments[index] = value
+    return arguments
