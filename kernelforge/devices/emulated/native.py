@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,8 +56,17 @@ def exported(signature: str) -> Callable[[F], Any]:
             return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
         except RuntimeError:
             return numba.cfunc(signature, **_OPTIONS)(function)
+        except Exception:  # numba unpickles whatever its cache holds: a damaged entry may raise anything
+            _forget_cached(function)
+            return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
 
     return wrap
+
+
+def _forget_cached(function: Callable[..., Any]) -> None:
+    """Drop the index of everything cached beside ``function``, its helpers included; it is compiled anew."""
+    for index in Path(FunctionCache(function).cache_path).glob("*.nbi"):
+        index.unlink(missing_ok=True)
 
 
 def _load(pointee: ir.Type, result: Any, signed: bool = True) -> Any:
