@@ -1,7 +1,5 @@
 """Counters equal what can be counted by hand."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import numpy as np
@@ -43,7 +41,10 @@ def test_float4_needs_16_sectors() -> None:
 
 
 def test_partial_warp_counts_its_lanes() -> None:
-    source = 'extern "C" __global__ void k(const float* x, float* y, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) y[i] = x[i]; }'
+    source = """extern "C" __global__ void k(const float* x, float* y, int n) {
+  int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}"""
     report = cuda(source).run(2, 64, np.zeros(75, np.float32), np.zeros(75, np.float32), 75)
     op = only(report, "global", "load")
     assert (op.requests, op.threads, op.transactions) == (3, 75, 4 + 4 + 2)
@@ -90,13 +91,13 @@ def test_wide_shared_accesses_are_conflict_free_in_groups() -> None:
 
 
 def test_instruction_counts_and_mix() -> None:
-    source = 'extern "C" __global__ void k(float* y, int n) { float s = 1; for (int i = 0; i < n; i++) s = s * 1.5f + y[i]; y[threadIdx.x] = s; }'
-    device = (
-        cuda(source, "-G")
-        if False
-        else cuda("#pragma nv_diag_suppress 177\n" + source.replace("for", '_Pragma("unroll 1") for'))
-    )
-    report = device.run(1, 64, np.zeros(64, np.float32), 10)
+    source = """extern "C" __global__ void k(float* y, int n) {
+  float s = 1;
+  #pragma unroll 1
+  for (int i = 0; i < n; i++) s = s * 1.5f + y[i];
+  y[threadIdx.x] = s;
+}"""
+    report = cuda(source).run(1, 64, np.zeros(64, np.float32), 10)
     assert report.mix["fma.f32"] == (20, 640)
     assert report.mix["ret"] == (2, 64)
     assert report.thread_instructions == 32 * report.warp_instructions

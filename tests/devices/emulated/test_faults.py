@@ -1,7 +1,5 @@
 """Every seeded bug is found, at its place; nothing else is reported."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import numpy as np
@@ -96,16 +94,21 @@ def test_generic_pointer_out_of_bounds() -> None:
 
 
 def test_write_to_module_variable() -> None:
-    source = '__device__ int counter[4] = {1, 2, 3, 4};\nextern "C" __global__ void k(int* y) {\n  counter[1] = 9;\n  y[0] = counter[1];\n}'
+    source = """__device__ int counter[4] = {1, 2, 3, 4};
+extern "C" __global__ void k(int* y) {
+  counter[1] = 9;
+  y[0] = counter[1];
+}"""
     y = np.zeros(1, np.int32)
     report = cuda(source).run(1, 1, y, clean=False)
     assert [(f.kind, f.source_line) for f in report.faults] == [("module_global_write", 3)]
 
 
 def test_atomic_on_module_variable() -> None:
-    source = (
-        '__device__ int ticket;\nextern "C" __global__ void k(int* y) {\n  y[threadIdx.x] = atomicAdd(&ticket, 1);\n}'
-    )
+    source = """__device__ int ticket;
+extern "C" __global__ void k(int* y) {
+  y[threadIdx.x] = atomicAdd(&ticket, 1);
+}"""
     report = cuda(source).run(1, 4, np.zeros(4, np.int32), clean=False)
     assert {(f.kind, f.access) for f in report.faults} == {("module_global_write", "atomic")}
 

@@ -1,7 +1,5 @@
 """Floating-point instructions: exact where IEEE-754 says so, within PTX's documented error where it is approximate."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import math
@@ -23,8 +21,8 @@ def patterns(bits: int, count: int = 3000) -> np.ndarray:
     wild = (raw >> np.uint64(64 - bits)).astype(f"u{bits // 8}").view(kind)
     tame = (RNG.standard_normal(count) * 10.0 ** RNG.integers(-3, 4, count)).astype(kind)
     limits = np.finfo(kind)
-    edges = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, limits.tiny, -limits.tiny, limits.smallest_subnormal, limits.max,
-                      limits.min, 0.5, 1.5, 2.5], dtype=kind)  # fmt: skip
+    extremes = [limits.tiny, -limits.tiny, limits.smallest_subnormal, limits.max, limits.min]
+    edges = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, *extremes, 0.5, 1.5, 2.5], dtype=kind)
     return RNG.permutation(np.concatenate([wild, tame, edges]))
 
 
@@ -154,10 +152,18 @@ def test_minimum_and_maximum_ignore_nan_unless_told() -> None:
 
 
 COMPARE = {
-    "eq": lambda a, b, n: (a == b) & ~n, "ne": lambda a, b, n: (a != b) & ~n, "lt": lambda a, b, n: a < b, "ge": lambda a, b, n: a >= b,
-    "equ": lambda a, b, n: (a == b) | n, "neu": lambda a, b, n: (a != b) | n, "ltu": lambda a, b, n: (a < b) | n,
-    "gtu": lambda a, b, n: (a > b) | n, "leu": lambda a, b, n: (a <= b) | n, "num": lambda a, b, n: ~n, "nan": lambda a, b, n: n,
-}  # fmt: skip
+    "eq": lambda a, b, n: (a == b) & ~n,
+    "ne": lambda a, b, n: (a != b) & ~n,
+    "lt": lambda a, b, n: a < b,
+    "ge": lambda a, b, n: a >= b,
+    "equ": lambda a, b, n: (a == b) | n,
+    "neu": lambda a, b, n: (a != b) | n,
+    "ltu": lambda a, b, n: (a < b) | n,
+    "gtu": lambda a, b, n: (a > b) | n,
+    "leu": lambda a, b, n: (a <= b) | n,
+    "num": lambda a, b, n: ~n,
+    "nan": lambda a, b, n: n,
+}
 
 
 @pytest.mark.parametrize("test", COMPARE)
@@ -225,13 +231,26 @@ def test_approximate_functions_stay_within_their_documented_error() -> None:
 @pytest.mark.parametrize("options", [(), ("--use_fast_math",)], ids=["precise", "fast"])
 def test_libm_as_nvrtc_emits_it(options: tuple[str, ...]) -> None:
     functions = {
-        "expf(x)": (np.exp, -80, 80), "logf(x)": (np.log, 1e-6, 1e6), "sinf(x)": (np.sin, -3, 3), "cosf(x)": (np.cos, -3, 3),
-        "tanhf(x)": (np.tanh, -5, 5), "erff(x)": (np.vectorize(math.erf), -4, 4), "powf(x, 1.7f)": (lambda v: v ** np.float32(1.7), 1e-3, 1e3),
-        "fmodf(x, 0.7f)": (lambda v: np.fmod(v, np.float64(np.float32(0.7))), -50, 50), "rsqrtf(x)": (lambda v: 1 / np.sqrt(v), 1e-6, 1e6),
-        "sqrtf(x)": (np.sqrt, 0, 1e6), "atan2f(x, 2.0f)": (lambda v: np.arctan2(v, 2), -9, 9), "cbrtf(x)": (np.cbrt, -50, 50),
-        "log1pf(x)": (np.log1p, -0.9, 10), "expm1f(x)": (np.expm1, -5, 5), "asinf(x)": (np.arcsin, -1, 1), "sinhf(x)": (np.sinh, -5, 5),
-        "x / 3.0f": (lambda v: v / 3, -9, 9), "lgammaf(x)": (np.vectorize(math.lgamma), 0.5, 20), "roundf(x)": (np.vectorize(lambda v: math.copysign(math.floor(abs(v) + 0.5), v)), -9, 9),
-    }  # fmt: skip
+        "expf(x)": (np.exp, -80, 80),
+        "logf(x)": (np.log, 1e-6, 1e6),
+        "sinf(x)": (np.sin, -3, 3),
+        "cosf(x)": (np.cos, -3, 3),
+        "tanhf(x)": (np.tanh, -5, 5),
+        "erff(x)": (np.vectorize(math.erf), -4, 4),
+        "powf(x, 1.7f)": (lambda v: v ** np.float32(1.7), 1e-3, 1e3),
+        "fmodf(x, 0.7f)": (lambda v: np.fmod(v, np.float64(np.float32(0.7))), -50, 50),
+        "rsqrtf(x)": (lambda v: 1 / np.sqrt(v), 1e-6, 1e6),
+        "sqrtf(x)": (np.sqrt, 0, 1e6),
+        "atan2f(x, 2.0f)": (lambda v: np.arctan2(v, 2), -9, 9),
+        "cbrtf(x)": (np.cbrt, -50, 50),
+        "log1pf(x)": (np.log1p, -0.9, 10),
+        "expm1f(x)": (np.expm1, -5, 5),
+        "asinf(x)": (np.arcsin, -1, 1),
+        "sinhf(x)": (np.sinh, -5, 5),
+        "x / 3.0f": (lambda v: v / 3, -9, 9),
+        "lgammaf(x)": (np.vectorize(math.lgamma), 0.5, 20),
+        "roundf(x)": (np.vectorize(lambda v: math.copysign(math.floor(abs(v) + 0.5), v)), -9, 9),
+    }
     cases = "".join(
         f"y[{k} * n + i] = {text};\n"
         for k, text in enumerate(
@@ -239,7 +258,10 @@ def test_libm_as_nvrtc_emits_it(options: tuple[str, ...]) -> None:
             for k, f in enumerate(functions)
         )
     )
-    source = f'extern "C" __global__ void k(const float* x, float* y, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;\n{cases}}}'
+    source = f"""extern "C" __global__ void k(const float* x, float* y, int n) {{
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+{cases}}}"""
     n = 700
     x = np.stack([RNG.uniform(low, high, n) for _, low, high in functions.values()]).astype(np.float32)
     y = np.zeros_like(x)
@@ -252,7 +274,11 @@ def test_libm_as_nvrtc_emits_it(options: tuple[str, ...]) -> None:
 
 
 def test_large_sine_arguments_use_the_slow_path() -> None:
-    source = 'extern "C" __global__ void k(const float* x, float* y) { int i = threadIdx.x; y[i] = sinf(x[i]); y[i + 64] = cosf(x[i]); }'
+    source = """extern "C" __global__ void k(const float* x, float* y) {
+  int i = threadIdx.x;
+  y[i] = sinf(x[i]);
+  y[i + 64] = cosf(x[i]);
+}"""
     x = (RNG.uniform(1, 2, 64) * 10.0 ** RNG.integers(0, 38, 64)).astype(np.float32)
     x[:4] = [np.inf, 1e5, -3e38, 0.0]
     y = np.zeros(128, np.float32)
@@ -272,7 +298,15 @@ PI_TIMES_TWO = Fraction(62831853071795864769252867665590057683943387987502116419
 
 
 def test_double_precision_functions() -> None:
-    source = 'extern "C" __global__ void k(const double* x, double* y) { int i = threadIdx.x; y[i] = exp(x[i]); y[i + 64] = log(fabs(x[i])); y[i + 128] = sin(x[i]); y[i + 192] = pow(fabs(x[i]), 1.3); y[i + 256] = x[i] / 7.0; y[i + 320] = sqrt(fabs(x[i])); }'
+    source = """extern "C" __global__ void k(const double* x, double* y) {
+  int i = threadIdx.x;
+  y[i] = exp(x[i]);
+  y[i + 64] = log(fabs(x[i]));
+  y[i + 128] = sin(x[i]);
+  y[i + 192] = pow(fabs(x[i]), 1.3);
+  y[i + 256] = x[i] / 7.0;
+  y[i + 320] = sqrt(fabs(x[i]));
+}"""
     x = RNG.uniform(-9, 9, 64)
     y = np.zeros(384)
     cuda(source).run(1, 64, x, y)

@@ -1,7 +1,5 @@
 """PTX is untrusted: no address and no layout of it reaches host memory."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import ctypes
@@ -49,17 +47,35 @@ FORMS = [
 def test_loads_from_host_addresses_fault_and_give_zero(form: str, vector: bool) -> None:
     index = "mov.u32 %r2, %tid.x;" if vector else "mov.u32 %r2, 0;"
     loads = "\n".join(
-        f"mov.u64 %d2, {a}; cvt.u64.u32 %d3, %r2; mul.lo.u64 %d3, %d3, 0; add.u64 %d2, %d2, %d3; {form} %r3, [%d2]; or.b32 %r1, %r1, %r3;"
+        f"""
+    mov.u64 %d2, {a};
+    cvt.u64.u32 %d3, %r2;
+    mul.lo.u64 %d3, %d3, 0;
+    add.u64 %d2, %d2, %d3;
+    {form} %r3, [%d2];
+    or.b32 %r1, %r1, %r3;"""
         for a in ADDRESSES
     )
     body = f"""
     .local .align 16 .b8 depot[64];
     .shared .align 16 .b8 smem[64];
-    mov.u32 %r1, 0; {index}
-    mov.u32 %r10, smem; mov.u32 %r9, 0; st.shared.u32 [%r10], %r9; st.shared.u32 [%r10+4], %r9; st.shared.u32 [%r10+8], %r9;
-    mov.u64 %d10, depot; st.local.u32 [%d10], %r9; st.local.u32 [%d10+4], %r9; st.local.u32 [%d10+8], %r9;
+    mov.u32 %r1, 0;
+    {index}
+    mov.u32 %r10, smem;
+    mov.u32 %r9, 0;
+    st.shared.u32 [%r10], %r9;
+    st.shared.u32 [%r10+4], %r9;
+    st.shared.u32 [%r10+8], %r9;
+    mov.u64 %d10, depot;
+    st.local.u32 [%d10], %r9;
+    st.local.u32 [%d10+4], %r9;
+    st.local.u32 [%d10+8], %r9;
     {loads}
-    ld.param.u64 %d1, [out]; mov.u32 %r5, %tid.x; mul.wide.u32 %d5, %r5, 4; add.u64 %d1, %d1, %d5; st.global.u32 [%d1], %r1;
+    ld.param.u64 %d1, [out];
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %d5, %r5, 4;
+    add.u64 %d1, %d1, %d5;
+    st.global.u32 [%d1], %r1;
     """
     out = np.full(32, 77, np.uint32)
     report = Device(ptx_module(body)).run(1, 32, out, clean=False)
@@ -68,8 +84,18 @@ def test_loads_from_host_addresses_fault_and_give_zero(form: str, vector: bool) 
     assert not out.any()
 
 
-@pytest.mark.parametrize("form", ["st.global.u32 [%d2], %r1", "st.u32 [%d2], %r1", "st.shared.u32 [%d2], %r1", "st.local.u32 [%d2], %r1",
-                                  "atom.global.add.u32 %r3, [%d2], %r1", "red.add.u32 [%d2], %r1", "atom.shared.exch.b32 %r3, [%d2], %r1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        "st.global.u32 [%d2], %r1",
+        "st.u32 [%d2], %r1",
+        "st.shared.u32 [%d2], %r1",
+        "st.local.u32 [%d2], %r1",
+        "atom.global.add.u32 %r3, [%d2], %r1",
+        "red.add.u32 [%d2], %r1",
+        "atom.shared.exch.b32 %r3, [%d2], %r1",
+    ],
+)
 def test_stores_and_atomics_never_touch_the_host(form: str) -> None:
     victim = (ctypes.c_uint32 * 64)(*range(64))
     addresses = [ctypes.addressof(victim), *ADDRESSES[4:11]]
@@ -141,9 +167,16 @@ def test_local_frames_are_bounded_for_lane_dependent_offsets() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "garbage", ".version 8.0\n.entry k(", ".visible .entry k() { bra NOWHERE; }", ".visible .entry k() { add.s32 %r1, %r2, %r3; ret; }",
-     ".visible .entry k() { .reg .b32 %r<2>; add.s32 %r1; ret; }", ".visible .entry k() { .reg .b32 %r<2>; mov.u32 %r1, undefined_symbol; ret; }"],
-)  # fmt: skip
+    [
+        "",
+        "garbage",
+        ".version 8.0\n.entry k(",
+        ".visible .entry k() { bra NOWHERE; }",
+        ".visible .entry k() { add.s32 %r1, %r2, %r3; ret; }",
+        ".visible .entry k() { .reg .b32 %r<2>; add.s32 %r1; ret; }",
+        ".visible .entry k() { .reg .b32 %r<2>; mov.u32 %r1, undefined_symbol; ret; }",
+    ],
+)
 def test_malformed_ptx_is_an_error_not_a_crash(text: str) -> None:
     try:
         machine = Machine(text, Memory(1 << 20))

@@ -1,7 +1,5 @@
 """Whole kernels of the kinds that Coders write."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import numpy as np
@@ -16,7 +14,10 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def test_vector_add_with_a_tail() -> None:
-    source = 'extern "C" __global__ void k(const float* a, const float* b, float* c, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) c[i] = a[i] + b[i]; }'
+    source = """extern "C" __global__ void k(const float* a, const float* b, float* c, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}"""
     for n, block in ((1000, 256), (1, 32), (777, 96), (100, 50)):
         a, b, c = normal(n), normal(n), np.zeros(n, np.float32)
         cuda(source).run(-(-n // block), block, a, b, c, n)
@@ -77,14 +78,25 @@ def test_layer_norm_with_float4() -> None:
     source = """extern "C" __global__ void k(const float4* x, float4* y, int n4, float eps) {
   __shared__ float2 part[8];
   float s = 0, q = 0;
-  for (int i = threadIdx.x; i < n4; i += blockDim.x) { float4 v = x[blockIdx.x * n4 + i]; s += v.x + v.y + v.z + v.w; q += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+  for (int i = threadIdx.x; i < n4; i += blockDim.x) {
+    float4 v = x[blockIdx.x * n4 + i];
+    s += v.x + v.y + v.z + v.w;
+    q += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
   for (int o = 16; o; o >>= 1) { s += __shfl_down_sync(~0u, s, o); q += __shfl_down_sync(~0u, q, o); }
   if (!(threadIdx.x & 31)) part[threadIdx.x >> 5] = make_float2(s, q);
   __syncthreads();
   s = q = 0;
   for (int w = 0; w < blockDim.x / 32; w++) { s += part[w].x; q += part[w].y; }
   float mean = s / (4 * n4), inv = rsqrtf(q / (4 * n4) - mean * mean + eps);
-  for (int i = threadIdx.x; i < n4; i += blockDim.x) { float4 v = x[blockIdx.x * n4 + i]; v.x = (v.x - mean) * inv; v.y = (v.y - mean) * inv; v.z = (v.z - mean) * inv; v.w = (v.w - mean) * inv; y[blockIdx.x * n4 + i] = v; }
+  for (int i = threadIdx.x; i < n4; i += blockDim.x) {
+    float4 v = x[blockIdx.x * n4 + i];
+    v.x = (v.x - mean) * inv;
+    v.y = (v.y - mean) * inv;
+    v.z = (v.z - mean) * inv;
+    v.w = (v.w - mean) * inv;
+    y[blockIdx.x * n4 + i] = v;
+  }
 }"""
     x = normal(7, 260)
     y = np.zeros_like(x)
@@ -115,7 +127,9 @@ def test_block_scan_in_dynamic_shared_memory() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_histogram_and_argmax_by_atomics(threads: int) -> None:
-    source = """extern "C" __global__ void k(const unsigned char* x, const float* v, unsigned* bins, unsigned long long* best, float* total, double* sum, int n) {
+    source = """extern "C" __global__ void k(
+    const unsigned char* x, const float* v, unsigned* bins, unsigned long long* best, float* total, double* sum, int n
+) {
   __shared__ unsigned local[256];
   for (int i = threadIdx.x; i < 256; i += blockDim.x) local[i] = 0;
   __syncthreads();
@@ -140,9 +154,18 @@ def test_histogram_and_argmax_by_atomics(threads: int) -> None:
 def test_atomic_operations() -> None:
     source = """extern "C" __global__ void k(unsigned* y, int* z, unsigned* old) {
   unsigned t = threadIdx.x;
-  old[t] = atomicInc(&y[0], 5); atomicDec(&y[1], 7); atomicAnd(&y[2], ~(1u << t)); atomicOr(&y[3], 1u << t); atomicXor(&y[4], t);
-  atomicExch(&y[5], t); atomicCAS(&y[6], 3u, 99u); atomicSub(&y[7], t);
-  atomicMin(&z[0], (int)t - 16); atomicMax(&z[1], -(int)t - 5); atomicMin(&y[8], t + 7); atomicMax(&y[9], t);
+  old[t] = atomicInc(&y[0], 5);
+  atomicDec(&y[1], 7);
+  atomicAnd(&y[2], ~(1u << t));
+  atomicOr(&y[3], 1u << t);
+  atomicXor(&y[4], t);
+  atomicExch(&y[5], t);
+  atomicCAS(&y[6], 3u, 99u);
+  atomicSub(&y[7], t);
+  atomicMin(&z[0], (int)t - 16);
+  atomicMax(&z[1], -(int)t - 5);
+  atomicMin(&y[8], t + 7);
+  atomicMax(&y[9], t);
 }"""
     y = np.array([0, 3, 0xFFFFFFFF, 0, 0, 0, 3, 1000, 0xFFFFFFFF, 0], np.uint32)
     z, old = np.array([0, -100], np.int32), np.zeros(32, np.uint32)
@@ -155,7 +178,13 @@ def test_atomic_operations() -> None:
 SPIN = """extern "C" __global__ void k(int* lock, int* count) {
   bool done = false;
   while (!done) {
-    if (atomicCAS(lock, 0, 1) == 0) { volatile int* c = count; *c = *c + 1; __threadfence(); atomicExch(lock, 0); done = true; }
+    if (atomicCAS(lock, 0, 1) == 0) {
+      volatile int* c = count;
+      *c = *c + 1;
+      __threadfence();
+      atomicExch(lock, 0);
+      done = true;
+    }
   }
 }"""
 
@@ -199,7 +228,13 @@ def test_local_array_and_switch() -> None:
   float a[8];
   for (int i = 0; i < 8; i++) a[i] = x[t] * (i + 1);
   float r = a[(op[t] * 3) & 7];
-  switch (op[t]) { case 0: r += 1; break; case 1: r *= r; break; case 2: r = sqrtf(fabsf(r)); break; case 3: for (int i = 0; i < t % 5; i++) r += a[i]; break; default: r = -r; }
+  switch (op[t]) {
+    case 0: r += 1; break;
+    case 1: r *= r; break;
+    case 2: r = sqrtf(fabsf(r)); break;
+    case 3: for (int i = 0; i < t % 5; i++) r += a[i]; break;
+    default: r = -r;
+  }
   y[t] = r;
 }"""
     op, x, y = RNG.integers(0, 6, 64).astype(np.int32), normal(64), np.zeros(64, np.float32)
@@ -291,7 +326,12 @@ extern "C" __global__ void k(const __half2* a, const __half2* b, __half2* c, int
 
 def test_clock_moves_and_printf_is_dropped() -> None:
     source = """extern "C" __device__ int printf(const char*, ...);
-extern "C" __global__ void k(long long* y) { long long a = clock64(); while (clock64() - a < 1000) { } printf("%d\\n", 3); y[threadIdx.x] = clock64() - a; }"""
+extern "C" __global__ void k(long long* y) {
+  long long a = clock64();
+  while (clock64() - a < 1000) { }
+  printf("%d\\n", 3);
+  y[threadIdx.x] = clock64() - a;
+}"""
     y = np.zeros(32, np.int64)
     cuda(source).run(1, 32, y)
     assert (y >= 1000).all()

@@ -1,7 +1,5 @@
 """Operations across lanes, and convergence."""
 
-# ruff: noqa: E501 (CUDA and PTX text)
-
 from __future__ import annotations
 
 import numpy as np
@@ -39,10 +37,20 @@ def test_shuffles_with_constant_and_computed_operands(mode: str, width: int) -> 
     clamp = (32 - width) << 8 | (0 if mode == "up" else 31)
     for delta in (0, 1, 3, 8, 31):
         body = f"""
-        ld.param.u64 %d1, [out]; mov.u32 %r1, %tid.x; mul.lo.u32 %r2, %r1, 7; mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2;
-        shfl.sync.{mode}.b32 %r3|%p1, %r2, {delta}, {clamp}, -1; selp.u32 %r4, 1, 0, %p1;
-        ld.global.u32 %r5, [%d1]; shfl.sync.{mode}.b32 %r6|%p2, %r2, %r5, {clamp}, -1; selp.u32 %r7, 1, 0, %p2;
-        st.global.u32 [%d1], %r3; st.global.u32 [%d1+128], %r4; st.global.u32 [%d1+256], %r6; st.global.u32 [%d1+384], %r7;
+        ld.param.u64 %d1, [out];
+        mov.u32 %r1, %tid.x;
+        mul.lo.u32 %r2, %r1, 7;
+        mul.wide.u32 %d2, %r1, 4;
+        add.u64 %d1, %d1, %d2;
+        shfl.sync.{mode}.b32 %r3|%p1, %r2, {delta}, {clamp}, -1;
+        selp.u32 %r4, 1, 0, %p1;
+        ld.global.u32 %r5, [%d1];
+        shfl.sync.{mode}.b32 %r6|%p2, %r2, %r5, {clamp}, -1;
+        selp.u32 %r7, 1, 0, %p2;
+        st.global.u32 [%d1], %r3;
+        st.global.u32 [%d1+128], %r4;
+        st.global.u32 [%d1+256], %r6;
+        st.global.u32 [%d1+384], %r7;
         """
         out = np.zeros(128, np.uint32)
         out[:32] = delta
