@@ -1,6 +1,7 @@
 """What the sandbox tests share: the hostile role, its limits, and a wait for a process to be gone."""
 
 import time
+from pathlib import Path
 
 from kernelforge.sandbox import Limits, RolePolicy
 
@@ -23,3 +24,8 @@ def gone(pid, within_s=5.0):
             return True
         time.sleep(0.02)
     return False
+
+
+def reachable_by_others(path: Path) -> bool:
+    """Whether every folder above ``path`` lets another user through: a checkout may lie in a private one."""
+    return all(outer.stat().st_mode & 0o001 for outer in path.resolve().parents)
