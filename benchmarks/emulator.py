@@ -13,17 +13,25 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.emulated import Machine, Memory, warm_up
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "devices" / "emulated"))
-from nvrtc import compile_ptx
-
 PHASES = 8
+
+
+def ptx_of(source: str) -> str:
+    """PTX of one kernel, built as a candidate's would be; the kernel is the last identifier before its parameters."""
+    name = source.partition("__global__ void")[2].partition("(")[0].split()[-1]
+    with Compiler(None) as compiler:
+        built = compiler.build(source, [name])
+    if not isinstance(built, Artifact):
+        raise SystemExit("\n".join(map(str, built.errors)) or f"{name}: {built.refused or built.limit}")
+    return built.ptx.decode()
+
 
 VECTOR_ADD = """
 extern "C" __global__ void vector_add(const float* a, const float* b, float* c, int n) {
@@ -142,7 +150,7 @@ def _cases() -> list[Case]:
 def measure(case: Case, reps: int) -> dict[str, float | str]:
     """Run one case on both sides and check that they agree."""
     memory = Memory(64 << 20)
-    machine = Machine(compile_ptx(case.source), memory)
+    machine = Machine(ptx_of(case.source), memory)
     (entry,) = machine.entries
     addresses = []
     for k, tensor in enumerate(case.inputs):
