@@ -129,12 +129,18 @@ class Case:
     target: float
 
 
+def i32(value: int) -> bytes:
+    return value.to_bytes(4, "little")
+
+
+def layer_norm(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, (1024,), g, b, 1e-5)
+
+
 def _cases() -> list[Case]:
     torch.manual_seed(0)
     n = 1 << 20
-    i32 = lambda v: int(v).to_bytes(4, "little")  # noqa: E731
     x, g, b = torch.randn(1024, 1024), torch.randn(1024), torch.randn(1024)
-    layer_norm = lambda x, g, b: torch.nn.functional.layer_norm(x, (1024,), g, b, 1e-5)  # noqa: E731
     return [
         Case("vector add 1M", VECTOR_ADD, (n // 256, 1, 1), (256, 1, 1), [torch.randn(n), torch.randn(n)], (n,), i32(n),
              torch.add, 10),

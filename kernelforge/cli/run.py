@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,7 +107,7 @@ def resume(
     from kernelforge.run import resume as resume_run
 
     with open_store(results) as store:
-        work: Work = lambda observer, stop: resume_run(found.id, store, observer, stop)  # noqa: E731
+        work: Work = partial(resume_run, found.id, store)
         conduct(work, found.config, store, results, quiet=quiet)
 
 
