@@ -79,3 +79,21 @@ class StoreError(KernelForgeError):
 
 class BudgetExhausted(KernelForgeError):
     """A budget of the run is spent. The run stops in good order."""
+
+
+class TaskBudgetExhausted(BudgetExhausted):
+    """A task's own budget is spent. The task ends; the run goes on."""
+
+
+class ProviderError(KernelForgeError):
+    """A model could not be asked: no key, refused key, unknown model, server down, retries used up.
+
+    Never a candidate's verdict: the attempt is not made, and ``resume`` asks again.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.passing = passing
+        """Whether the same call may well succeed later."""
+        self.retry_after_s = retry_after_s
+        """What the server asked to wait, in seconds."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from kernelforge.agents.base import Brief, Coder, CoderReply, CoderRequest, Judge, JudgeReply, JudgeRequest
+from kernelforge.llm.base import Meter
+from kernelforge.llm.providers import PROVIDERS, Providers
 
-from kernelforge.agents.base import Brief, Coder, CoderReply, CoderRequest, Judge, JudgeReply
-from kernelforge.errors import UsageError
-
-PROVIDERS: dict[str, str] = {
-    "builtin": "writes and judges by rules: no model, no key, no network",
-    "exchange:FOLDER": "prompts out to a folder, replies read back: a person or any coding agent as the model",
-}
-"""What may stand for a Coder or a Judge, and what it is."""
+BUILTIN = "builtin"
+"""The agents that need no model, no key and no network: they write and judge by rules."""
 
 __all__ = [
+    "BUILTIN",
     "PROVIDERS",
     "Brief",
     "Coder",
@@ -21,50 +18,48 @@ __all__ = [
     "CoderRequest",
     "Judge",
     "JudgeReply",
-    "make_agents",
+    "JudgeRequest",
+    "check_agent",
+    "make_coder",
+    "make_judge",
 ]
 
 
-def make_agents(coder: str, judge: str, *, stopped: Callable[[], bool] = lambda: False) -> tuple[Coder, Judge]:
-    """The two agents by their specifications, such as ``builtin`` or ``exchange:./desk``.
-
-    An agent that waits for an answer looks at ``stopped`` as it does; once true, the wait ends with
-    :class:`~kernelforge.errors.BudgetExhausted`.
+def check_agent(spec: str, providers: Providers) -> None:
+    """See that ``spec`` could be an agent, without asking it anything.
 
     Raises:
-        UsageError: an unknown provider, or one that lacks what it needs; the message lists what there is.
+        UsageError: an unknown provider, or one that lacks what it needs; the message says what to do.
     """
-    return _coder(coder, stopped), _judge(judge, stopped)
+    if spec != BUILTIN:
+        providers.check(spec)
 
 
-def _coder(spec: str, stopped: Callable[[], bool]) -> Coder:
-    provider, _, rest = spec.partition(":")
-    if provider == "builtin" and not rest:
+def make_coder(spec: str, providers: Providers, meter: Meter) -> Coder:
+    """A Coder by its specification, such as ``builtin`` or ``openai:MODEL``.
+
+    Raises:
+        UsageError: as :func:`check_agent`.
+    """
+    if spec == BUILTIN:
         from kernelforge.agents.builtin import BuiltinCoder
 
         return BuiltinCoder()
-    if provider == "exchange" and rest:
-        from kernelforge.agents.prompted import PromptedCoder
-        from kernelforge.llm.exchange import Exchange
+    from kernelforge.agents.prompted import PromptedCoder
 
-        return PromptedCoder(spec, Exchange(rest, stopped=stopped))
-    raise _unknown("Coder", spec)
+    return PromptedCoder(spec, providers.answerer(spec, meter))
 
 
-def _judge(spec: str, stopped: Callable[[], bool]) -> Judge:
-    provider, _, rest = spec.partition(":")
-    if provider == "builtin" and not rest:
+def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
+    """A Judge by its specification.
+
+    Raises:
+        UsageError: as :func:`check_agent`.
+    """
+    if spec == BUILTIN:
         from kernelforge.agents.builtin import BuiltinJudge
 
         return BuiltinJudge()
-    if provider == "exchange" and rest:
-        from kernelforge.agents.prompted import PromptedJudge
-        from kernelforge.llm.exchange import Exchange
+    from kernelforge.agents.prompted import PromptedJudge
 
-        return PromptedJudge(spec, Exchange(rest, stopped=stopped))
-    raise _unknown("Judge", spec)
-
-
-def _unknown(role: str, spec: str) -> UsageError:
-    known = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
-    return UsageError(f"there is no {role} {spec!r}; choose one of: {known}")
+    return PromptedJudge(spec, providers.answerer(spec, meter))

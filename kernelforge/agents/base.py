@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
+from kernelforge.search.base import DEFAULT_SIGHT, Sight
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Brief:
     """The reference at the full size."""
     device: Mapping[str, str]
     """What the device says of itself."""
+    lessons: tuple[str, ...] = ()
+    """What earlier tasks of the same operator family taught, most useful first."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ class CoderRequest:
     finding: Finding | None
     history: Sequence[Attempt]
     """All earlier attempts at the task, oldest first."""
+    best: Attempt | None = None
+    """The best attempt so far."""
+    inspirations: Sequence[Attempt] = ()
+    """Further attempts shown as examples."""
+    technique: str | None = None
+    """An optimisation feature that the Coder is asked to use."""
+    sample: int = 0
+    """Position among requests that are otherwise the same."""
+    sight: Sight = DEFAULT_SIGHT
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,19 @@ class CoderReply:
 
     text: str
     messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class JudgeRequest:
+    """One finding asked for."""
+
+    brief: Brief
+    parent: Attempt
+    history: Sequence[Attempt]
+    best: Attempt | None = None
+    rank: int = 1
+    """Which bottleneck to name: the most important is 1."""
+    sight: Sight = DEFAULT_SIGHT
 
 
 @dataclass(frozen=True)
@@ -61,6 +86,6 @@ class Coder(Protocol):
 class Judge(Protocol):
     name: str
 
-    def assess(self, brief: Brief, parent: Attempt, history: Sequence[Attempt]) -> JudgeReply:
+    def assess(self, request: JudgeRequest) -> JudgeReply:
         """Name exactly one thing. The Judge is advisory: it cannot change a verdict."""
         ...

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kernelforge.agents.base import Brief, CoderReply, CoderRequest, JudgeReply
+from kernelforge.agents.base import CoderReply, CoderRequest, JudgeReply, JudgeRequest
 from kernelforge.agents.prompts import coder_prompt, judge_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, Finding, Message, Verdict
+from kernelforge.llm.base import Answerer, Question
+from kernelforge.records import Finding, Verdict
 
 MAX_FINDING_CHARS = 32_768
 """How much of the end of a Judge's reply is searched for its finding."""
-
-
-class Answerer(Protocol):
-    """Something that answers prompts."""
-
-    def ask(self, agent: str, task: str, prompt: str, check: Callable[[str], None]) -> str:
-        """The reply to ``prompt``. ``check`` raises :class:`CandidateError` on a reply that cannot be used; an answerer
-        that can, asks again with the error, a few times, and then gives the last reply as it is."""
-        ...
 
 
 class PromptedCoder:
@@ -36,9 +27,9 @@ class PromptedCoder:
 
     def propose(self, request: CoderRequest) -> CoderReply:
         """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
-        prompt = coder_prompt(request)
-        text = self._answerer.ask("coder", request.brief.task.name, prompt, _check_candidate)
-        return CoderReply(text, _kept("coder", self.name, prompt, text))
+        question = Question("coder", request.brief.task.name, coder_prompt(request), _check_candidate)
+        answer = self._answerer.ask(question)
+        return CoderReply(answer.text, answer.messages)
 
 
 class PromptedJudge:
@@ -48,34 +39,26 @@ class PromptedJudge:
         self.name = name
         self._answerer = answerer
 
-    def assess(self, brief: Brief, parent: Attempt, history: Sequence[Attempt]) -> JudgeReply:
+    def assess(self, request: JudgeRequest) -> JudgeReply:
         """Ask for a finding. A reply that still cannot be read becomes a finding that ends the task, and says so."""
-        prompt = judge_prompt(brief, parent, history)
-        correct = parent.evaluation.verdict is Verdict.OK
+        correct = request.parent.evaluation.verdict is Verdict.OK
 
         def check(text: str) -> None:
             parse_finding(text, optimise=correct)
 
-        text = self._answerer.ask("judge", brief.task.name, prompt, check)
+        schema = OptimiseReply if correct else RepairReply
+        answer = self._answerer.ask(Question("judge", request.brief.task.name, judge_prompt(request), check, schema))
         try:
-            finding = parse_finding(text, optimise=correct)
+            finding = parse_finding(answer.text, optimise=correct)
         except CandidateError as error:
             finding = Finding(
                 kind="stop", headline="the Judge gave no usable finding", why=str(error), action="stop here"
             )
-        return JudgeReply(finding, _kept("judge", self.name, prompt, text))
+        return JudgeReply(finding, answer.messages)
 
 
 def _check_candidate(text: str) -> None:
     parse_reply(text)
-
-
-def _kept(agent: str, provider: str, prompt: str, reply: str) -> tuple[Message, Message]:
-    who = "coder" if agent == "coder" else "judge"
-    return (
-        Message(agent=who, role="prompt", provider=provider, content=prompt),
-        Message(agent=who, role="reply", provider=provider, content=reply),
-    )
 
 
 class _Strict(BaseModel):
@@ -86,21 +69,29 @@ class _Strict(BaseModel):
 MetricName = Annotated[str, Field(pattern=r"^\+?[A-Za-z]\w*(\.\w+)*$", max_length=120)]
 
 
-class _Optimise(_Strict):
-    bottleneck: str = Field(min_length=1, max_length=600)
-    method: str = Field(min_length=1, max_length=600)
-    plan: str = Field(min_length=1, max_length=600)
+class OptimiseReply(_Strict):
+    """A Judge's reply about a correct candidate; ``stop`` alone when nothing is left to gain."""
+
+    bottleneck: str | None = Field(default=None, min_length=1, max_length=600)
+    method: str | None = Field(default=None, min_length=1, max_length=600)
+    plan: str | None = Field(default=None, min_length=1, max_length=600)
     metrics: tuple[MetricName, ...] = Field(default=(), max_length=8)
+    stop: str | None = Field(default=None, min_length=1, max_length=600)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> OptimiseReply:
+        missing = [name for name in ("bottleneck", "method", "plan") if getattr(self, name) is None]
+        if self.stop is None and missing:
+            raise ValueError(f"{missing[0]} is missing")
+        return self
 
 
-class _Repair(_Strict):
+class RepairReply(_Strict):
+    """A Judge's reply about a candidate that failed."""
+
     critical_issue: str = Field(min_length=1, max_length=600)
     why_it_matters: str = Field(min_length=1, max_length=600)
     minimal_fix: str = Field(min_length=1, max_length=600)
-
-
-class _Stop(_Strict):
-    stop: str = Field(min_length=1, max_length=600)
 
 
 def parse_finding(text: str, *, optimise: bool) -> Finding:
@@ -119,15 +110,18 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
     if raw is None:
         raise CandidateError(f"the reply holds no JSON object; give one in a ```json block with the keys {wanted}")
     try:
-        if optimise and "stop" in raw:
-            stop = _Stop.model_validate(raw)
-            return Finding(kind="stop", headline=stop.stop, why="the Judge says so", action="stop here")
         if optimise:
-            found = _Optimise.model_validate(raw)
+            found = OptimiseReply.model_validate(raw)
+            if found.stop is not None:
+                return Finding(kind="stop", headline=found.stop, why="the Judge says so", action="stop here")
             return Finding(
-                kind="optimise", headline=found.bottleneck, why=found.method, action=found.plan, metrics=found.metrics
+                kind="optimise",
+                headline=found.bottleneck or "",
+                why=found.method or "",
+                action=found.plan or "",
+                metrics=found.metrics,
             )
-        issue = _Repair.model_validate(raw)
+        issue = RepairReply.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kernelforge.agents.base import Brief, CoderRequest
+from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Operator, Profile, TensorSpec, Verdict
+from kernelforge.llm.base import Prompt
+from kernelforge.records import Operator, Profile, TensorSpec, Verdict
 from kernelforge.tasks.data import data_path
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
 
 
-def coder_prompt(request: CoderRequest) -> str:
+def coder_prompt(request: CoderRequest) -> Prompt:
     """What a Coder is told for a proposal: ``seed``, ``repair`` or ``optimise``."""
-    operator = request.operator
+    operator = request.operator if request.operator in (Operator.REPAIR, Operator.OPTIMISE) else Operator.SEED
     if request.parent is None or request.parent.candidate is None:
         operator = Operator.SEED
     return _render(
@@ -32,16 +33,16 @@ def coder_prompt(request: CoderRequest) -> str:
     )
 
 
-def judge_prompt(brief: Brief, parent: Attempt, history: Sequence[Attempt]) -> str:
+def judge_prompt(request: JudgeRequest) -> Prompt:
     """What a Judge is told: ``judge-optimise`` for a correct parent, ``judge-repair`` for a failed one."""
-    if parent.evaluation.verdict is Verdict.OK:
+    if request.parent.evaluation.verdict is Verdict.OK:
         tried = [
             f"- {attempt.finding.headline}: {attempt.finding.action} ({attempt.note or attempt.evaluation.verdict})"
-            for attempt in history
+            for attempt in request.history
             if attempt.finding is not None and attempt.operator is Operator.OPTIMISE and not attempt.accepted
         ]
-        return _render("judge-optimise", brief, parent=parent, tried=tried)
-    return _render("judge-repair", brief, parent=parent)
+        return _render("judge-optimise", request.brief, parent=request.parent, tried=tried)
+    return _render("judge-repair", request.brief, parent=request.parent)
 
 
 def fenced(text: str, language: str) -> str:
@@ -130,8 +131,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _render(template: str, brief: Brief, **context: Any) -> str:
+def _render(template: str, brief: Brief, **context: Any) -> Prompt:
     values: Mapping[str, Any] = {
         "task": brief.task, "facts": brief.facts, "shared": brief.shared, "device": brief.device, **context,
     }  # fmt: skip
-    return _environment().get_template(f"{template}.md.j2").render(values).strip() + "\n"
+    return Prompt(_environment().get_template(f"{template}.md.j2").render(values).strip() + "\n")

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
+from kernelforge.llm.base import ASKS, Answer, Question
+from kernelforge.records import Message
 
-ASKS = 3
-"""Replies that one prompt may get."""
 POLL_SECONDS = 0.5
 MAX_REPLY_BYTES = 4 << 20
 
@@ -45,6 +45,7 @@ class Exchange:
         timeout_seconds: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.name = f"exchange:{folder}"
         self.folder = Path(folder).expanduser()
         self.poll_seconds = poll_seconds
         self.timeout_seconds = timeout_seconds
@@ -60,26 +61,29 @@ class Exchange:
                 f"the exchange folder {self.folder} cannot be written; choose another or change its rights"
             )
 
-    def ask(self, agent: str, task: str, prompt: str, check: Callable[[str], None]) -> str:
-        """Put a prompt in the folder and wait for a reply that ``check`` accepts, three replies at most.
+    def ask(self, question: Question) -> Answer:
+        """Put a prompt in the folder and wait for a reply that can be used, three replies at most.
 
         Raises:
             BudgetExhausted: the wait was stopped or timed out; the prompt stays for a later answer to be of no use.
             UsageError: the folder can no longer be written.
         """
-        stem = self._post(agent, re.sub(r"[^\w.-]+", "_", task), prompt)
+        stem = self._post(question.agent, re.sub(r"[^\w.-]+", "_", question.task), question.prompt.text)
+        messages = [Message(agent=question.agent, role="prompt", provider=self.name, content=question.prompt.text)]
         text = ""
         for number in range(1, ASKS + 1):
             text = self._wait(stem)
+            messages.append(Message(agent=question.agent, role="reply", provider=self.name, content=text))
             try:
-                check(text)
+                question.check(text)
             except CandidateError as error:
                 if number < ASKS:
-                    self._reject(stem, number, str(error))
+                    complaint = self._reject(stem, number, str(error))
+                    messages.append(Message(agent=question.agent, role="prompt", provider=self.name, content=complaint))
                 continue
             self._path(stem, "error").unlink(missing_ok=True)
-            return text
-        return text
+            break
+        return Answer(text, tuple(messages))
 
     def _path(self, stem: str, kind: str) -> Path:
         return self.folder / f"{stem}.{kind}.md"
@@ -144,7 +148,7 @@ class Exchange:
         with os.fdopen(handle, "rb") as file:
             return file.read(MAX_REPLY_BYTES).decode("utf-8", "replace")
 
-    def _reject(self, stem: str, number: int, reason: str) -> None:
+    def _reject(self, stem: str, number: int, reason: str) -> str:
         """Move an unusable reply aside and say what is wrong."""
         self._path(stem, "reply").replace(self._path(stem, f"rejected-{number}"))
         text = (
@@ -152,6 +156,7 @@ class Exchange:
             f"`{stem}.reply.md`; {ASKS - number} of {ASKS} tries are left.\n"
         )
         os.replace(self._draft(text), self._path(stem, "error"))
+        return text
 
     def _draft(self, text: str) -> Path:
         """A new file with ``text``; never one that lies there, which might be a link to somewhere else."""

@@ -1,6 +1,6 @@
 """The records that everything else passes around. Plain data, validated, frozen, JSON both ways."""
 
-from kernelforge.records.attempt import Attempt, Finding, Message, Operator, Reward
+from kernelforge.records.attempt import AgentName, Attempt, Finding, Message, Operator, Reward, TuneTrial
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.build import Build, Diagnostic, KernelFacts
 from kernelforge.records.candidate import Candidate
@@ -15,10 +15,12 @@ from kernelforge.records.evaluation import (
 )
 from kernelforge.records.graph import Graph, Node
 from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
-from kernelforge.records.run import Budget, Run, RunConfig, RunState
+from kernelforge.records.run import Budget, Limits, LLMSettings, Run, RunConfig, RunState
 from kernelforge.records.task import DType, Size, SizeFacts, Task, TaskFacts, TaskPolicy, TensorSpec, WeightSpec
+from kernelforge.records.usage import Price, Usage
 
 __all__ = [
+    "AgentName",
     "Attempt",
     "Budget",
     "Build",
@@ -33,6 +35,8 @@ __all__ = [
     "Graph",
     "KernelFacts",
     "KernelProfile",
+    "LLMSettings",
+    "Limits",
     "MemoryHotSpot",
     "Message",
     "Metric",
@@ -40,6 +44,7 @@ __all__ = [
     "Operator",
     "Origin",
     "Performance",
+    "Price",
     "Profile",
     "Record",
     "Reward",
@@ -54,6 +59,8 @@ __all__ = [
     "TaskFacts",
     "TaskPolicy",
     "TensorSpec",
+    "TuneTrial",
+    "Usage",
     "Verdict",
     "WeightSpec",
     "content_hash",

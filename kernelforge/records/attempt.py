@@ -11,6 +11,7 @@ from kernelforge.records.base import Record
 from kernelforge.records.candidate import Candidate
 from kernelforge.records.evaluation import Evaluation, Verdict
 from kernelforge.records.profile import Profile
+from kernelforge.records.usage import Usage
 
 
 class Operator(StrEnum):
@@ -19,6 +20,14 @@ class Operator(StrEnum):
     SEED = "seed"
     REPAIR = "repair"
     OPTIMISE = "optimise"
+    CONTRAST = "contrast"
+    """Write anew, from scored examples (``inspirations``)."""
+    FSR = "fsr"
+    """Write anew, from the fastest correct kernel, or from a failed one with its errors, and the history."""
+    CROSSOVER = "crossover"
+    """Join the strengths of the parent and of one inspiration."""
+    TUNE = "tune"
+    """No call of an agent: the parent with other values of its ``# tune:`` names."""
 
 
 class Finding(Record):
@@ -37,13 +46,43 @@ class Finding(Record):
     """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
 
 
+AgentName = Literal["coder", "judge", "tester", "reflexion"]
+"""Who speaks. ``reflexion`` writes lessons for later tasks."""
+
+
 class Message(Record):
     """One prompt or reply, kept verbatim."""
 
-    agent: Literal["coder", "judge"]
+    agent: AgentName
     role: Literal["prompt", "reply"]
     provider: str
     content: str
+    usage: Usage | None = None
+    """What a reply cost; None where nothing was bought."""
+
+    @model_validator(mode="after")
+    def _replies_cost(self) -> Message:
+        if self.usage is not None and self.role != "reply":
+            raise ValueError("only a reply carries a usage")
+        return self
+
+
+class TuneTrial(Record):
+    """One combination of a plan's ``# tune:`` values, as far as successive halving took it."""
+
+    choices: dict[str, int]
+    rung: int = Field(ge=0)
+    """The last rung that it reached; the higher, the more was spent on its time."""
+    time_us: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Its time at that rung; None when it has none."""
+    problem: str = ""
+    """Why it has no time."""
+
+    @model_validator(mode="after")
+    def _timed_or_not(self) -> TuneTrial:
+        if (self.time_us is None) == (self.problem == ""):
+            raise ValueError("a trial has either a time or a problem")
+        return self
 
 
 class Reward(Record):
@@ -66,12 +105,18 @@ class Attempt(Record):
     number: int = Field(ge=0)
     operator: Operator
     parent: str | None = None
+    inspirations: tuple[str, ...] = ()
+    """Ids of the other attempts that the Coder was shown as examples."""
+    coder: str = ""
+    """Specification of the Coder that wrote it; empty when none did (``tune``)."""
     finding: Finding | None = None
     messages: tuple[Message, ...] = ()
     candidate: Candidate | None = None
     """None when the reply held none."""
     evaluation: Evaluation
     profile: Profile | None = None
+    trials: tuple[TuneTrial, ...] = ()
+    """What became of the plan's ``# tune:`` combinations, when they were searched."""
     reward: Reward
     accepted: bool
     """Whether it became the task's best."""
@@ -96,4 +141,6 @@ class Attempt(Record):
             raise ValueError("INFRA is never a score")
         if (self.operator is Operator.SEED) != (self.parent is None):
             raise ValueError("a seed has no parent, every other attempt has one")
+        if self.trials and verdict is not Verdict.OK:
+            raise ValueError("only a correct candidate is tuned")
         return self

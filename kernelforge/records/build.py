@@ -50,6 +50,9 @@ class Build(Record):
     arch: str
     toolchain: str
     """For instance ``nvrtc 13.0.88``."""
+    ptx_hash: str | None = None
+    """Names what the PTX does: the same for sources that differ in names, comments and layout alone. None when there is
+    no PTX."""
     kernels: tuple[KernelFacts, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: float = Field(ge=0)

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from kernelforge.records.base import Record, content_hash
+from kernelforge.records.usage import Price
 
 
-class Budget(Record):
-    """Limits of a run; None is no limit. Rounds are per task and include the seed."""
+class Limits(Record):
+    """What may be spent; None is no limit."""
 
-    rounds: int = Field(default=8, ge=1)
     evaluations: int | None = Field(default=None, ge=1)
     wall_seconds: float | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, ge=1)
+    """Input and output of all models together."""
+    dollars: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Needs a known price for every model of the run."""
+
+
+class Budget(Limits):
+    """Limits of a run as a whole, and of each task in it."""
+
+    rounds: int | None = Field(default=None, ge=1)
+    """Attempts that a strategy may propose per task, the seed included; None before a run is configured: the
+    strategy's own number. Tuned children are not counted."""
+    per_task: Limits = Limits()
+
+
+class LLMSettings(Record):
+    """How models are called; holds no key."""
+
+    base_url: str | None = None
+    """Server of every ``openai:`` model that names none itself; such a server is spoken to by chat completions."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """Longest wait for the next bytes of a reply."""
+    retries: int = Field(default=6, ge=0)
+    """Calls that may fail for passing reasons before a call is given up."""
+    concurrency: int = Field(default=8, ge=1)
+    """Calls in flight at a time, per model."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    batch: bool = False
+    """Send calls through the provider's batch interface: cheaper and slower."""
+    prices: dict[str, Price] = {}
+    """Prices by ``provider:model``, before those that ship with the price list."""
 
 
 class RunConfig(Record):
@@ -25,14 +58,24 @@ class RunConfig(Record):
     tasks: tuple[str, ...] = Field(min_length=1)
     device: str
     strategy: str
+    options: dict[str, bool | int | float | str] = {}
+    """The strategy's own options, all of them."""
     coder: str
+    """One specification, or several with commas between them: mixed Coders."""
     judge: str
+    tester: str | None = None
+    """Who may propose further test inputs; None for nobody."""
+    memory: Literal["off", "run", "results"] = "run"
+    """Whose lessons are shown in prompts: nobody's, this run's, or those of all runs in the results folder."""
+    tune: bool = True
+    """Whether ``# tune:`` combinations are searched."""
+    llm: LLMSettings = LLMSettings()
     reward: str
     budget: Budget
     seed: int
     jobs: int = Field(ge=1)
-    stop_after: int = Field(default=4, ge=1)
-    """End a task after this many rounds without a new best."""
+    stop_after: int | None = Field(default=4, ge=1)
+    """End a task after this many rounds without a new best; None never does."""
     allow_unconfined: bool = False
     """Go on where no jail works; such a run is never rewarded."""
 
@@ -41,6 +84,11 @@ class RunConfig(Record):
         if len(set(self.tasks)) != len(self.tasks):
             raise ValueError(f"tasks repeat: {', '.join(self.tasks)}")
         return self
+
+    @property
+    def coders(self) -> tuple[str, ...]:
+        """Specifications of the Coders, in order."""
+        return tuple(self.coder.split(","))
 
     @property
     def digest(self) -> str:

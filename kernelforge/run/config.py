@@ -6,10 +6,11 @@ import os
 import secrets
 from collections.abc import Sequence
 
-from kernelforge.agents import make_agents
+from kernelforge.agents import check_agent
 from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
-from kernelforge.records import Budget, RunConfig
+from kernelforge.llm.providers import Providers
+from kernelforge.records import Budget, LLMSettings, RunConfig
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.search import make_strategy
 from kernelforge.tasks import load_suite
@@ -49,7 +50,9 @@ def configure(
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
     limits = budget or Budget()
     make_strategy(strategy, rounds=limits.rounds, stop_after=stop_after)
-    make_agents(coder, judge)
+    providers = Providers(LLMSettings())
+    for agent in (coder, judge):
+        check_agent(agent, providers)
     chosen = tuple(name for name in known if not tasks or name in tasks)
     return RunConfig(
         suite=suite,

@@ -6,11 +6,13 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from datetime import UTC, datetime
 
-from kernelforge.agents import make_agents
+from kernelforge.agents import make_coder, make_judge
 from kernelforge.errors import KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
+from kernelforge.llm.providers import Providers
 from kernelforge.records import Run, RunConfig, RunState, Task
 from kernelforge.run.config import cores
 from kernelforge.run.events import Event, Observer, StopSignal
@@ -77,10 +79,17 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
             with lock:
                 observer.on_event(event)
 
-        with Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop:
+        providers = Providers(config.llm, stopped=lambda: spending.refusal() is not None)
+        with (
+            closing(providers),
+            Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop,
+        ):
 
             def one(task: Task) -> bool:
-                coder, judge = make_agents(config.coder, config.judge, stopped=lambda: spending.refusal() is not None)
+                coder, judge = (
+                    make_coder(config.coder, providers, spending),
+                    make_judge(config.judge, providers, spending),
+                )
                 mine = [attempt for attempt in past if attempt.task == task.name]
                 return TaskLoop(run, task, mine, workshop, store, coder, judge, spending, report).work()
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 from kernelforge.errors import BudgetExhausted
-from kernelforge.records import Budget
+from kernelforge.records import Budget, Usage
 from kernelforge.run.events import StopSignal
 
 
@@ -28,6 +28,18 @@ class Spending:
         if limit is not None and time.monotonic() - self._started >= limit:
             return f"the budget of {limit:g} s wall time is spent"
         return None
+
+    def check(self) -> None:
+        """
+        Raises:
+            BudgetExhausted: no further call may start.
+        """
+        reason = self.refusal()
+        if reason is not None:
+            raise BudgetExhausted(reason)
+
+    def spent(self, usage: Usage) -> None:
+        """Take note of a call's cost."""
 
     def take_evaluation(self) -> None:
         """Claim one evaluation.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from random import Random
 
 from kernelforge.agents.acceptance import improves
-from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge
+from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge, JudgeRequest
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError, SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
@@ -59,7 +59,13 @@ class TaskLoop:
         self.spending = spending
         self.report = report
         config = run.config
-        self.strategy = make_strategy(config.strategy, rounds=config.budget.rounds, stop_after=config.stop_after)
+        self.strategy = make_strategy(
+            config.strategy,
+            config.options,
+            rounds=config.budget.rounds,
+            stop_after=config.stop_after,
+            coders=len(config.coders),
+        )
         for attempt in past:
             self._remember(attempt)
 
@@ -141,7 +147,7 @@ class TaskLoop:
         if refusal is not None:
             raise BudgetExhausted(refusal)
         self._stage("judge")
-        reply = self.judge.assess(brief, self.attempts[proposal.parent], tuple(self.attempts))
+        reply = self.judge.assess(JudgeRequest(brief, self.attempts[proposal.parent], tuple(self.attempts)))
         return reply.finding, reply.messages
 
     def _attempt(

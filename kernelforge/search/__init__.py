@@ -1,18 +1,77 @@
 """Strategies: what to try next. Pure, seeded, resumable by telling them their past again."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
 from kernelforge.errors import UsageError
-from kernelforge.search.base import Proposal, Strategy
+from kernelforge.search.base import Proposal, Sight, Strategy
 from kernelforge.search.refine import Refine
+from kernelforge.search.score import score
+from kernelforge.search.told import Told
 
-__all__ = ["Proposal", "Refine", "Strategy", "make_strategy"]
+STRATEGIES: dict[str, type[Told[Any]]] = {strategy.name: strategy for strategy in (Refine,)}
+"""Every strategy by name."""
+
+__all__ = [
+    "STRATEGIES",
+    "Proposal",
+    "Refine",
+    "Sight",
+    "Strategy",
+    "Told",
+    "make_strategy",
+    "score",
+    "strategy_options",
+]
 
 
-def make_strategy(name: str, *, rounds: int, stop_after: int) -> Strategy:
-    """Build a strategy by name.
-
+def strategy_class(name: str) -> type[Told[Any]]:
+    """
     Raises:
         UsageError: there is no such strategy.
     """
-    if name != "refine":
-        raise UsageError(f"there is no strategy {name!r}; choose 'refine'")
-    return Refine(rounds=rounds, stop_after=stop_after)
+    if name not in STRATEGIES:
+        raise UsageError(f"there is no strategy {name!r}; choose one of: {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+def strategy_options(name: str, given: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """All options of a strategy: those given, the others at their defaults.
+
+    Raises:
+        UsageError: an unknown strategy or option, or a value that the option cannot have.
+    """
+    chosen = strategy_class(name)
+    known = chosen.Options.model_fields
+    for option in given:
+        if option not in known:
+            what = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise UsageError(f"strategy {name!r} has no option {option!r}; {what}")
+    try:
+        return chosen.Options.model_validate(dict(given), strict=False).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"strategy {name!r}, option {option}: {first['msg']} (given: {first['input']!r})") from error
+
+
+def make_strategy(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    rounds: int | None = None,
+    stop_after: int | None = None,
+    coders: int = 1,
+) -> Strategy:
+    """Build a strategy by name. ``rounds`` None: the published number; ``stop_after`` None: never.
+
+    Raises:
+        UsageError: as :func:`strategy_options`.
+    """
+    chosen = strategy_class(name)
+    settled = chosen.Options.model_validate(strategy_options(name, options or {}))
+    return chosen(settled, rounds=rounds, stop_after=stop_after, coders=coders)

@@ -7,9 +7,11 @@ does), with one change: the parent of an optimisation is the best attempt so far
 from __future__ import annotations
 
 from random import Random
+from typing import ClassVar
 
-from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.records import Attempt, Operator, Record, Verdict
 from kernelforge.search.base import Proposal
+from kernelforge.search.told import Told
 
 REPAIRS_IN_A_ROW = 2
 """A broken child is mended at most this often before the search goes back to its best."""
@@ -17,62 +19,54 @@ SEEDS = 3
 """A task with nothing correct is started afresh at most this often."""
 
 
-class Refine:
-    """One task's refinement. ``rounds`` counts attempts, the seed included."""
+class RefineOptions(Record):
+    """Options of ``refine``."""
 
-    def __init__(self, *, rounds: int, stop_after: int) -> None:
-        self.rounds = rounds
-        self.stop_after = stop_after
-        self._attempts: list[Attempt] = []
-        self._best: int | None = None
-        self._since_best = 0
+
+class Refine(Told[RefineOptions]):
+    """One task's refinement."""
+
+    name: ClassVar[str] = "refine"
+    source: ClassVar[str] = "CudaForge"
+    default_stop_after: ClassVar[int | None] = 4
+    Options = RefineOptions
+
+    def __init__(self, options: RefineOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+        super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
         self._repairs = 0
         self._seeds = 0
 
-    @property
-    def best(self) -> int | None:
-        return self._best
+    @classmethod
+    def default_rounds(cls, options: RefineOptions) -> int:
+        return 10
 
-    @property
-    def stopped(self) -> str | None:
-        if len(self._attempts) >= self.rounds:
-            return f"the budget of {self.rounds} rounds is spent"
-        if self._best is not None and self._since_best >= self.stop_after:
-            return f"no new best in {self.stop_after} rounds"
-        if self._best is None and self._seeds >= SEEDS and not self._can_repair():
+    def _over(self) -> str | None:
+        if self.best is None and self._seeds >= SEEDS and not self._can_repair():
             return f"{SEEDS} seeds and their repairs gave nothing correct"
         return None
 
-    def ask(self, rng: Random) -> Proposal | None:
-        if self.stopped is not None:
+    def _propose(self, step: int, rng: Random) -> Proposal | None:
+        if step > len(self.steps):
             return None
-        if not self._attempts:
-            return Proposal(Operator.SEED)
+        coder = self.turn(step)
         if self._can_repair():
-            return Proposal(Operator.REPAIR, parent=self._attempts[-1].number, judge=True)
-        if self._best is not None:
-            return Proposal(Operator.OPTIMISE, parent=self._best, judge=True)
-        return Proposal(Operator.SEED)
+            return Proposal(Operator.REPAIR, parent=self.steps[-1], judge=True, coder=coder)
+        if self.best is not None:
+            return Proposal(Operator.OPTIMISE, parent=self.best, judge=True, coder=coder)
+        return Proposal(Operator.SEED, coder=coder)
 
     def _can_repair(self) -> bool:
-        latest = self._attempts[-1]
+        if not self.steps:
+            return False
+        latest = self.attempts[self.steps[-1]]
         broken = latest.evaluation.verdict is not Verdict.OK
         return broken and latest.candidate is not None and self._repairs < REPAIRS_IN_A_ROW
 
-    def tell(self, attempt: Attempt) -> None:
-        if attempt.number != len(self._attempts):
-            raise ValueError(f"attempt {attempt.number} was told out of order, expected {len(self._attempts)}")
-        self._attempts.append(attempt)
-        if attempt.operator is Operator.REPAIR:
-            self._repairs += 1
-        else:
-            self._repairs = 0
+    def _take_in(self, attempt: Attempt) -> None:
+        if attempt.operator is Operator.TUNE:
+            return
+        self._repairs = self._repairs + 1 if attempt.operator is Operator.REPAIR else 0
         if attempt.operator is Operator.SEED:
             self._seeds += 1
         if attempt.evaluation.verdict is Verdict.OK:
             self._repairs = 0
-        if attempt.accepted:
-            self._best = attempt.number
-            self._since_best = 0
-        elif self._best is not None:
-            self._since_best += 1

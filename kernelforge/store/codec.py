@@ -32,6 +32,8 @@ from kernelforge.records import (
     Reward,
     Roofline,
     SizeCheck,
+    TuneTrial,
+    Usage,
 )
 
 Row = dict[str, Any]
@@ -103,6 +105,8 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
         number=attempt.number,
         operator=attempt.operator.value,
         parent=attempt.parent,
+        inspirations=_json(attempt.inspirations),
+        coder=attempt.coder,
         candidate=None if candidate is None else candidate.hash,
         lane=None if candidate is None else candidate.lane,
         source=None if candidate is None else blobs.add(candidate.source),
@@ -121,6 +125,10 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
         finding = attempt.finding.model_dump() | {"metrics": _json(attempt.finding.metrics)}
         rows["findings"] = [_row(attempt=attempt.id, **finding)]
     rows["messages"] = message_rows(attempt.messages, blobs, attempt=attempt.id)
+    rows["trials"] = [
+        _row(attempt=attempt.id, position=i, **trial.model_dump() | {"choices": _json(trial.choices)})
+        for i, trial in enumerate(attempt.trials)
+    ]
     reward = attempt.reward
     rows["rewards"] = [
         _row(attempt=attempt.id, policy=reward.policy, value=reward.value, components=_json(reward.components))
@@ -213,7 +221,12 @@ def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[s
     (reward,) = rows["rewards"]
     profiles, findings = rows.get("profiles"), rows.get("findings")
     return Attempt(
-        **{name: head[name] for name in ("id", "run", "task", "number", "operator", "parent", "note", "started")},
+        **{
+            name: head[name]
+            for name in ("id", "run", "task", "number", "operator", "parent", "coder", "note", "started")
+        },
+        inspirations=tuple(json.loads(head["inspirations"])),
+        trials=tuple(_trial(row) for row in rows.get("trials", ())),
         seconds=head["seconds"],
         accepted=bool(head["accepted"]),
         candidate=candidate,
@@ -226,9 +239,15 @@ def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[s
 
 
 def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> list[Row]:
-    """Rows of ``messages`` or ``closing_messages``; ``owner`` holds the columns that say whose they are."""
+    """Rows of ``messages`` or ``task_messages``; ``owner`` holds the columns that say whose they are."""
     return [
-        {**owner, "position": i, **message.model_dump(), "content": blobs.add(message.content)}
+        {
+            **owner,
+            "position": i,
+            **message.model_dump(),
+            "content": blobs.add(message.content),
+            "usage": None if message.usage is None else message.usage.model_dump_json(),
+        }
         for i, message in enumerate(messages)
     ]
 
@@ -236,9 +255,20 @@ def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> lis
 def messages_from_rows(rows: Iterable[Row], blobs: Mapping[str, str]) -> tuple[Message, ...]:
     """Inverse of :func:`message_rows`."""
     return tuple(
-        Message(agent=row["agent"], role=row["role"], provider=row["provider"], content=blobs[row["content"]])
+        Message(
+            agent=row["agent"],
+            role=row["role"],
+            provider=row["provider"],
+            content=blobs[row["content"]],
+            usage=None if row["usage"] is None else Usage.model_validate_json(row["usage"]),
+        )
         for row in rows
     )
+
+
+def _trial(row: Row) -> TuneTrial:
+    columns = {name: row[name] for name in ("rung", "time_us", "problem")}
+    return TuneTrial(**columns, choices=json.loads(row["choices"]))
 
 
 def _finding(row: Row) -> Finding:
@@ -280,7 +310,7 @@ def _performance(row: Row) -> Performance:
 
 
 def _build(row: Row, blobs: Mapping[str, str]) -> Build:
-    names = ("key", "refused", "limit", "arch", "toolchain", "seconds")
+    names = ("key", "ptx_hash", "refused", "limit", "arch", "toolchain", "seconds")
     return Build(
         **{name: row[name] for name in names},
         ok=bool(row["ok"]),

@@ -216,13 +216,85 @@ CREATE VIEW message_texts AS
   FROM messages m JOIN blobs b ON b.sha256 = m.content;
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+_VERSION_2 = """
+ALTER TABLE attempts ADD COLUMN inspirations TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(inspirations));
+ALTER TABLE attempts ADD COLUMN coder TEXT NOT NULL DEFAULT '';
+ALTER TABLE builds ADD COLUMN ptx_hash TEXT;
+ALTER TABLE tasks ADD COLUMN search TEXT CHECK (search IS NULL OR json_valid(search));
+
+CREATE TABLE trials (
+  attempt TEXT NOT NULL REFERENCES attempts(id),
+  position INTEGER NOT NULL,
+  choices TEXT NOT NULL CHECK (json_valid(choices)),
+  rung INTEGER NOT NULL,
+  time_us REAL,
+  problem TEXT NOT NULL,
+  PRIMARY KEY (attempt, position)
+);
+
+CREATE TABLE task_messages (
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  agent TEXT NOT NULL,
+  role TEXT NOT NULL,
+  provider TEXT NOT NULL,
+  content TEXT NOT NULL REFERENCES blobs(sha256),
+  usage TEXT CHECK (usage IS NULL OR json_valid(usage)),
+  PRIMARY KEY (run, task, position),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
+);
+INSERT INTO task_messages (run, task, position, agent, role, provider, content)
+  SELECT run, task, position, agent, role, provider, content FROM closing_messages;
+DROP TABLE closing_messages;
+
+ALTER TABLE messages ADD COLUMN usage TEXT CHECK (usage IS NULL OR json_valid(usage));
+
+CREATE TABLE drafts (
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  step INTEGER NOT NULL,
+  proposal TEXT NOT NULL CHECK (json_valid(proposal)),
+  content TEXT NOT NULL REFERENCES blobs(sha256),
+  PRIMARY KEY (run, task, step),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
+);
+
+CREATE TABLE lessons (
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  family TEXT NOT NULL,
+  text TEXT NOT NULL,
+  provider TEXT NOT NULL,
+  gain REAL,
+  written TEXT NOT NULL,
+  PRIMARY KEY (run, task, position),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
+);
+CREATE INDEX lessons_family ON lessons(family);
+
+CREATE TABLE generators (
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  name TEXT NOT NULL,
+  plan TEXT NOT NULL REFERENCES blobs(sha256),
+  provider TEXT NOT NULL,
+  admitted INTEGER NOT NULL CHECK (admitted IN (0, 1)),
+  reason TEXT NOT NULL,
+  sizes TEXT NOT NULL CHECK (json_valid(sizes)),
+  PRIMARY KEY (run, task, name),
+  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
 """Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 
 ATTEMPT_TABLES = (
     "evaluations", "builds", "size_checks", "timings", "profiles", "profile_kernels", "metrics", "findings", "messages",
-    "rewards",
+    "rewards", "trials",
 )  # fmt: skip
 """Tables with rows that belong to one attempt, parents before children."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import sqlite_utils
 from pydantic import ValidationError
 
 from kernelforge.errors import StoreError, UsageError
@@ -192,19 +193,28 @@ class Store:
             done = db.execute("UPDATE tasks SET finished = ? WHERE run = ? AND name = ?", (reason, run_id, name))
             if done.rowcount != 1:
                 raise StoreError(f"run {run_id} has no task {name} in {self.path} that could be finished")
-            db.execute("DELETE FROM closing_messages WHERE run = ? AND task = ?", (run_id, name))
-            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
-            db.table("closing_messages").insert_all(rows)
+            _append_messages(db, run_id, name, blobs, rows)
 
     def finished_tasks(self, run_id: str) -> dict[str, str]:
         """Why each finished task of a run is finished, by task."""
         rows = self._database.rows("SELECT name, finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
         return {row["name"]: row["finished"] for row in rows if row["finished"] is not None}
 
-    def closing_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
-        """The agents' last words about a finished task: those that led to no further attempt."""
+    def add_task_messages(self, run_id: str, name: str, messages: Sequence[Message]) -> None:
+        """Journal what agents said of a task outside any attempt.
+
+        Raises:
+            StoreError: the run has not come to that task.
+        """
+        blobs = Blobs()
+        rows = message_rows(messages, blobs, run=run_id, task=name)
+        with self._database.transaction() as db, _linked(f"run {run_id} has no task {name} in {self.path}"):
+            _append_messages(db, run_id, name, blobs, rows)
+
+    def task_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
+        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons."""
         rows = self._database.rows(
-            "SELECT * FROM closing_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
+            "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
         )
         blobs = self._blobs({row["content"] for row in rows})
         with _readable(self.path):
@@ -292,6 +302,18 @@ class Store:
             rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
             found |= {row["sha256"]: row["content"] for row in rows}
         return found
+
+
+def _append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:
+    """Put messages after those that a task has."""
+    found = list(
+        db.query(
+            "SELECT coalesce(max(position) + 1, 0) AS next FROM task_messages WHERE run = ? AND task = ?",
+            (run_id, task),
+        )
+    )
+    db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+    db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
 
 
 def _run(row: Row, path: Path) -> Run:

@@ -113,10 +113,10 @@ def test_a_finished_task_says_why_and_keeps_the_last_words(store: Store):
     store.finish_task("r1", "softmax", "no new best in 4 rounds", attempts[0].messages)
     store.finish_task("r1", "matmul", "judge: nothing left")
     assert store.finished_tasks("r1") == {"softmax": "no new best in 4 rounds", "matmul": "judge: nothing left"}
-    assert store.closing_messages("r1", "softmax") == attempts[0].messages
-    assert store.closing_messages("r1", "matmul") == ()
+    assert store.task_messages("r1", "softmax") == attempts[0].messages
+    assert store.task_messages("r1", "matmul") == ()
     store.finish_task("r1", "softmax", "again", attempts[0].messages[:1])
-    assert store.closing_messages("r1", "softmax") == attempts[0].messages[:1]
+    assert store.task_messages("r1", "softmax") == attempts[0].messages + attempts[0].messages[:1]
     with pytest.raises(StoreError, match="nope"):
         store.finish_task("r1", "nope", "why")
 

@@ -24,7 +24,7 @@ class BuiltinCoder:
         except UnsupportedError as error:
             text = f"I cannot write this candidate: {error}.\n"
         messages = (
-            Message(agent="coder", role="prompt", provider=self.name, content=coder_prompt(request)),
+            Message(agent="coder", role="prompt", provider=self.name, content=coder_prompt(request).text),
             Message(agent="coder", role="reply", provider=self.name, content=text),
         )
         return CoderReply(text, messages)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernelforge.agents.base import Brief, JudgeReply
+from kernelforge.agents.base import Brief, JudgeReply, JudgeRequest
 from kernelforge.agents.builtin.coder import NAME, applicable
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.prompts import judge_prompt
@@ -66,14 +66,15 @@ class BuiltinJudge:
 
     name = NAME
 
-    def assess(self, brief: Brief, parent: Attempt, history: Sequence[Attempt]) -> JudgeReply:
-        """One finding on ``parent``: what to mend, what to improve, or that nothing is left."""
+    def assess(self, request: JudgeRequest) -> JudgeReply:
+        """One finding on the parent: what to mend, what to improve, or that nothing is left."""
+        brief, parent, history = request.brief, request.parent, request.history
         if parent.evaluation.verdict is Verdict.OK:
             finding = _optimise(brief, parent, history)
         else:
             finding = _repair(parent)
         messages = (
-            Message(agent="judge", role="prompt", provider=self.name, content=judge_prompt(brief, parent, history)),
+            Message(agent="judge", role="prompt", provider=self.name, content=judge_prompt(request).text),
             Message(agent="judge", role="reply", provider=self.name, content=finding.model_dump_json(indent=1)),
         )
         return JudgeReply(finding, messages)

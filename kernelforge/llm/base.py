@@ -1,0 +1,123 @@
+"""What the agents and the providers agree on: a question goes in, an answer with its messages comes out.
+
+An :class:`Answerer` is what an agent talks to: it asks, checks, asks again, and keeps every message. A
+:class:`ChatModel` is one model behind one protocol: it makes a single call and reports what that cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from pydantic import BaseModel
+
+from kernelforge.records import AgentName, Message, Usage
+
+ASKS = 3
+"""Replies that one question may get before the last one is taken as it is."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt. Its first ``stable`` characters are the same for every call that an agent makes on a task."""
+
+    text: str
+    stable: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an agent asks."""
+
+    agent: AgentName
+    task: str
+    prompt: Prompt
+    check: Callable[[str], None]
+    """Raises :class:`~kernelforge.errors.CandidateError` on a reply that cannot be used; its author is told why."""
+    schema: type[BaseModel] | None = None
+    """The form of a reply that is one JSON object."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The last reply, whether or not ``check`` took it, and every message on the way to it."""
+
+    text: str
+    messages: tuple[Message, ...]
+
+
+class Answerer(Protocol):
+    """Something that answers prompts: a model, a person, a transcript."""
+
+    name: str
+    """As the CLI spells it."""
+
+    def ask(self, question: Question) -> Answer:
+        """Ask, at most :data:`ASKS` times, each time with what was wrong with the reply before.
+
+        Raises:
+            BudgetExhausted: a budget is spent, or the run is to stop.
+            ProviderError: no reply can be had.
+            UsageError: the provider's files cannot be read or written.
+        """
+        ...
+
+
+class Meter(Protocol):
+    """Who pays. One for each task of a run."""
+
+    def check(self) -> None:
+        """Called before each call.
+
+        Raises:
+            BudgetExhausted: no further call may start.
+        """
+        ...
+
+    def spent(self, usage: Usage) -> None:
+        """Called once after each call that succeeded."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One call. The first turn's first ``stable`` characters may be cached by the provider under ``cache_key``."""
+
+    turns: tuple[Turn, ...]
+    stable: int = 0
+    cache_key: str = ""
+    schema: type[BaseModel] | None = None
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """What came back. ``usage.dollars`` is None here; whoever knows the prices fills it in."""
+
+    text: str
+    usage: Usage
+    ended: Literal["complete", "length", "refused"] = "complete"
+    """``length``: cut at the output limit. ``refused``: the model or a filter declined; ``text`` may be its reason."""
+
+
+class ChatModel(Protocol):
+    """One model behind one protocol. Safe to share between threads."""
+
+    name: str
+    """``provider:model``."""
+
+    def complete(self, request: ChatRequest) -> ChatReply:
+        """Make one call, without retries.
+
+        Raises:
+            ProviderError: it failed; ``passing`` says whether trying again may help.
+        """
+        ...
+
+    def close(self) -> None: ...
