@@ -14,6 +14,7 @@ from kernelforge.records.evaluation import (
     Verdict,
 )
 from kernelforge.records.graph import Graph, Node
+from kernelforge.records.lesson import Lesson
 from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
 from kernelforge.records.run import Budget, Limits, LLMSettings, Run, RunConfig, RunState
 from kernelforge.records.task import DType, Size, SizeFacts, Task, TaskFacts, TaskPolicy, TensorSpec, WeightSpec
@@ -36,6 +37,7 @@ __all__ = [
     "KernelFacts",
     "KernelProfile",
     "LLMSettings",
+    "Lesson",
     "Limits",
     "MemoryHotSpot",
     "Message",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import sqlite_utils
-from pydantic import ValidationError
-
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Attempt, Graph, Message, Run, RunState, Task, TaskFacts
+from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
 from kernelforge.store import locks
 from kernelforge.store.codec import (
     Blobs,
@@ -24,16 +20,15 @@ from kernelforge.store.codec import (
     attempt_rows,
     blob_names,
     message_rows,
-    messages_from_rows,
 )
 from kernelforge.store.database import Database
+from kernelforge.store.notes import TaskNotes, append_messages, linked, readable, unique
 from kernelforge.store.schema import ATTEMPT_TABLES
 
 DATABASE_NAME = "kernelforge.db"
-_NAMES_PER_QUERY = 500
 
 
-class Store:
+class Store(TaskNotes):
     """One results database. Threads may share it; processes may open it side by side."""
 
     def __init__(self, database: Database) -> None:
@@ -86,7 +81,7 @@ class Store:
             },
             "config": config.model_dump_json(),
         }
-        with self._database.transaction() as db, _unique(f"run {run.id} is already in {self.path}"):
+        with self._database.transaction() as db, unique(f"run {run.id} is already in {self.path}"):
             db.table("runs").insert(row)
 
     def update_run(self, run_id: str, state: RunState, ended: str | None) -> None:
@@ -94,6 +89,17 @@ class Store:
             done = db.execute(
                 "UPDATE runs SET state = ?, ended = ? WHERE id = ?", (RunState(state).value, ended, run_id)
             )
+            if done.rowcount != 1:
+                raise StoreError(f"run {run_id} is not in {self.path}")
+
+    def update_config(self, run_id: str, config: RunConfig) -> None:
+        """Change what a run may still do, such as its budget.
+
+        Raises:
+            StoreError: there is no such run.
+        """
+        with self._database.transaction() as db:
+            done = db.execute("UPDATE runs SET config = ? WHERE id = ?", (config.model_dump_json(), run_id))
             if done.rowcount != 1:
                 raise StoreError(f"run {run_id} is not in {self.path}")
 
@@ -158,7 +164,7 @@ class Store:
                 raise StoreError(
                     f"task {task.name} has changed since run {run_id} began: start a new run, or restore the task"
                 )
-            with _linked(f"run {run_id} is not in {self.path}"):
+            with linked(f"run {run_id} is not in {self.path}"):
                 db.table("tasks").upsert(row, pk=("run", "name"))
 
     def task(self, run_id: str, name: str) -> Task:
@@ -166,23 +172,32 @@ class Store:
         Raises:
             UsageError: the run has no such task.
         """
-        with _readable(self.path):
+        with readable(self.path):
             return Task.model_validate_json(self._task_row(run_id, name)["record"])
 
     def facts(self, run_id: str, name: str) -> TaskFacts | None:
         """What the oracle found of a task, or None when the run never came to it."""
         rows = self._database.rows("SELECT facts FROM tasks WHERE run = ? AND name = ?", (run_id, name))
-        with _readable(self.path):
+        with readable(self.path):
             return TaskFacts.model_validate_json(rows[0]["facts"]) if rows and rows[0]["facts"] else None
 
     def tasks(self, run_id: str) -> list[Task]:
         """Tasks that the run has come to, in the order of their first journal entry."""
         rows = self._database.rows("SELECT record FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
-        with _readable(self.path):
+        with readable(self.path):
             return [Task.model_validate_json(row["record"]) for row in rows]
 
-    def finish_task(self, run_id: str, name: str, reason: str, messages: Sequence[Message] = ()) -> None:
-        """Note that nothing is left to do at a task, why, and the last words of the agents about it.
+    def finish_task(
+        self,
+        run_id: str,
+        name: str,
+        reason: str,
+        messages: Sequence[Message] = (),
+        lessons: Sequence[Lesson] = (),
+    ) -> None:
+        """Note that nothing is left to do at a task, why, the last words of the agents about it, and what it taught.
+
+        Drafts that were never evaluated go: their messages belong among the last words.
 
         Raises:
             StoreError: the run has not come to that task.
@@ -193,32 +208,18 @@ class Store:
             done = db.execute("UPDATE tasks SET finished = ? WHERE run = ? AND name = ?", (reason, run_id, name))
             if done.rowcount != 1:
                 raise StoreError(f"run {run_id} has no task {name} in {self.path} that could be finished")
-            _append_messages(db, run_id, name, blobs, rows)
+            append_messages(db, run_id, name, blobs, rows)
+            db.execute("DELETE FROM drafts WHERE run = ? AND task = ?", (run_id, name))
+            db.execute("DELETE FROM lessons WHERE run = ? AND task = ?", (run_id, name))
+            db.table("lessons").insert_all(
+                {**lesson.model_dump(), "run": run_id, "task": name, "position": position}
+                for position, lesson in enumerate(lessons)
+            )
 
     def finished_tasks(self, run_id: str) -> dict[str, str]:
         """Why each finished task of a run is finished, by task."""
         rows = self._database.rows("SELECT name, finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
         return {row["name"]: row["finished"] for row in rows if row["finished"] is not None}
-
-    def add_task_messages(self, run_id: str, name: str, messages: Sequence[Message]) -> None:
-        """Journal what agents said of a task outside any attempt.
-
-        Raises:
-            StoreError: the run has not come to that task.
-        """
-        blobs = Blobs()
-        rows = message_rows(messages, blobs, run=run_id, task=name)
-        with self._database.transaction() as db, _linked(f"run {run_id} has no task {name} in {self.path}"):
-            _append_messages(db, run_id, name, blobs, rows)
-
-    def task_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
-        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons."""
-        rows = self._database.rows(
-            "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
-        )
-        blobs = self._blobs({row["content"] for row in rows})
-        with _readable(self.path):
-            return messages_from_rows(rows, blobs)
 
     def _task_row(self, run_id: str, name: str) -> Row:
         rows = self._database.rows("SELECT name, record FROM tasks WHERE run = ?", (run_id,))
@@ -231,8 +232,14 @@ class Store:
 
     # Attempts
 
-    def add_attempt(self, attempt: Attempt) -> None:
+    def add_attempt(
+        self, attempt: Attempt, *, step: int | None = None, search: Mapping[str, Any] | None = None
+    ) -> None:
         """Journal everything of one attempt in one transaction.
+
+        Args:
+            step: the draft that it was made of, which goes.
+            search: where the strategy stood when it asked for it.
 
         Raises:
             StoreError: an attempt of that id or number is there, its task or parent is not, or the write failed;
@@ -241,14 +248,25 @@ class Store:
         blobs, head, rows = attempt_rows(attempt)
         with self._database.transaction() as db:
             with (
-                _unique(f"attempt {attempt.id} is already in {self.path}"),
-                _linked(f"attempt {attempt.id} belongs to a run, a task or a parent that is not in {self.path}"),
+                unique(f"attempt {attempt.id} is already in {self.path}"),
+                linked(f"attempt {attempt.id} belongs to a run, a task or a parent that is not in {self.path}"),
             ):
                 db.table("blobs").insert_all(blobs, ignore=True)
                 db.table("attempts").insert(head)
                 for table in ATTEMPT_TABLES:
                     if rows.get(table):
                         db.table(table).insert_all(rows[table])
+            place = (attempt.run, attempt.task)
+            if step is not None:
+                db.execute("DELETE FROM drafts WHERE run = ? AND task = ? AND step = ?", (*place, step))
+            if search is not None:
+                db.execute("UPDATE tasks SET search = ? WHERE run = ? AND name = ?", (json.dumps(search), *place))
+
+    def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
+        """Where the strategy stood when it asked for the last attempt at a task; None before the first."""
+        rows = self._database.rows("SELECT search FROM tasks WHERE run = ? AND name = ?", (run_id, task))
+        state: dict[str, Any] | None = json.loads(rows[0]["search"]) if rows and rows[0]["search"] else None
+        return state
 
     def attempts(self, run_id: str, task: str | None = None) -> list[Attempt]:
         """Full records of a run, or of one task of it, by task and then number."""
@@ -290,64 +308,11 @@ class Store:
                 ):
                     rows[row["attempt"]][table].append(row)
             blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]])})
-        with _readable(self.path):
+        with readable(self.path):
             return [attempt_from_rows(head, rows[head["id"]], blobs) for head in heads]
-
-    def _blobs(self, names: set[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        wanted = sorted(names)
-        for start in range(0, len(wanted), _NAMES_PER_QUERY):
-            part = wanted[start : start + _NAMES_PER_QUERY]
-            marks = ", ".join("?" * len(part))
-            rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
-            found |= {row["sha256"]: row["content"] for row in rows}
-        return found
-
-
-def _append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:
-    """Put messages after those that a task has."""
-    found = list(
-        db.query(
-            "SELECT coalesce(max(position) + 1, 0) AS next FROM task_messages WHERE run = ? AND task = ?",
-            (run_id, task),
-        )
-    )
-    db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
-    db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
 
 
 def _run(row: Row, path: Path) -> Run:
-    with _readable(path):
+    with readable(path):
         fields = {name: row[name] for name in ("id", "state", "started", "ended", "kernelforge")}
         return Run.model_validate(fields | {"config": json.loads(row["config"])})
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValidationError, KeyError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise StoreError(f"{path} holds a record that this version of KernelForge cannot read: {first}") from error
-
-
-@contextlib.contextmanager
-def _unique(message: str) -> Iterator[None]:
-    with _constraint(("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE"), message):
-        yield
-
-
-@contextlib.contextmanager
-def _linked(message: str) -> Iterator[None]:
-    with _constraint(("SQLITE_CONSTRAINT_FOREIGNKEY",), message):
-        yield
-
-
-@contextlib.contextmanager
-def _constraint(names: tuple[str, ...], message: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError as error:
-        if error.sqlite_errorname in names:
-            raise StoreError(message) from error
-        raise

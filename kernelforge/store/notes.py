@@ -1,0 +1,151 @@
+"""What a run keeps of a task beside its attempts: messages outside them, drafts, lessons, input generators."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlite_utils
+from pydantic import ValidationError
+
+from kernelforge.errors import StoreError
+from kernelforge.records import Lesson, Message
+from kernelforge.store.codec import Blobs, Row, message_rows, messages_from_rows
+from kernelforge.store.database import Database
+
+_NAMES_PER_QUERY = 500
+
+
+class Draft(NamedTuple):
+    """A reply that was paid for and not yet evaluated."""
+
+    step: int
+    proposal: str
+    """What was asked for, as JSON."""
+    content: str
+    """What came back, as JSON."""
+
+
+class TaskNotes:
+    """The part of a results database that is about tasks of runs."""
+
+    _database: Database
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    # Messages outside attempts
+
+    def add_task_messages(self, run_id: str, name: str, messages: Sequence[Message]) -> None:
+        """Journal what agents said of a task outside any attempt.
+
+        Raises:
+            StoreError: the run has not come to that task.
+        """
+        blobs = Blobs()
+        rows = message_rows(messages, blobs, run=run_id, task=name)
+        with self._database.transaction() as db, linked(f"run {run_id} has no task {name} in {self.path}"):
+            append_messages(db, run_id, name, blobs, rows)
+
+    def task_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
+        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons."""
+        rows = self._database.rows(
+            "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
+        )
+        blobs = self._blobs({row["content"] for row in rows})
+        with readable(self.path):
+            return messages_from_rows(rows, blobs)
+
+    # Drafts
+
+    def put_draft(self, run_id: str, task: str, draft: Draft) -> None:
+        """Keep a reply until its attempt is journalled, so that a kill in between does not lose what it cost."""
+        blobs = Blobs()
+        row = {
+            "run": run_id, "task": task, "step": draft.step, "proposal": draft.proposal,
+            "content": blobs.add(draft.content),
+        }  # fmt: skip
+        with self._database.transaction() as db, linked(f"run {run_id} has no task {task} in {self.path}"):
+            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+            db.table("drafts").upsert(row, pk=("run", "task", "step"))
+
+    def drafts(self, run_id: str, task: str) -> list[Draft]:
+        """Replies that still wait for their evaluation, by step."""
+        rows = self._database.rows("SELECT * FROM drafts WHERE run = ? AND task = ? ORDER BY step", (run_id, task))
+        blobs = self._blobs({row["content"] for row in rows})
+        with readable(self.path):
+            return [Draft(row["step"], row["proposal"], blobs[row["content"]]) for row in rows]
+
+    # Lessons
+
+    def lessons(self, families: Sequence[str], run_id: str | None) -> list[Lesson]:
+        """Lessons about operator families, newest first: those of one run, or of all runs in the file."""
+        marks = ", ".join("?" * len(families))
+        where, values = f"family IN ({marks})", list(families)
+        if run_id is not None:
+            where, values = f"{where} AND run = ?", [*values, run_id]
+        rows = self._database.rows(
+            f"SELECT * FROM lessons WHERE {where} ORDER BY written DESC, rowid DESC", tuple(values)
+        )
+        with readable(self.path):
+            return [
+                Lesson(**{name: row[name] for name in ("family", "text", "task", "provider", "gain", "written")})
+                for row in rows
+            ]
+
+    def _blobs(self, names: set[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        wanted = sorted(names)
+        for start in range(0, len(wanted), _NAMES_PER_QUERY):
+            part = wanted[start : start + _NAMES_PER_QUERY]
+            marks = ", ".join("?" * len(part))
+            rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
+            found |= {row["sha256"]: row["content"] for row in rows}
+        return found
+
+
+def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:
+    """Put messages after those that a task has."""
+    found = list(
+        db.query(
+            "SELECT coalesce(max(position) + 1, 0) AS next FROM task_messages WHERE run = ? AND task = ?",
+            (run_id, task),
+        )
+    )
+    db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+    db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValidationError, KeyError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise StoreError(f"{path} holds a record that this version of KernelForge cannot read: {first}") from error
+
+
+@contextlib.contextmanager
+def unique(message: str) -> Iterator[None]:
+    with _constraint(("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE"), message):
+        yield
+
+
+@contextlib.contextmanager
+def linked(message: str) -> Iterator[None]:
+    with _constraint(("SQLITE_CONSTRAINT_FOREIGNKEY",), message):
+        yield
+
+
+@contextlib.contextmanager
+def _constraint(names: tuple[str, ...], message: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorname in names:
+            raise StoreError(message) from error
+        raise
