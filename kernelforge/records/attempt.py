@@ -109,6 +109,8 @@ class Attempt(Record):
     """Ids of the other attempts that the Coder was shown as examples."""
     coder: str = ""
     """Specification of the Coder that wrote it; empty when none did (``tune``)."""
+    technique: str = ""
+    """The optimisation feature that the Coder was asked to use; empty when none was named."""
     finding: Finding | None = None
     messages: tuple[Message, ...] = ()
     candidate: Candidate | None = None

@@ -107,6 +107,7 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
         parent=attempt.parent,
         inspirations=_json(attempt.inspirations),
         coder=attempt.coder,
+        technique=attempt.technique,
         candidate=None if candidate is None else candidate.hash,
         lane=None if candidate is None else candidate.lane,
         source=None if candidate is None else blobs.add(candidate.source),
@@ -223,7 +224,7 @@ def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[s
     return Attempt(
         **{
             name: head[name]
-            for name in ("id", "run", "task", "number", "operator", "parent", "coder", "note", "started")
+            for name in ("id", "run", "task", "number", "operator", "parent", "coder", "technique", "note", "started")
         },
         inspirations=tuple(json.loads(head["inspirations"])),
         trials=tuple(_trial(row) for row in rows.get("trials", ())),

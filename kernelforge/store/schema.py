@@ -219,6 +219,7 @@ CREATE VIEW message_texts AS
 _VERSION_2 = """
 ALTER TABLE attempts ADD COLUMN inspirations TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(inspirations));
 ALTER TABLE attempts ADD COLUMN coder TEXT NOT NULL DEFAULT '';
+ALTER TABLE attempts ADD COLUMN technique TEXT NOT NULL DEFAULT '';
 ALTER TABLE builds ADD COLUMN ptx_hash TEXT;
 ALTER TABLE tasks ADD COLUMN search TEXT CHECK (search IS NULL OR json_valid(search));
 

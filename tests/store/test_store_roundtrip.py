@@ -99,6 +99,7 @@ def attempts(draw: st.DrawFn) -> Attempt:
         update={
             "operator": operator,
             "parent": None if operator is Operator.SEED else PARENT,
+            "technique": draw(TEXT),
             "finding": draw(st.none() | FINDING),
             "messages": tuple(draw(st.lists(MESSAGE, max_size=3))),
             "candidate": candidate,
