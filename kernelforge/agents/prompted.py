@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kernelforge.agents.base import CoderReply, CoderRequest, JudgeReply, JudgeRequest
+from kernelforge.agents.json_reply import last_object
 from kernelforge.agents.prompts import coder_prompt, judge_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Finding, Verdict
-
-MAX_FINDING_CHARS = 32_768
-"""How much of the end of a Judge's reply is searched for its finding."""
 
 
 class PromptedCoder:
@@ -100,8 +97,7 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
     Raises:
         CandidateError: there is none, or it has other keys; the message says what is wanted.
     """
-    # A finding is short. Looking for one costs the square of the text's length, so a long reply counts by its end.
-    raw = _last_object(text[-MAX_FINDING_CHARS:])
+    raw = last_object(text)
     wanted = (
         '"bottleneck", "method", "plan" and "metrics"'
         if optimise
@@ -129,18 +125,3 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
             f"the JSON object is not the one asked for ({place}: {first['msg']}); its keys are {wanted}"
         ) from error
     return Finding(kind="repair", headline=issue.critical_issue, why=issue.why_it_matters, action=issue.minimal_fix)
-
-
-def _last_object(text: str) -> dict[str, object] | None:
-    """The last top-level JSON object in a text."""
-    decoder, found, at = json.JSONDecoder(), None, 0
-    while (at := text.find("{", at)) >= 0:
-        try:
-            value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at += 1
-            continue
-        if isinstance(value, dict):
-            found = value
-        at = end
-    return found

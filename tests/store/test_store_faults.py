@@ -264,7 +264,7 @@ def test_reading_needs_no_writable_folder(path: Path):
         with kernelforge.store.Store.open(Path(sys.argv[1]), read_only=True) as store:
             print(len(store.attempts("r1")))
         """
-    for folder in (path.parent.parent, *path.parent.parent.parents[:2]):
+    for folder in (path.parent.parent, *path.parent.parent.parents[:3]):
         folder.chmod(folder.stat().st_mode | 0o055)
     process = child(script, str(path))
     said, _ = process.communicate(timeout=60)
