@@ -15,6 +15,7 @@ from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
+from kernelforge.compile.fingerprint import ptx_hash
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
@@ -31,7 +32,7 @@ COMPILE_LIMITS = Limits(
     file_bytes=64 << 20,
     reply_bytes=128 << 20,
 )
-_FORMAT = "build/1"
+_FORMAT = "build/2"
 _STATIC_SHARED_LIMIT_BYTES = 48 << 10
 
 
@@ -206,7 +207,12 @@ class Compiler:
             if kernel.static_shared_bytes > _STATIC_SHARED_LIMIT_BYTES
         ]
         build = Build(
-            ok=not too_large, kernels=kernels, diagnostics=(*too_large, *diagnostics), seconds=seconds, **facts
+            ok=not too_large,
+            ptx_hash=ptx_hash(ptx),
+            kernels=kernels,
+            diagnostics=(*too_large, *diagnostics),
+            seconds=seconds,
+            **facts,
         )
         return Artifact(build, ptx, cubin)
 
