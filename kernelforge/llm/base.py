@@ -17,6 +17,9 @@ from kernelforge.records import AgentName, Message, Usage
 ASKS = 3
 """Replies that one question may get before the last one is taken as it is."""
 
+COMPLAINT = "# The reply cannot be used"
+"""First line of every prompt that asks for another reply in the same conversation."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -37,6 +40,8 @@ class Question:
     """Raises :class:`~kernelforge.errors.CandidateError` on a reply that cannot be used; its author is told why."""
     schema: type[BaseModel] | None = None
     """The form of a reply that is one JSON object."""
+    sample: int = 0
+    """Position among questions that are otherwise the same."""
 
 
 @dataclass(frozen=True)

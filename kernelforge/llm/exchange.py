@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
-from kernelforge.llm.base import ASKS, Answer, Question
+from kernelforge.llm.base import ASKS, COMPLAINT, Answer, Question
 from kernelforge.records import Message
 
 POLL_SECONDS = 0.5
@@ -152,7 +152,7 @@ class Exchange:
         """Move an unusable reply aside and say what is wrong."""
         self._path(stem, "reply").replace(self._path(stem, f"rejected-{number}"))
         text = (
-            f"# The reply cannot be used\n\n{reason}\n\nIt now lies in `{stem}.rejected-{number}.md`. Write a new "
+            f"{COMPLAINT}\n\n{reason}\n\nIt now lies in `{stem}.rejected-{number}.md`. Write a new "
             f"`{stem}.reply.md`; {ASKS - number} of {ASKS} tries are left.\n"
         )
         os.replace(self._draft(text), self._path(stem, "error"))

@@ -14,6 +14,7 @@ from kernelforge.agents.prompted import parse_finding
 from kernelforge.agents.prompts import fenced, inline
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError
+from kernelforge.llm.base import Prompt, Question
 from kernelforge.llm.exchange import Exchange
 
 CPU_SECONDS = 5.0
@@ -82,7 +83,7 @@ def ask(folder: Path, plant: Callable[[], object], check: Callable[[str], None] 
 
     exchange = Exchange(folder, poll_seconds=0.01, timeout_seconds=0.3, stopped=stopped)
     with pytest.raises(BudgetExhausted) as caught:
-        exchange.ask("coder", "t", "prompt", check)
+        exchange.ask(Question("coder", "t", Prompt("prompt"), check))
     assert CANARY not in str(caught.value)
     assert REPLY in str(caught.value)
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
+from kernelforge.llm.base import Prompt, Question
 from kernelforge.llm.exchange import Exchange
+from kernelforge.records import AgentName
 
 POLL = 0.01
 
@@ -34,10 +36,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(POLL)
 
 
+def question(prompt: str = "a prompt", *, agent: AgentName = "coder", task: str = "core/softmax") -> Question:
+    return Question(agent, task, Prompt(prompt), fine)
+
+
 def asked(pool: ThreadPoolExecutor, folder: Path, prompt: str = "a prompt") -> Future[str]:
-    return pool.submit(
-        Exchange(folder, poll_seconds=POLL, timeout_seconds=20).ask, "coder", "core/softmax", prompt, fine
-    )
+    exchange = Exchange(folder, poll_seconds=POLL, timeout_seconds=20)
+    return pool.submit(lambda: exchange.ask(question(prompt)).text)
 
 
 def test_a_prompt_is_answered_by_the_file_beside_it(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
@@ -87,6 +92,22 @@ def test_the_third_unusable_reply_is_handed_on_as_it_is(pool: ThreadPoolExecutor
     assert answer.result(10) == "bad 3"
 
 
+def test_every_prompt_reply_and_complaint_is_kept(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=20)
+    answer = pool.submit(exchange.ask, question(agent="judge", task="t"))
+    stem = tmp_path / "0001-judge-t"
+    until(Path(f"{stem}.prompt.md").exists)
+    Path(f"{stem}.reply.md").write_text("nonsense")
+    until(Path(f"{stem}.error.md").exists)
+    complaint = Path(f"{stem}.error.md").read_text()
+    Path(f"{stem}.reply.md").write_text("fine now")
+    messages = answer.result(10).messages
+    assert [(message.role, message.content) for message in messages] == [
+        ("prompt", "a prompt"), ("reply", "nonsense"), ("prompt", complaint), ("reply", "fine now"),
+    ]  # fmt: skip
+    assert {(message.agent, message.provider) for message in messages} == {("judge", f"exchange:{tmp_path}")}
+
+
 def test_prompts_of_many_tasks_get_numbers_of_their_own(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     answers = [asked(pool, tmp_path, f"prompt {number}") for number in range(6)]
     until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 6)
@@ -99,13 +120,13 @@ def test_prompts_of_many_tasks_get_numbers_of_their_own(pool: ThreadPoolExecutor
 
 def test_a_stop_and_a_timeout_end_the_wait_in_good_order(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     stop = threading.Event()
-    waiting = pool.submit(Exchange(tmp_path, poll_seconds=POLL, stopped=stop.is_set).ask, "judge", "t", "p", fine)
+    waiting = pool.submit(Exchange(tmp_path, poll_seconds=POLL, stopped=stop.is_set).ask, question())
     until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 1)
     stop.set()
     with pytest.raises(BudgetExhausted, match="stopped while waiting"):
         waiting.result(10)
     with pytest.raises(BudgetExhausted, match="no reply at"):
-        Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=0.05).ask("judge", "t", "p", fine)
+        Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=0.05).ask(question())
 
 
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
