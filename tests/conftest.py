@@ -1,8 +1,8 @@
-"""Shared by all tests: the path to ``builders.py``."""
+"""Shared by all tests: the paths to ``builders.py`` and to ``fake_server.py``, which speaks the providers' protocols."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "llm")]
