@@ -1,72 +1,108 @@
 """``refine``: seed, then repair or optimise, one finding a round.
 
-The loop is CudaForge's (one Judge finding per round, repair when the latest kernel does not run, optimise when it
-does), with one change: the parent of an optimisation is the best attempt so far, never a regression.
+The loop is CudaForge's: ten rounds, the seed included; a round repairs when the latest kernel fails and optimises
+otherwise; the Judge names one thing; the agents see 24 metrics of Nsight Compute. Two changes are on by default and can
+be switched off, which gives the published loop: an optimisation starts from the best attempt instead of the latest
+(``rollback``), and the agents see times (``latency``).
+
+CudaForge does not stop early; here ``stop_after`` and the Judge's ``stop`` do. Nor does it say what follows a reply
+without a kernel (its program ends there): such a reply cannot be repaired, so the next round goes on from the best
+attempt, or without ``rollback`` from the latest kernel there is, or with a fresh seed.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from kernelforge.records import Attempt, Operator, Record, Verdict
-from kernelforge.search.base import Proposal
+from kernelforge.search.base import Proposal, Sight
+from kernelforge.search.past import settled
 from kernelforge.search.told import Told
 
+ROUNDS = 10
+"""Rounds of a task, the seed included: the default of CudaForge and of its main results."""
 REPAIRS_IN_A_ROW = 2
-"""A broken child is mended at most this often before the search goes back to its best."""
+"""With ``rollback``, a broken child is mended at most this often before the search goes back to its best. Ours."""
 SEEDS = 3
-"""A task with nothing correct is started afresh at most this often."""
+"""With ``rollback``, a task with nothing correct is started afresh at most this often. Ours."""
 
 
 class RefineOptions(Record):
-    """Options of ``refine``."""
+    """Options of ``refine``. With ``rollback`` and ``latency`` off it is CudaForge's loop as published."""
+
+    metrics: Literal["subset", "full"] = "subset"
+    """What the agents see of a profile: CudaForge's 24 metrics (its default, and better than all of them in its
+    ablation), or all of it."""
+    rollback: bool = True
+    """Optimise the best attempt so far. Off, as in CudaForge: always work on the latest kernel."""
+    latency: bool = True
+    """Show the agents times and speedups. Off, as in CudaForge: metrics alone."""
 
 
 class Refine(Told[RefineOptions]):
     """One task's refinement."""
 
     name: ClassVar[str] = "refine"
-    source: ClassVar[str] = "CudaForge"
+    source: ClassVar[str] = "CudaForge (arXiv 2511.01884)"
     default_stop_after: ClassVar[int | None] = 4
+    judged: ClassVar[bool] = True
+    ends_on_stop: ClassVar[bool] = True
+    ends_on_stop: ClassVar[bool] = True
     Options = RefineOptions
 
-    def __init__(self, options: RefineOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+    def __init__(
+        self, options: RefineOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
+    ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        self._sight = Sight(metrics=options.metrics, latency=options.latency)
         self._repairs = 0
         self._seeds = 0
 
     @classmethod
     def default_rounds(cls, options: RefineOptions) -> int:
-        return 10
+        return ROUNDS
 
     def _over(self) -> str | None:
-        if self.best is None and self._seeds >= SEEDS and not self._can_repair():
+        if self.options.rollback and self.best is None and self._seeds >= SEEDS and self._broken() is None:
             return f"{SEEDS} seeds and their repairs gave nothing correct"
         return None
 
     def _propose(self, step: int, rng: Random) -> Proposal | None:
         if step > len(self.steps):
-            return None
+            return None  # every round depends on the one before
         coder = self.turn(step)
-        if self._can_repair():
-            return Proposal(Operator.REPAIR, parent=self.steps[-1], judge=True, coder=coder)
-        if self.best is not None:
-            return Proposal(Operator.OPTIMISE, parent=self.best, judge=True, coder=coder)
-        return Proposal(Operator.SEED, coder=coder)
+        broken = self._broken()
+        if broken is not None:
+            return Proposal(Operator.REPAIR, parent=broken, judge=True, coder=coder, sight=self._sight)
+        parent = self.best if self.options.rollback else self._latest()
+        if parent is not None:
+            return Proposal(Operator.OPTIMISE, parent=parent, judge=True, coder=coder, sight=self._sight)
+        return Proposal(Operator.SEED, coder=coder, sample=self._seeds, sight=self._sight)
 
-    def _can_repair(self) -> bool:
-        if not self.steps:
-            return False
-        latest = self.attempts[self.steps[-1]]
-        broken = latest.evaluation.verdict is not Verdict.OK
-        return broken and latest.candidate is not None and self._repairs < REPAIRS_IN_A_ROW
+    def _broken(self) -> int | None:
+        """The failed kernel that the next round has to mend, if it has to mend one."""
+        if self.options.rollback:
+            latest = self.attempts[self.steps[-1]] if self.steps else None
+            if latest is None or latest.candidate is None or self._repairs >= REPAIRS_IN_A_ROW:
+                return None
+        else:
+            number = self._latest()
+            latest = None if number is None else self.attempts[number]
+        return None if latest is None or latest.evaluation.verdict is Verdict.OK else latest.number
+
+    def _latest(self) -> int | None:
+        """The latest kernel there is, tuned where that made it better."""
+        kernels = [attempt.number for attempt in settled(self.attempts) if attempt.candidate is not None]
+        return kernels[-1] if kernels else None
 
     def _take_in(self, attempt: Attempt) -> None:
         if attempt.operator is Operator.TUNE:
             return
-        self._repairs = self._repairs + 1 if attempt.operator is Operator.REPAIR else 0
+        repaired = attempt.operator is Operator.REPAIR and attempt.evaluation.verdict is not Verdict.OK
+        self._repairs = self._repairs + 1 if repaired else 0
         if attempt.operator is Operator.SEED:
             self._seeds += 1
-        if attempt.evaluation.verdict is Verdict.OK:
-            self._repairs = 0
+
+    def _state(self) -> dict[str, Any]:
+        return {"seeds": self._seeds, "repairs_in_a_row": self._repairs, "mending": self._broken()}

@@ -27,6 +27,10 @@ class Told(ABC, Generic[OptionsT]):
     source: ClassVar[str]
     default_stop_after: ClassVar[int | None] = None
     """What ``stop_after`` is when the user does not say."""
+    judged: ClassVar[bool] = False
+    """Whether its proposals ask the Judge first, but for seeds."""
+    ends_on_stop: ClassVar[bool] = False
+    """Whether a Judge's ``stop`` ends the search; else the Coder is then asked without a finding."""
     Options: ClassVar[type[Record]] = Record
     """What may be set, with the paper's defaults."""
 
@@ -93,6 +97,13 @@ class Told(ABC, Generic[OptionsT]):
     def _state(self) -> dict[str, Any]:
         """What the strategy itself keeps, as plain JSON."""
         return {}
+
+    def before(self, step: int) -> list[Attempt]:
+        """Attempts told before ``step`` was; all of them while it is not.
+
+        What a generation that begins at ``step`` may depend on: it stays the same while the generation is told.
+        """
+        return self.attempts[: self.steps[step]] if step < len(self.steps) else list(self.attempts)
 
     def correct(self) -> list[Attempt]:
         """Attempts with verdict OK, oldest first."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
-from builders import make_attempt
+from builders import make_attempt, make_evaluation, modelled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Operator, Verdict
-from kernelforge.search import Proposal, Refine, Strategy, make_strategy
+from kernelforge.search import Proposal, Refine, Sight, Strategy
 
 OK, WRONG, BUILD, POLICY = Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY
-SEED = Proposal(Operator.SEED)
+SEED, SECOND_SEED, THIRD_SEED = (Proposal(Operator.SEED, sample=number) for number in range(3))
 Outcome = tuple[Verdict, bool]
 """Verdict, and: accepted for OK, has a candidate otherwise."""
 
@@ -53,8 +53,12 @@ def play(strategy: Strategy, outcomes: list[Outcome]) -> tuple[list[Proposal | N
     return asked, attempts
 
 
-def asks(outcomes: list[Outcome], *, rounds: int = 20, stop_after: int = 20) -> list[Proposal | None]:
-    return play(Refine(rounds=rounds, stop_after=stop_after), outcomes)[0]
+def refine(*, rounds: int | None = 20, stop_after: int | None = None, coders: int = 1, **options: Any) -> Refine:
+    return Refine(Refine.Options(**options), rounds=rounds, stop_after=stop_after, coders=coders)
+
+
+def asks(outcomes: list[Outcome], **settings: Any) -> list[Proposal | None]:
+    return play(refine(**settings), outcomes)[0]
 
 
 def test_the_first_proposal_is_a_seed_without_a_judge() -> None:
@@ -66,7 +70,7 @@ def test_a_correct_seed_is_optimised() -> None:
 
 
 def test_a_broken_seed_is_repaired_twice_and_then_seeded_afresh() -> None:
-    assert asks([(BUILD, True)] * 3) == [SEED, repair(0), repair(1), SEED]
+    assert asks([(BUILD, True)] * 3) == [SEED, repair(0), repair(1), SECOND_SEED]
 
 
 def test_a_repaired_candidate_is_optimised() -> None:
@@ -90,11 +94,11 @@ def test_each_broken_optimisation_has_its_own_two_repairs() -> None:
 
 def test_a_reply_without_code_cannot_be_repaired() -> None:
     assert asks([(OK, True), (POLICY, False)]) == [SEED, optimise(0), optimise(0)]
-    assert asks([(POLICY, False)]) == [SEED, SEED]
+    assert asks([(POLICY, False)]) == [SEED, SECOND_SEED]
 
 
 def test_three_seeds_that_give_nothing_end_the_search() -> None:
-    strategy = Refine(rounds=50, stop_after=50)
+    strategy = refine(rounds=50, stop_after=50)
     asked, attempts = play(strategy, [(WRONG, True)] * 50)
     assert len(attempts) == 9
     assert asked[-1] is None
@@ -103,11 +107,11 @@ def test_three_seeds_that_give_nothing_end_the_search() -> None:
 
 
 def test_replies_without_code_end_the_search_after_three_seeds() -> None:
-    assert asks([(POLICY, False)] * 9) == [SEED, SEED, SEED, None]
+    assert asks([(POLICY, False)] * 9) == [SEED, SECOND_SEED, THIRD_SEED, None]
 
 
 def test_rounds_include_the_seed() -> None:
-    strategy = Refine(rounds=3, stop_after=9)
+    strategy = refine(rounds=3, stop_after=9)
     asked, attempts = play(strategy, [(OK, True)] * 9)
     assert len(attempts) == 3
     assert asked[-1] is None
@@ -115,7 +119,7 @@ def test_rounds_include_the_seed() -> None:
 
 
 def test_it_stops_when_nothing_better_comes() -> None:
-    strategy = Refine(rounds=50, stop_after=3)
+    strategy = refine(rounds=50, stop_after=3)
     asked, attempts = play(strategy, [(OK, True), (OK, False), (WRONG, True), (OK, False), (OK, True)])
     assert len(attempts) == 4
     assert asked[-1] is None
@@ -124,7 +128,7 @@ def test_it_stops_when_nothing_better_comes() -> None:
 
 
 def test_a_new_best_starts_the_count_again() -> None:
-    strategy = Refine(rounds=50, stop_after=2)
+    strategy = refine(rounds=50, stop_after=2)
     _, attempts = play(strategy, [(OK, True), (OK, False), (OK, True), (OK, False), (OK, False)])
     assert len(attempts) == 5
     assert strategy.best == 2
@@ -132,48 +136,21 @@ def test_a_new_best_starts_the_count_again() -> None:
 
 
 def test_failures_before_the_first_correct_candidate_do_not_count_as_rounds_without_a_best() -> None:
-    assert asks([(WRONG, True)] * 4, stop_after=1) == [SEED, repair(0), repair(1), SEED, repair(3)]
+    assert asks([(WRONG, True)] * 4, stop_after=1) == [SEED, repair(0), repair(1), SECOND_SEED, repair(3)]
 
 
 def test_attempts_are_told_in_order() -> None:
-    strategy = Refine(rounds=9, stop_after=9)
+    strategy = refine(rounds=9, stop_after=9)
     with pytest.raises(ValueError, match="attempt 1 was told out of order, expected 0"):
         strategy.tell(make_attempt(1))
-
-
-def test_asking_changes_nothing() -> None:
-    strategy = Refine(rounds=9, stop_after=9)
-    strategy.tell(make_attempt(0, accepted=True))
-    assert [strategy.ask(Random(seed)) for seed in range(3)] == [optimise(0)] * 3
 
 
 outcome = st.tuples(st.sampled_from(list(Verdict)), st.booleans())
 
 
-@given(st.lists(outcome, max_size=24), st.integers(1, 24), st.integers(1, 6), st.data())
-def test_replaying_the_past_gives_the_same_future(
-    outcomes: list[Outcome], rounds: int, stop_after: int, data: st.DataObject
-) -> None:
-    """A resumed search goes on exactly where the killed one was."""
-    # A first correct attempt is always accepted.
-    fixed: list[Outcome] = []
-    for verdict, flag in outcomes:
-        first = verdict is OK and not any(v is OK for v, _ in fixed)
-        fixed.append((verdict, flag or first))
-    whole, attempts = play(Refine(rounds=rounds, stop_after=stop_after), fixed)
-    killed_at = data.draw(st.integers(0, len(attempts)))
-    resumed = Refine(rounds=rounds, stop_after=stop_after)
-    for attempt in attempts[:killed_at]:
-        resumed.tell(attempt)
-    for position in range(killed_at, len(attempts)):
-        assert resumed.ask(Random(position)) == whole[position]
-        resumed.tell(attempts[position])
-    assert resumed.ask(Random(0)) == whole[-1]
-
-
 @given(st.lists(outcome, min_size=30, max_size=30), st.integers(1, 12), st.integers(1, 6))
 def test_it_keeps_its_promises_whatever_happens(outcomes: list[Outcome], rounds: int, stop_after: int) -> None:
-    strategy = Refine(rounds=rounds, stop_after=stop_after)
+    strategy = refine(rounds=rounds, stop_after=stop_after)
     asked, attempts = play(strategy, outcomes)
     assert asked[0] == SEED
     assert len(attempts) <= rounds
@@ -186,7 +163,82 @@ def test_it_keeps_its_promises_whatever_happens(outcomes: list[Outcome], rounds:
             assert proposal.parent == max(a.number for a in attempts[:number] if a.accepted)
 
 
-def test_a_strategy_is_found_by_name() -> None:
-    assert isinstance(make_strategy("refine", rounds=3, stop_after=2), Refine)
-    with pytest.raises(UsageError, match="no strategy 'guess'; choose 'refine'"):
-        make_strategy("guess", rounds=3, stop_after=2)
+def tuned(number: int, parent: int, *, time_us: float, accepted: bool) -> Attempt:
+    attempt = make_attempt(number, operator=Operator.TUNE, parent=parent, accepted=accepted)
+    evaluation = make_evaluation(candidate=attempt.evaluation.candidate, performance=modelled(time_us))
+    return attempt.model_copy(update={"evaluation": evaluation})
+
+
+def test_a_better_tuned_child_is_what_is_optimised_next() -> None:
+    strategy = refine()
+    strategy.tell(make_attempt(0, accepted=True))
+    strategy.tell(tuned(1, 0, time_us=5.0, accepted=True))
+    assert strategy.ask(Random(0)) == optimise(1)
+    assert strategy.state()["steps"] == 1
+
+
+def test_a_tuned_child_does_not_hide_a_broken_step_or_use_up_its_repairs() -> None:
+    strategy = refine()
+    strategy.tell(make_attempt(0, accepted=True))
+    strategy.tell(make_attempt(1, WRONG, operator=Operator.OPTIMISE, parent=0))
+    strategy.tell(tuned(2, 0, time_us=50.0, accepted=False))
+    assert strategy.ask(Random(0)) == repair(1)
+
+
+def test_the_published_number_of_rounds_is_ten() -> None:
+    assert len(play(refine(rounds=None), [(OK, True)] * 30)[1]) == 10
+
+
+def test_no_round_can_be_proposed_before_the_one_before_it_is_told() -> None:
+    assert refine().ask(Random(0), 1) is None
+
+
+def test_mixed_coders_take_turns() -> None:
+    asked = asks([(OK, True)] * 4, coders=3)
+    assert [proposal.coder for proposal in asked if proposal] == [0, 1, 2, 0, 1]
+
+
+# CudaForge as published: no rollback, no times.
+
+
+def test_without_rollback_the_latest_kernel_is_optimised_even_when_it_is_a_regression() -> None:
+    outcomes = [(OK, True), (OK, False), (OK, False)]
+    assert asks(outcomes, rollback=False) == [SEED, optimise(0), optimise(1), optimise(2)]
+
+
+def test_without_rollback_a_kernel_is_repaired_for_as_long_as_it_fails() -> None:
+    outcomes = [(OK, True), (WRONG, True), (BUILD, True), (WRONG, True), (OK, False)]
+    assert asks(outcomes, rollback=False) == [SEED, optimise(0), *(repair(number) for number in (1, 2, 3)), optimise(4)]
+
+
+def test_without_rollback_a_failing_seed_is_never_given_up() -> None:
+    asked = asks([(BUILD, True)] * 20, rollback=False)
+    assert asked == [SEED, *(repair(number) for number in range(19)), None]
+
+
+def test_without_rollback_a_reply_without_code_leaves_the_latest_kernel_as_it_is() -> None:
+    outcomes = [(POLICY, False), (WRONG, True), (POLICY, False), (OK, True), (POLICY, False)]
+    assert asks(outcomes, rollback=False) == [SEED, SECOND_SEED, repair(1), repair(1), optimise(3), optimise(3)]
+
+
+def test_without_rollback_a_better_tuned_child_takes_its_parents_place() -> None:
+    strategy = refine(rollback=False)
+    strategy.tell(make_attempt(0, accepted=True))
+    strategy.tell(tuned(1, 0, time_us=50.0, accepted=False))
+    assert strategy.ask(Random(0)) == optimise(0)
+    strategy.tell(tuned(2, 0, time_us=5.0, accepted=True))
+    assert strategy.ask(Random(0)) == optimise(2)
+
+
+@pytest.mark.parametrize("metrics", ["subset", "full"])
+@pytest.mark.parametrize("latency", [True, False])
+def test_every_proposal_says_what_the_agents_may_see(metrics: Any, latency: bool) -> None:
+    outcomes = [(WRONG, True), (OK, True), (OK, True)]
+    asked = asks(outcomes, metrics=metrics, latency=latency)
+    assert [proposal.sight for proposal in asked if proposal] == [Sight(metrics=metrics, latency=latency)] * 4
+
+
+def test_by_default_the_agents_see_the_24_metrics_and_times() -> None:
+    (seed,) = asks([])
+    assert seed is not None
+    assert seed.sight == Sight(metrics="subset", latency=True)
