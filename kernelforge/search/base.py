@@ -57,6 +57,11 @@ class Strategy(Protocol):
     source: ClassVar[str]
     """The system and paper whose method this is."""
 
+    ends_on_stop: ClassVar[bool]
+    """Whether a Judge's ``stop`` ends the search; else the Coder is then asked without a finding."""
+    steps: list[int]
+    """Numbers of the attempts told that were steps."""
+
     def ask(self, rng: Random, ahead: int = 0) -> Proposal | None:
         """The proposal ``ahead`` steps after the last one told, or None.
 
