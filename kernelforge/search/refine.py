@@ -48,7 +48,6 @@ class Refine(Told[RefineOptions]):
     default_stop_after: ClassVar[int | None] = 4
     judged: ClassVar[bool] = True
     ends_on_stop: ClassVar[bool] = True
-    ends_on_stop: ClassVar[bool] = True
     Options = RefineOptions
 
     def __init__(
