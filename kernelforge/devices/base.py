@@ -72,6 +72,15 @@ class RunRequest:
     """Stop (kind ``timeout``) after about this many."""
 
 
+@dataclass(frozen=True)
+class Rating:
+    """A plan's time for comparing it with others that were rated with the same effort. Never recorded as a result."""
+
+    time_us: float
+    settled: bool
+    """Whether more effort would give the same time."""
+
+
 class Session(Protocol):
     """One disposable runner with one build loaded."""
 
@@ -79,6 +88,19 @@ class Session(Protocol):
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
         """Counters at the size of ``facts``, on sampled blocks where the device samples.
+
+        Raises:
+            RunFaulted: a launch faulted.
+        """
+        ...
+
+    def rate(self, request: RunRequest, effort: float) -> Rating:
+        """A time of the plan, found with a share of what the device spends on a full one.
+
+        Args:
+            request: The run; one that ends late is a fault of kind ``timeout``.
+            effort: That share, above 0 and at most 1: of the samples of a device that measures, of the thread
+                instructions that are profiled on one that models.
 
         Raises:
             RunFaulted: a launch faulted.

@@ -6,20 +6,27 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from kernelforge.candidate import Plan, ResolvedPlan, parse_plan, signatures
+from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import Device, RunFault, RunFaulted, RunRequest, RunResult, Session
-from kernelforge.errors import CandidateError, PlanGuard, TaskError
+from kernelforge.errors import CandidateError, TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
+from kernelforge.evaluate.preparation import (
+    Failure,
+    Preparation,
+    Stage,
+    compile_plans,
+    masked,
+    public_name,
+    resolve_plans,
+)
 from kernelforge.records import (
-    Build,
     Candidate,
     Comparison,
     Correctness,
@@ -29,7 +36,6 @@ from kernelforge.records import (
     Profile,
     Size,
     SizeCheck,
-    SizeFacts,
     Task,
     Verdict,
     content_hash,
@@ -66,8 +72,6 @@ _USED_BEFORE_WRITTEN = (
     "an element of an output, of workspace or of shared memory is used before it is written"
 )
 
-Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
-
 _VERDICT_OF_FAULT = {
     "sanitizer": Verdict.CRASH,
     "crash": Verdict.CRASH,
@@ -84,36 +88,14 @@ class EvaluationResult(NamedTuple):
     profile: Profile | None
 
 
-@dataclass
-class _Failure(Exception):
-    """Ends the cascade with a verdict other than OK."""
-
-    verdict: Verdict
-    stage: Stage
-    reason: str
-
-
-@dataclass
-class _Work:
+@dataclass(kw_only=True)
+class _Work(Preparation):
     """What the cascade has gathered so far."""
 
     seed: int
-    build: Build | None = None
-    plans: dict[str, ResolvedPlan] = field(default_factory=dict)
-    artifacts: dict[str, Artifact] = field(default_factory=dict)
-    checks: list[SizeCheck] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
     executed: int = 0
     """Most thread instructions of any run at the size at hand."""
-
-    @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
 class _Sessions(ExitStack):
@@ -150,12 +132,12 @@ class Evaluator:
         ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it.
         """
         start = time.perf_counter()
-        work = _Work(seed)
+        work = _Work(seed=seed)
         found: tuple[Profile, Performance] | None = None
-        failure: _Failure | None = None
+        failure: Failure | None = None
         try:
             found = self._cascade(candidate, work, profile)
-        except _Failure as caught:
+        except Failure as caught:
             failure = caught
         named = sum(work.seconds.values())
         seconds = {**work.seconds, "harness": max(time.perf_counter() - start - named, 0.0)}
@@ -184,9 +166,17 @@ class Evaluator:
             reason=str(reply_error),
         )
 
+    def prepare(self, candidate: Candidate, preparation: Preparation) -> None:
+        """Resolve and compile a candidate at every size, into ``preparation``.
+
+        Raises:
+            Failure: the candidate is refused, or does not compile.
+        """
+        resolve_plans(candidate, self.task, self.facts, preparation)
+        compile_plans(candidate, self.task, self.compiler, self.device.arch, preparation)
+
     def _cascade(self, candidate: Candidate, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
-        self._resolve(candidate, work)
-        self._compile(candidate, work)
+        self.prepare(candidate, work)
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         found: tuple[Profile, Performance] | None = None
         with _Sessions(self.device) as sessions:
@@ -200,79 +190,13 @@ class Evaluator:
                     found = self._full(session, size, work, profile)
         return found
 
-    def _resolve(self, candidate: Candidate, work: _Work) -> None:
-        """Resolve the plan at every size; an ``assert`` may refuse hidden sizes only."""
-        try:
-            plan: Plan = parse_plan(candidate.plan)
-        except CandidateError as error:
-            raise _Failure(Verdict.POLICY, "plan", f"launch plan: {error}") from error
-        for size in self.task.sizes:
-            facts = self.facts.at(size.name)
-            weights = {weight.name: weight.spec for weight in facts.weights}
-            for weight in facts.weights:
-                weights.update(dict.fromkeys(weight.aliases, weight.spec))
-            try:
-                resolved = plan.resolve(facts.inputs, weights, facts.attrs, candidate.choices)
-                self._match_outputs(resolved, facts)
-            except PlanGuard as guard:
-                if not size.is_hidden:
-                    reason = f"the plan's assert refuses the {size.name} size, which it must support: {guard}"
-                    raise _Failure(Verdict.POLICY, "plan", reason) from guard
-                message = "refused by the plan's own assert: lost generality"
-                work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
-            except CandidateError as error:
-                raise _Failure(Verdict.POLICY, "plan", _told(f"launch plan: {error}", size)) from error
-            else:
-                work.plans[size.name] = resolved
-
-    def _match_outputs(self, plan: ResolvedPlan, facts: SizeFacts) -> None:
-        expected = facts.outputs[: len(facts.outputs) - len(self.task.policy.mutates)]
-        if len(plan.outputs) != len(expected):
-            raise CandidateError(f"forward returns {len(plan.outputs)} tensors, the reference {len(expected)}")
-        for index, (got, want) in enumerate(zip(plan.outputs, expected, strict=True)):
-            if got.shape != want.shape or got.dtype != want.dtype:
-                raise CandidateError(
-                    f"output {index} has shape {got.shape} and dtype {got.dtype}, "
-                    f"the reference gives {want.shape} and {want.dtype}"
-                )
-
-    def _compile(self, candidate: Candidate, work: _Work) -> None:
-        # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
-        for size in sorted(self.task.sizes, key=lambda size: size.is_hidden):
-            plan = work.plans.get(size.name)
-            if plan is None:
-                continue
-            try:
-                with work.clock("build"):
-                    result = self.compiler.build(
-                        candidate.source,
-                        plan.expressions,
-                        arch=self.device.arch,
-                        signatures=signatures(plan),
-                        constants=plan.constants,
-                    )
-            except CandidateError as error:
-                raise _Failure(Verdict.POLICY, "compile", _told(str(error), size)) from error
-            if isinstance(result, Artifact):
-                work.artifacts[size.name] = result
-                work.build = work.build or result.build
-                continue
-            work.build = result
-            if result.refused:
-                raise _Failure(Verdict.POLICY, "policy", _told(result.refused, size))
-            if result.limit:
-                verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
-                raise _Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
-            errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
-            raise _Failure(Verdict.BUILD, "compile", _told(errors, size))
-
     def _check_size(self, session: Session, size: Size, work: _Work) -> None:
         families = self.oracle.families(size.name)
         worst = 0.0
         for position, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others take turns.
             poisons = POISONS if position == 0 else (POISONS[position % 2],)
-            with self._drawn(size, family, work) as draw:
+            with self.drawn(size, family, work.seed, work) as draw:
                 comparison = self._run_and_compare(session, size, draw, poisons, work)
             worst = max(worst, comparison.error or 0.0)
         plan = work.plans[size.name]
@@ -281,11 +205,11 @@ class Evaluator:
         )
 
     @contextmanager
-    def _drawn(self, size: Size, family: str, work: _Work) -> Iterator[Draw]:
+    def drawn(self, size: Size, family: str, seed: int, preparation: Preparation) -> Iterator[Draw]:
         """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards."""
-        with work.clock("oracle"):
-            seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
-            draw = self.oracle.draw(size.name, family, seed)
+        with preparation.clock("oracle"):
+            own = int(content_hash(seed, self.task.name, size.name, family), 16)
+            draw = self.oracle.draw(size.name, family, own)
         try:
             yield draw
         finally:
@@ -301,7 +225,7 @@ class Evaluator:
         comparison = Comparison(ok=True)
         for poison in poisons:
             self._refuse_overtime(size, draw.family, work)
-            result = self._run(session, self._request(plan, draw, poison, instructions), work)
+            result = self._run(session, self.request(plan, draw, poison, instructions), work)
             if result.faults:
                 self._fault(result.faults[0], size, draw.family, work)
             if first is None:
@@ -315,7 +239,8 @@ class Evaluator:
                 self._fail(Verdict.WRONG, size, draw.family, _USED_BEFORE_WRITTEN, work)
         return comparison
 
-    def _request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None) -> RunRequest:
+    def request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None) -> RunRequest:
+        """The run of a plan on the tensors of a draw."""
         tensors: dict[int, bytes] = {}
         mutable: set[int] = set()
         for buffer in plan.buffers:
@@ -348,9 +273,9 @@ class Evaluator:
         self, verdict: Verdict, size: Size, family: str, message: str, work: _Work, error: float | None = None
     ) -> NoReturn:
         """Record the failed check and end the cascade; numbers that would give a hidden size away are masked."""
-        told = _masked(message) if size.is_hidden else message
+        told = masked(message) if size.is_hidden else message
         work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
-        raise _Failure(verdict, _stage(size), f"at {_public(size)}, {family} inputs: {told}")
+        raise Failure(verdict, _stage(size), f"at {public_name(size)}, {family} inputs: {told}")
 
     def _refuse_overtime(self, size: Size, family: str, work: _Work) -> None:
         """Many short launches pass under the limits of each; together they may not hold a run up."""
@@ -369,11 +294,11 @@ class Evaluator:
         family = self.oracle.families(size.name)[0]
         plan = work.plans[size.name]
         found: tuple[Profile, Performance] | None = None
-        with self._drawn(size, family, work) as draw:
+        with self.drawn(size, family, work.seed, work) as draw:
             if profile:
                 try:
                     with work.clock("profile"):
-                        found = session.profile(self._request(plan, draw, POISONS[0], None), self.facts.at(size.name))
+                        found = session.profile(self.request(plan, draw, POISONS[0], None), self.facts.at(size.name))
                 except RunFaulted as faulted:
                     self._fault(faulted.fault, size, family, work)
             instructions = None if found is None else found[0].value("ptx__thread_inst_executed.sum")
@@ -445,22 +370,3 @@ def _stage(size: Size) -> Stage:
     if size.is_hidden:
         return "hidden"
     return "full" if size.name == "full" else "small"
-
-
-def _public(size: Size) -> str:
-    """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
-    return "a hidden size" if size.is_hidden else f"the {size.name} size"
-
-
-def _told(message: str, size: Size) -> str:
-    """A message about a plan or a build at ``size``, which is named unless it is the full one."""
-    told = _masked(message) if size.is_hidden else message
-    return told if size.name == "full" else f"{told} (at {_public(size)})"
-
-
-_NUMBER = re.compile(r"((?:\bline |candidate\.cu:)\d+)|\d[\d.]*(?:e[+-]?\d+)?")
-
-
-def _masked(message: str) -> str:
-    """A message about a hidden size without its numbers, those within names included; line numbers stay."""
-    return _NUMBER.sub(lambda match: match[1] or "#", message)

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
-from kernelforge.devices.base import Capabilities, RunFault, RunFaulted, RunRequest, RunResult
+from kernelforge.devices.base import Capabilities, Rating, RunFault, RunFaulted, RunRequest, RunResult
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
+from kernelforge.profiling.model import plan_time
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Death, Frame, Limits, Zygote
 
@@ -129,7 +130,26 @@ class EmulatedSession:
             RunFaulted: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        reply = self._ask("profile", request)
+        counts = self._counts(request, 1.0)
+        return build_profile(self._device.spec, self._device.name, counts, self._registers, facts)
+
+    def rate(self, request: RunRequest, effort: float) -> Rating:
+        """Modelled time of a plan from a share of the blocks that a profile samples.
+
+        Raises:
+            RunFaulted: a launch faulted.
+            SandboxError: no child can be started, or it broke its channel's format.
+        """
+        counts = self._counts(request, effort)
+        time_us = plan_time(self._device.spec, counts, self._registers).time_us
+        return Rating(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
+
+    @property
+    def _registers(self) -> dict[str, int]:
+        return {kernel.expression: kernel.registers_per_thread for kernel in self._artifact.build.kernels}
+
+    def _counts(self, request: RunRequest, effort: float) -> PlanCounts:
+        reply = self._ask("profile", request, effort)
         if isinstance(reply, RunFault):
             raise RunFaulted(reply)
         faults = _faults(reply)
@@ -139,8 +159,7 @@ class EmulatedSession:
         launched = {kernel.expression for kernel in counts.kernels}
         if launched != set(request.plan.expressions):
             raise self._broken("counters of other kernels than the plan's")
-        registers = {k.expression: k.registers_per_thread for k in self._artifact.build.kernels}
-        return build_profile(self._device.spec, self._device.name, counts, registers, facts)
+        return counts
 
     def close(self) -> None:
         """End the child."""
@@ -155,7 +174,7 @@ class EmulatedSession:
     ) -> None:
         self.close()
 
-    def _ask(self, op: Literal["run", "profile"], request: RunRequest) -> Frame | RunFault:
+    def _ask(self, op: Literal["run", "profile"], request: RunRequest, effort: float = 1.0) -> Frame | RunFault:
         """The child's reply, or the fault that its end stands for."""
         memory = min(request.memory_bytes, self._device.memory_bytes)
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
@@ -171,6 +190,7 @@ class EmulatedSession:
             "tensors": order,
             # A profile leaves blocks out; what they would have written must read as something harmless.
             "poison": 0 if op == "profile" else request.poison,
+            "effort": effort,
             "mutable": sorted(request.mutable),
             "deadline_s": request.deadline_s,
             "memory_bytes": memory,

@@ -427,7 +427,8 @@ def serve(channel: Channel) -> None:
             channel.send(reply, ran.outputs)
         else:
             try:
-                channel.send({"faults": [], "counts": runner.profile(work).to_wire()})
+                budget = Budget.share(len(work.plan.launches), request["effort"])
+                channel.send({"faults": [], "counts": runner.profile(work, budget).to_wire()})
             except LaunchFaulted as faulted:
                 channel.send(_faulted(faulted.faults))
 

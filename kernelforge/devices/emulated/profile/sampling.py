@@ -60,6 +60,11 @@ class Budget:
         self._launches = launches
         self._floor = floor
 
+    @classmethod
+    def share(cls, launches: int, effort: float) -> Budget:
+        """A share of the usual budget, between 0 and 1."""
+        return cls(launches, round(PLAN_BUDGET * effort), round(LAUNCH_FLOOR * effort))
+
     @property
     def _share(self) -> int:
         return max(self._left // max(self._launches, 1), self._floor)

@@ -1,0 +1,146 @@
+"""From a candidate to its resolved plan and its build at every size: the cascade up to the first run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernelforge.candidate import ResolvedPlan, parse_plan, signatures
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.errors import CandidateError, PlanGuard
+from kernelforge.records import Build, Candidate, Size, SizeCheck, SizeFacts, Task, TaskFacts, Verdict
+
+Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+
+
+@dataclass
+class Failure(Exception):
+    """Ends the cascade with a verdict other than OK."""
+
+    verdict: Verdict
+    stage: Stage
+    reason: str
+
+
+@dataclass(kw_only=True)
+class Preparation:
+    """What is known of a candidate so far, by name of the size."""
+
+    build: Build | None = None
+    """The first one; the one that failed where one did."""
+    plans: dict[str, ResolvedPlan] = field(default_factory=dict)
+    """Without the hidden sizes that the plan's own asserts refuse."""
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    checks: list[SizeCheck] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time by part of the work."""
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes to a part."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+
+def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Preparation) -> None:
+    """Resolve the plan at every size; an ``assert`` may refuse hidden sizes only.
+
+    Raises:
+        Failure: the plan is refused.
+    """
+    try:
+        plan = parse_plan(candidate.plan)
+    except CandidateError as error:
+        raise Failure(Verdict.POLICY, "plan", f"launch plan: {error}") from error
+    for size in task.sizes:
+        at_size = facts.at(size.name)
+        weights = {weight.name: weight.spec for weight in at_size.weights}
+        for weight in at_size.weights:
+            weights.update(dict.fromkeys(weight.aliases, weight.spec))
+        try:
+            resolved = plan.resolve(at_size.inputs, weights, at_size.attrs, candidate.choices)
+            _match_outputs(resolved, at_size, mutated=len(task.policy.mutates))
+        except PlanGuard as guard:
+            if not size.is_hidden:
+                reason = f"the plan's assert refuses the {size.name} size, which it must support: {guard}"
+                raise Failure(Verdict.POLICY, "plan", reason) from guard
+            message = "refused by the plan's own assert: lost generality"
+            work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
+        except CandidateError as error:
+            raise Failure(Verdict.POLICY, "plan", _told(f"launch plan: {error}", size)) from error
+        else:
+            work.plans[size.name] = resolved
+
+
+def _match_outputs(plan: ResolvedPlan, facts: SizeFacts, *, mutated: int) -> None:
+    expected = facts.outputs[: len(facts.outputs) - mutated]
+    if len(plan.outputs) != len(expected):
+        raise CandidateError(f"forward returns {len(plan.outputs)} tensors, the reference {len(expected)}")
+    for index, (got, want) in enumerate(zip(plan.outputs, expected, strict=True)):
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise CandidateError(
+                f"output {index} has shape {got.shape} and dtype {got.dtype}, "
+                f"the reference gives {want.shape} and {want.dtype}"
+            )
+
+
+def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: str, work: Preparation) -> None:
+    """Compile the source at every size that the plan was resolved at.
+
+    Raises:
+        Failure: it does not compile, is refused by the policy gate, or hit a limit of the compiler.
+    """
+    # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
+    for size in sorted(task.sizes, key=lambda size: size.is_hidden):
+        plan = work.plans.get(size.name)
+        if plan is None:
+            continue
+        try:
+            with work.clock("build"):
+                result = compiler.build(
+                    candidate.source,
+                    plan.expressions,
+                    arch=arch,
+                    signatures=signatures(plan),
+                    constants=plan.constants,
+                )
+        except CandidateError as error:
+            raise Failure(Verdict.POLICY, "compile", _told(str(error), size)) from error
+        if isinstance(result, Artifact):
+            work.artifacts[size.name] = result
+            work.build = work.build or result.build
+            continue
+        work.build = result
+        if result.refused:
+            raise Failure(Verdict.POLICY, "policy", _told(result.refused, size))
+        if result.limit:
+            verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
+            raise Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
+        errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
+        raise Failure(Verdict.BUILD, "compile", _told(errors, size))
+
+
+def public_name(size: Size) -> str:
+    """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
+    return "a hidden size" if size.is_hidden else f"the {size.name} size"
+
+
+def _told(message: str, size: Size) -> str:
+    """A message about a plan or a build at ``size``, which is named unless it is the full one."""
+    told = masked(message) if size.is_hidden else message
+    return told if size.name == "full" else f"{told} (at {public_name(size)})"
+
+
+_NUMBER = re.compile(r"((?:\bline |candidate\.cu:)\d+)|\d[\d.]*(?:e[+-]?\d+)?")
+
+
+def masked(message: str) -> str:
+    """A message about a hidden size without its numbers, those within names included; line numbers stay."""
+    return _NUMBER.sub(lambda match: match[1] or "#", message)
