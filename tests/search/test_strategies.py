@@ -1,0 +1,97 @@
+"""What every strategy promises, whatever becomes of its proposals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategy_harness import STORY, Result, Story, Tuned, play, retell
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Verdict
+from kernelforge.search import STRATEGIES, Strategy, make_strategy, strategy_options
+
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "refine": ({"rollback": False, "latency": False, "metrics": "full"},),
+    "best-of-n": ({"samples": 3},),
+}
+"""Options beside the defaults with which every promise is tried."""
+CASES = [(name, options) for name in STRATEGIES for options in ({}, *VARIANTS.get(name, ()))]
+EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{len(options)}" for name, options in CASES])
+
+
+@EACH
+@settings(max_examples=40, deadline=None)
+@given(
+    story=STORY, rounds=st.integers(1, 30), stop_after=st.none() | st.integers(1, 6), coders=st.integers(1, 3),
+    data=st.data(),
+)  # fmt: skip
+def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
+    name: str, options: dict[str, Any], story: Story, rounds: int, stop_after: int | None, coders: int,
+    data: st.DataObject,
+) -> None:  # fmt: skip
+    def make() -> Strategy:
+        return make_strategy(name, options, rounds=rounds, stop_after=stop_after, coders=coders)
+
+    played = play(make(), story, rounds=rounds, coders=coders)
+    assert 1 <= len(played.proposals) <= rounds
+    killed_at = data.draw(st.integers(0, len(played.attempts)))
+    retell(make(), story, played, killed_at)
+
+
+@EACH
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_it_ends_by_itself_in_its_published_number_of_rounds(
+    name: str, options: dict[str, Any], verdict: Verdict
+) -> None:
+    """Even when everything works, or when nothing ever does."""
+    strategy = make_strategy(name, options)
+    rounds = STRATEGIES[name].default_rounds(STRATEGIES[name].Options(**options))
+    play(strategy, Story((Result(verdict),)), rounds=rounds)
+    play(make_strategy(name, options), Story((Result(verdict, candidate=verdict is Verdict.OK),)), rounds=rounds)
+
+
+@EACH
+def test_tuned_children_are_not_steps(name: str, options: dict[str, Any]) -> None:
+    """Worse children change nothing but the numbers of attempts."""
+    plain = (Result(Verdict.OK, time_us=10.0), Result(Verdict.WRONG), Result(Verdict.OK, time_us=5.0))
+    tuned = tuple(Result(one.verdict, time_us=one.time_us, tuned=(Tuned(300.0), Tuned(0.0))) for one in plain)
+    without = play(make_strategy(name, options, rounds=12), Story(plain), rounds=12)
+    having = play(make_strategy(name, options, rounds=12), Story(tuned), rounds=12)
+    assert len(having.attempts) > len(without.attempts)
+    assert [one.operator for one in having.proposals] == [one.operator for one in without.proposals]
+    assert [one.coder for one in having.proposals] == [one.coder for one in without.proposals]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_says_where_it_comes_from_and_what_each_option_is(name: str) -> None:
+    strategy = STRATEGIES[name]
+    assert strategy.name == name
+    assert strategy.source
+    for option, known in strategy.Options.model_fields.items():
+        assert known.description, option
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_its_options_are_plain_values_that_survive_the_journal(name: str) -> None:
+    options = strategy_options(name, {})
+    assert strategy_options(name, json.loads(json.dumps(options))) == options
+    assert all(isinstance(value, bool | int | float | str) for value in options.values())
+
+
+def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"there is no strategy 'guess'; choose one of: refine, "):
+        make_strategy("guess")
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'refine' has no option 'depth'; its options are metrics, rollback, latency"):
+        make_strategy("refine", {"depth": 3})
+
+
+def test_a_value_that_an_option_cannot_have_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"strategy 'best-of-n', option samples: .*greater than or equal to 1"):
+        make_strategy("best-of-n", {"samples": 0})
