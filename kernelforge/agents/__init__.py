@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kernelforge.agents.base import Brief, Coder, CoderReply, CoderRequest, Judge, JudgeReply, JudgeRequest
 from kernelforge.llm.base import Meter
 from kernelforge.llm.providers import PROVIDERS, Providers
 
 BUILTIN = "builtin"
 """The agents that need no model, no key and no network: they write and judge by rules."""
+
+if TYPE_CHECKING:
+    from kernelforge.agents.reflexion import Reflexion
 
 __all__ = [
     "BUILTIN",
@@ -19,9 +24,11 @@ __all__ = [
     "Judge",
     "JudgeReply",
     "JudgeRequest",
+    "Reflexion",
     "check_agent",
     "make_coder",
     "make_judge",
+    "make_reflexion",
 ]
 
 
@@ -63,3 +70,16 @@ def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
     from kernelforge.agents.prompted import PromptedJudge
 
     return PromptedJudge(spec, providers.answerer(spec, meter))
+
+
+def make_reflexion(spec: str, providers: Providers, meter: Meter) -> Reflexion:
+    """Who writes lessons, by its specification.
+
+    Raises:
+        UsageError: as :func:`check_agent`.
+    """
+    from kernelforge.agents.reflexion import BuiltinReflexion, PromptedReflexion
+
+    if spec == BUILTIN:
+        return BuiltinReflexion()
+    return PromptedReflexion(spec, providers.answerer(spec, meter))

@@ -37,6 +37,8 @@ class Usage(Record):
     """None: the price is unknown."""
     seconds: float = Field(ge=0, allow_inf_nan=False)
     """Wall time of the call that succeeded, waiting for limits and retries excluded."""
+    batch: bool = False
+    """Whether it went through the provider's batch interface, which sells at half price."""
     retries: int = Field(default=0, ge=0)
     """Calls that failed before this one succeeded."""
 

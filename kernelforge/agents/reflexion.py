@@ -1,0 +1,143 @@
+"""Reflexion: after a task ends, a few lessons for later tasks of the same operator family.
+
+The method is Reflexion's (Shinn et al., arXiv 2303.11366): words instead of weights carry what was learned. What is
+asked is KernelAgent's: was the diagnosis right, was the fix effective, what to try and what to avoid. Lessons are advice
+to a Coder and a Judge; no verdict depends on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kernelforge.agents.base import Brief
+from kernelforge.agents.json_reply import last_object
+from kernelforge.agents.memory import families_of
+from kernelforge.agents.prompts import reflexion_prompt
+from kernelforge.errors import CandidateError
+from kernelforge.llm.base import Answerer, Question
+from kernelforge.records import Attempt, Lesson, Message, Operator, Verdict
+from kernelforge.records.lesson import MAX_LESSON_CHARS
+
+LESSONS = 3
+"""Lessons that one task may leave."""
+
+
+class Reflected(NamedTuple):
+    lessons: tuple[Lesson, ...]
+    messages: tuple[Message, ...]
+
+
+class Reflexion(Protocol):
+    """Who looks back."""
+
+    name: str
+
+    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
+        """What the attempts at a task teach; nothing when they teach nothing."""
+        ...
+
+
+class _One(BaseModel):
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
+
+    text: str = Field(min_length=1, max_length=MAX_LESSON_CHARS)
+    applies_to: str = Field(max_length=40)
+
+
+class LessonsReply(BaseModel):
+    """The form of a reflexion's reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lessons: tuple[_One, ...] = Field(max_length=LESSONS)
+
+
+class PromptedReflexion:
+    """A model, a person or a transcript that looks back."""
+
+    def __init__(self, name: str, answerer: Answerer) -> None:
+        self.name = name
+        self._answerer = answerer
+
+    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
+        families = families_of(brief.graph)
+
+        def check(text: str) -> None:
+            _parse(text, families)
+
+        question = Question(
+            "reflexion", brief.task.name, reflexion_prompt(brief, history, families), check, LessonsReply
+        )
+        answer = self._answerer.ask(question)
+        try:
+            said = _parse(answer.text, families)
+        except CandidateError:
+            # A reflexion that cannot be read teaches nothing; its words are journalled all the same.
+            return Reflected((), answer.messages)
+        return Reflected(
+            tuple(_lesson(one.applies_to, one.text, brief, history, self.name) for one in said.lessons), answer.messages
+        )
+
+
+class BuiltinReflexion:
+    """Writes down which of the Judge's proposals paid and which did not, with the numbers."""
+
+    name = "builtin"
+
+    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
+        family = families_of(brief.graph)[0]
+        answered = [one for one in history if one.operator is Operator.OPTIMISE and one.finding is not None]
+        paid = [one for one in answered if one.accepted]
+        failed = [one for one in answered if one.evaluation.verdict is Verdict.OK and not one.accepted]
+        texts = [f"Pays: {_told(one)}" for one in paid[:2]] + [f"Did not pay: {_told(one)}" for one in failed[:1]]
+        lessons = tuple(_lesson(family, text, brief, history, self.name) for text in texts[:LESSONS])
+        return Reflected(lessons, ())
+
+
+def _told(attempt: Attempt) -> str:
+    assert attempt.finding is not None
+    note = attempt.note.partition(": ")[2] or attempt.note
+    return f"{attempt.finding.action} ({note})"
+
+
+def _lesson(family: str, text: str, brief: Brief, history: Sequence[Attempt], provider: str) -> Lesson:
+    line = " ".join(text.split())
+    return Lesson(
+        family=family,
+        text=line if len(line) <= MAX_LESSON_CHARS else line[: MAX_LESSON_CHARS - 1] + "…",
+        task=brief.task.name,
+        provider=provider,
+        gain=_gain(history),
+        written=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )
+
+
+def _gain(history: Sequence[Attempt]) -> float | None:
+    """How much faster the last accepted attempt is than the first correct one."""
+    times = [one.evaluation.performance.time_us for one in history if one.accepted and one.evaluation.performance]
+    return round(times[0] / times[-1], 4) if times else None
+
+
+def _parse(text: str, families: Sequence[str]) -> LessonsReply:
+    """
+    Raises:
+        CandidateError: the reply is not the JSON object that was asked for.
+    """
+    raw = last_object(text)
+    if raw is None:
+        raise CandidateError('the reply holds no JSON object; give {"lessons": [...]} in a ```json block')
+    try:
+        said = LessonsReply.model_validate_json(json.dumps(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CandidateError(f"the JSON object is not the one asked for ({place}: {first['msg']})") from error
+    for lesson in said.lessons:
+        if lesson.applies_to not in families:
+            raise CandidateError(f'"applies_to" is {lesson.applies_to!r}; choose one of {", ".join(families)}')
+    return said
