@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -74,6 +75,18 @@ class Told(ABC, Generic[OptionsT]):
         if attempt.accepted:
             self._best, self._steps_at_best = attempt.number, len(self.steps)
         self._take_in(attempt)
+
+    def start_from(self, past: Sequence[Attempt]) -> None:
+        """Begin where another strategy's search stands: its attempts are known, and none is a step of this one.
+
+        To be called before anything is told.
+        """
+        self.attempts = list(past)
+        self._best = max((attempt.number for attempt in past if attempt.accepted), default=None)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Update what the strategy itself keeps, from attempts that were no steps of its own."""
 
     def _take_in(self, attempt: Attempt) -> None:
         """Update what the strategy itself keeps."""

@@ -1,0 +1,148 @@
+"""``beam``: the best few kernels, each improved at each of its worst bottlenecks, all of a round at once.
+
+KernelAgent's optimisation loop. A round expands every member of the beam at the bottlenecks that the Judge ranks first
+to k-th, mends what failed, and keeps the best members. The beam holds no kernel twice: members with equal PTX are one,
+and so are a candidate and its tuned child, of which the better stands for both.
+
+A round is one generation of expansions and up to ``repairs`` generations of repairs: within KernelAgent's worker a
+candidate that fails is mended before the round ends. While the beam is short of members, a round has fewer steps;
+KernelAgent fills it with copies of its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from kernelforge.records import Attempt, Operator, Record
+from kernelforge.search.base import Proposal
+from kernelforge.search.generations import Generational, mendable, parent_number, sound, value
+
+ROUNDS = 10
+"""Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""
+
+
+class BeamOptions(Record):
+    """Options of ``beam``. ``width=1``, ``bottlenecks=1``, ``patience=5`` is KernelAgent's greedy strategy."""
+
+    width: int = Field(default=2, ge=1)
+    """Members of the beam. KernelAgent: 2."""
+    bottlenecks: int = Field(default=2, ge=1)
+    """Bottlenecks that each member is improved at, the most important first. KernelAgent: 2."""
+    seeds: int = Field(default=4, ge=1)
+    """Candidates written from nothing at the start. KernelAgent: 4."""
+    repairs: int = Field(default=3, ge=0)
+    """Times that a candidate which fails is mended; seeds only while none is correct. KernelAgent: 3."""
+    patience: int = Field(default=0, ge=0)
+    """End after this many rounds without a better kernel; rounds in which nothing ran right do not count. 0 never does,
+    as in KernelAgent's beam; its greedy strategy has 5."""
+
+
+class Beam(Generational[BeamOptions]):
+    """One task's beam search."""
+
+    name: ClassVar[str] = "beam"
+    source: ClassVar[str] = "KernelAgent (meta-pytorch), beam search with deduplication by PTX"
+    judged: ClassVar[bool] = True
+    Options = BeamOptions
+
+    def __init__(self, options: BeamOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+        super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        self.members: list[int] = []
+        """Numbers of the attempts in the beam, best first."""
+        self._phase: Literal["seed", "repair", "expand"] = "seed"
+        """What the generation does that follows what is known."""
+        self._failing: list[int] = []
+        """What that generation mends, if it mends."""
+        self._mended = 0
+        self._ran_right = False
+        self._to_beat = float("-inf")
+        self._misses = 0
+
+    @classmethod
+    def default_rounds(cls, options: BeamOptions) -> int:
+        return options.seeds + ROUNDS * options.width * options.bottlenecks
+
+    def _over(self) -> str | None:
+        if self.generation and not self._open and self._phase == "seed":
+            return f"{self.options.seeds} seeds and their repairs gave nothing correct"
+        if self.options.patience and self._misses >= self.options.patience:
+            return f"{self.options.patience} rounds without a better kernel"
+        return None
+
+    def _size(self) -> int:
+        sizes = {
+            "seed": self.options.seeds,
+            "repair": len(self._failing),
+            "expand": len(self.members) * self.options.bottlenecks,
+        }
+        return sizes[self._phase]
+
+    def _member(self, slot: int, rng: Random) -> Proposal:
+        # Turned by generation as well, so that no Coder gets the first bottleneck of every round.
+        coder = self.turn(slot + self._index)
+        if self._phase == "seed":
+            return Proposal(Operator.SEED, coder=coder, sample=slot)
+        if self._phase == "repair":
+            return Proposal(Operator.REPAIR, parent=self._failing[slot], judge=True, coder=coder)
+        member, rank = divmod(slot, self.options.bottlenecks)
+        return Proposal(Operator.OPTIMISE, parent=self.members[member], judge=True, rank=rank + 1, coder=coder)
+
+    def _learn(self, told: Sequence[Attempt]) -> None:
+        seeding = not self.members
+        self.members = beam_of(self.known, self.options.width)
+        top = value(self.known[self.members[0]]) if self.members else float("-inf")
+        steps = [attempt for attempt in told if attempt.number in self.steps]
+        if steps:
+            self._ran_right |= any(sound(attempt) for attempt in told)
+            self._mended = self._mended + 1 if self._phase == "repair" else 0
+            # One correct seed is enough to go on with, as one is to KernelAgent's early end of seeding.
+            enough = self._mended >= self.options.repairs or (seeding and bool(self.members))
+            self._failing = [] if enough else [attempt.number for attempt in steps if mendable(attempt)]
+            if not self._failing:
+                self._misses += self._ran_right and top <= self._to_beat
+                self._ran_right = False
+        if top > self._to_beat and not self._failing:
+            self._to_beat, self._misses = top, 0
+        self._phase = "repair" if self._failing else "expand" if self.members else "seed"
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "next": self._phase,
+            "beam": self.members,
+            "failing": self._failing,
+            "rounds_without_gain": self._misses,
+        }
+
+
+def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
+    """Numbers of the best ``width`` correct attempts, best first, of which no two are one kernel.
+
+    Attempts are one kernel when their PTX is, or when one is the other with its ``# tune:`` names at other values.
+    """
+    beam: list[int] = []
+    taken: set[str | int] = set()
+    for attempt in sorted(filter(sound, attempts), key=lambda one: (-value(one), one.number)):
+        names = kernel_names(attempt, attempts)
+        if len(beam) < width and taken.isdisjoint(names):
+            beam.append(attempt.number)
+        taken |= names
+    return beam
+
+
+def kernel_names(attempt: Attempt, attempts: Sequence[Attempt]) -> set[str | int]:
+    """What names the kernel of a correct attempt: its PTX (its text, where there is no PTX) and the number of the
+    attempt that it was tuned from in the end."""
+    assert attempt.candidate is not None
+    build = attempt.evaluation.build
+    text = None if build is None else build.ptx_hash
+    origin = attempt
+    while origin.operator is Operator.TUNE:
+        number = parent_number(origin)
+        assert number is not None
+        origin = attempts[number]
+    return {text or attempt.candidate.hash, origin.number}
