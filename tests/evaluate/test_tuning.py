@@ -107,3 +107,119 @@ def test_a_softmax_is_tuned_and_its_winner_passes_the_whole_cascade(evaluator: E
     assert again.evaluation.performance.time_us == times[chosen["BLOCK"]]
     # What won does not win against itself.
     assert winner(trials, chosen) is None
+
+
+def test_each_rung_keeps_the_better_half_and_the_candidates_own_values(evaluator: Evaluator) -> None:
+    plan = PLAN.replace("64 | 128 | 256 | 512", "64 | 8 | 16 | 32 | 128 | 256 | 512")
+    candidate = Candidate(source=SOFTMAX, plan=plan, choices={"BLOCK": 8})
+    found = by_choice(tune(evaluator, candidate, seed=2))
+    # Seven, then the better four, then the better two; 8 is the slowest of all and stays to be compared with.
+    assert {block: trial.rung for block, trial in found.items()} == {64: 1, 8: 2, 16: 0, 32: 0, 128: 1, 256: 2, 512: 2}
+    assert len({trial.time_us for trial in found.values()}) == 7
+    assert winner(tuple(found.values()), candidate.choices) == {"BLOCK": 512}
+
+
+def test_the_same_seed_gives_the_same_trials(evaluator: Evaluator) -> None:
+    candidate = Candidate(source=SOFTMAX, plan=PLAN.replace("64 | ", ""))
+    assert tune(evaluator, candidate, seed=5) == tune(evaluator, candidate, seed=5)
+
+
+def test_combinations_of_the_same_code_and_launches_are_one(evaluator: Evaluator) -> None:
+    plan = "# tune: SPARE = 1 | 2 | 3\n" + PLAN.replace("64 | 128 | 256 | 512", "64 | 256")
+    trials = tune(evaluator, Candidate(source=SOFTMAX, plan=plan), seed=2)
+    assert len(trials) == 6
+    # Two contenders make one rung; six would have made three.
+    assert {trial.rung for trial in trials} == {0}
+    assert len({trial.time_us for trial in trials}) == 2
+    assert winner(trials, {}) == {"SPARE": 1, "BLOCK": 256}
+    # To a candidate that spares otherwise, the first of equals is as good.
+    assert winner(trials, {"SPARE": 3, "BLOCK": 256}) is None
+
+
+def test_a_constant_that_the_code_reads_makes_a_difference(evaluator: Evaluator) -> None:
+    plan = "# tune: AGAIN = 1 | 9\n" + PLAN.replace("64 | 128 | 256 | 512", "256")
+    source = SOFTMAX.replace(
+        "sum += expf(row[i] - top)", "for (int k = 0; k < AGAIN; ++k) sum += expf(row[i] - top + k)"
+    )
+    first, second = tune(evaluator, Candidate(source=source, plan=plan), seed=2)
+    assert first.time_us is not None
+    assert second.time_us is not None
+    assert first.time_us < second.time_us
+
+
+def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(evaluator: Evaluator) -> None:
+    plan = (
+        PLAN.replace("64 | 128 | 256 | 512", "64 | 2048 | 16384 | 96 | 128 | 256 | 32")
+        .replace("    out =", '    assert d >= BLOCK or BLOCK != 128, f"rows of {d} are short"\n    out =')
+        .replace("    softmax[", '    assert d != 77 or BLOCK != 256, f"rows of {d} are odd"\n    softmax[')
+    )
+    source = SOFTMAX.replace("float top =", "if (BLOCK == 32) out[1 << 28] = 1.0f;\n    float top =", 1)
+    found = by_choice(tune(evaluator, Candidate(source=source, plan=plan), seed=2))
+    assert found[64].problem == ""
+    assert "must be at most 1,024" in found[2048].problem
+    assert "1,024" in found[16384].problem
+    assert found[96].time_us is not None  # wrong values are no matter of time: the cascade finds them
+    assert "refuses the small size" in found[128].problem
+    assert "a hidden size that the candidate's own values support" in found[256].problem
+    assert "77" not in found[256].problem
+    assert "out-of-bounds" in found[32].problem
+    assert all(trial.time_us is None for block, trial in found.items() if trial.problem)
+
+
+def test_a_combination_that_does_not_compile_has_the_compilers_words(evaluator: Evaluator) -> None:
+    source = 'static_assert(BLOCK != 128, "not that one");\n' + SOFTMAX
+    found = by_choice(tune(evaluator, Candidate(source=source, plan=PLAN), seed=2))
+    assert "not that one" in found[128].problem
+    assert [block for block, trial in found.items() if trial.time_us is None] == [128]
+
+
+def test_a_fast_but_wrong_combination_wins_and_fails_the_cascade(evaluator: Evaluator) -> None:
+    source = SOFTMAX.replace("float sum = 0.0f;", "float sum = BLOCK == 512 ? 1.0f : 0.0f;")
+    candidate = Candidate(source=source, plan=PLAN)
+    assert evaluator.evaluate(candidate, seed=1).evaluation.verdict is Verdict.OK
+    chosen = winner(tune(evaluator, candidate, seed=2), candidate.choices)
+    assert chosen == {"BLOCK": 512}
+    child = evaluator.evaluate(candidate.model_copy(update={"choices": chosen}), seed=3)
+    assert child.evaluation.verdict is Verdict.WRONG
+    assert child.evaluation.performance is None
+
+
+def test_a_plan_without_a_choice_has_no_trials(evaluator: Evaluator) -> None:
+    plain = PLAN.replace("# tune: BLOCK = 64 | 128 | 256 | 512", "BLOCK = 64")
+    assert tune(evaluator, Candidate(source=SOFTMAX, plan=plain), seed=2) == ()
+    single = PLAN.replace("64 | 128 | 256 | 512", "64")
+    assert tune(evaluator, Candidate(source=SOFTMAX, plan=single), seed=2) == ()
+    assert winner((), {}) is None
+
+
+def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Evaluator) -> None:
+    candidate = Candidate(source=SOFTMAX, plan=PLAN)
+    trials = tune(evaluator, candidate, seed=2, stopped=lambda: True)
+    assert [trial.problem for trial in trials] == ["not tried: the run was stopped"] * 4
+    assert winner(trials, {}) is None
+    asked: Counter[str] = Counter()
+
+    def after_six() -> bool:
+        asked["times"] += 1
+        return asked["times"] > 6
+
+    # Four are compiled and two are rated: the candidate's own first.
+    found = by_choice(
+        tune(evaluator, candidate.model_copy(update={"choices": {"BLOCK": 256}}), seed=2, stopped=after_six)
+    )
+    assert {block for block, trial in found.items() if trial.time_us is not None} == {64, 256}
+    assert winner(tuple(found.values()), {"BLOCK": 256}) is None
+
+
+def test_only_a_clear_gain_on_the_last_rung_wins() -> None:
+    def trial(block: int, rung: int, time_us: float | None) -> TuneTrial:
+        problem = "" if time_us is not None else "it faults"
+        return TuneTrial(choices={"BLOCK": block, "WIDTH": 1}, rung=rung, time_us=time_us, problem=problem)
+
+    own, loser = trial(64, 2, 10.0), trial(128, 1, 1.0)
+    just = 10.0 * (1 - LEAST_GAIN)
+    assert winner([own, loser], {}) is None
+    assert winner([own, trial(256, 2, just)], {"BLOCK": 64}) is None
+    assert winner([loser, own, trial(256, 2, just * 0.999)], {"BLOCK": 64}) == {"BLOCK": 256, "WIDTH": 1}
+    assert winner([own, trial(256, 2, 5.0), trial(512, 2, 4.0)], {}) == {"BLOCK": 512, "WIDTH": 1}
+    assert winner([trial(64, 0, None), trial(256, 2, 5.0)], {"BLOCK": 64}) is None

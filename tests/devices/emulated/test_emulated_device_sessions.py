@@ -72,6 +72,33 @@ def test_a_big_grid_is_sampled_in_the_jail(compiler: Compiler, device: EmulatedD
     assert performance.bound == "dram"
 
 
+def test_a_rating_spends_a_share_and_the_full_one_is_the_profiles_time(
+    compiler: Compiler, device: EmulatedDevice
+) -> None:
+    n = 1 << 17
+    a, b = randoms(n), randoms(n, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        whole = session.rate(request(plan, a, b), 1.0)
+        _, performance = session.profile(request(plan, a, b), facts(plan, [a, b], 12 * n))
+        assert whole.time_us == performance.time_us
+        assert whole.settled
+        assert session.rate(request(plan, a, b), 0.75) == whole
+        cheap = session.rate(request(plan, a, b), 0.125)
+        assert not cheap.settled
+        assert cheap.time_us == pytest.approx(whole.time_us, rel=0.2)
+
+
+def test_a_rating_of_a_kernel_that_faults_has_no_time(compiler: Compiler, device: EmulatedDevice) -> None:
+    a = randoms(100)
+    plan = resolve(ADD_PLAN, [a, a[:50]])
+    with (
+        device.open(build(compiler, ADD, plan)) as session,
+        pytest.raises(RunFaulted, match="out-of-bounds"),
+    ):
+        session.rate(request(plan, a, a[:50]), 0.5)
+
+
 def test_a_templated_kernel_is_launched_by_its_expression(compiler: Compiler, device: EmulatedDevice) -> None:
     source = """
 template <typename T, int F> __global__ void scale(const T* x, T* out, int n) {
