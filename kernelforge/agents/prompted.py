@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from kernelforge.agents.base import CoderReply, CoderRequest, JudgeReply, JudgeRequest
 from kernelforge.agents.json_reply import last_object
-from kernelforge.agents.prompts import coder_prompt, judge_prompt
+from kernelforge.agents.prompts import check_three_parts, coder_prompt, coder_prompt_name, judge_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
@@ -24,7 +24,8 @@ class PromptedCoder:
 
     def propose(self, request: CoderRequest) -> CoderReply:
         """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
-        question = Question("coder", request.brief.task.name, coder_prompt(request), _check_candidate)
+        check = _check_contrast if coder_prompt_name(request) == "contrast" else _check_candidate
+        question = Question("coder", request.brief.task.name, coder_prompt(request), check)
         answer = self._answerer.ask(question)
         return CoderReply(answer.text, answer.messages)
 
@@ -55,6 +56,11 @@ class PromptedJudge:
 
 
 def _check_candidate(text: str) -> None:
+    parse_reply(text)
+
+
+def _check_contrast(text: str) -> None:
+    check_three_parts(text)
     parse_reply(text)
 
 

@@ -1,138 +1,184 @@
-"""Prompts: what a Coder or a Judge is told, rendered from the templates in ``prompts/``.
+"""Prompts: what an agent is told, rendered from the templates in ``prompts/``.
 
-Text that others wrote (tasks, candidates, compiler messages, findings) is always fenced, by a fence longer than any
-inside it, and introduced as data.
+Every prompt begins with a preamble that is the same for all calls of that agent on the task, so that a provider can
+cache it: role, language, device, precision, task and sizes. Then comes what varies. Text that others wrote (tasks,
+candidates, compiler messages, findings, lessons) is always fenced, by a fence longer than any inside it, and
+introduced as data.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
-from kernelforge.errors import UsageError
+from kernelforge.agents.prompting.attempts import history_text
+from kernelforge.agents.prompting.render import launch_plan_page, render
+from kernelforge.agents.prompting.text import fenced, inline
+from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Prompt
-from kernelforge.records import Operator, Profile, TensorSpec, Verdict
-from kernelforge.tasks.data import data_path
+from kernelforge.records import AgentName, Attempt, Operator, Verdict
+from kernelforge.search.base import DEFAULT_SIGHT
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+__all__ = [
+    "PROMPTS",
+    "PromptKind",
+    "check_three_parts",
+    "coder_prompt",
+    "coder_prompt_name",
+    "fenced",
+    "inline",
+    "judge_prompt",
+    "launch_plan_page",
+    "reflexion_prompt",
+    "tester_prompt",
+]
 
-_NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
+
+class PromptKind(NamedTuple):
+    agent: AgentName
+    summary: str
+
+
+PROMPTS: dict[str, PromptKind] = {
+    "seed": PromptKind("coder", "a first candidate"),
+    "repair": PromptKind("coder", "mend a candidate that failed"),
+    "optimise": PromptKind("coder", "make the one change that the Judge names"),
+    "contrast": PromptKind("coder", "write anew from scored examples, in three parts (CUDA-L1, CUDA-L2)"),
+    "fsr": PromptKind("coder", "write anew from the fastest correct kernel, or from a failed one (CUDA-LLM)"),
+    "crossover": PromptKind("coder", "join the strengths of two candidates"),
+    "judge-repair": PromptKind("judge", "name the one issue to mend (CudaForge)"),
+    "judge-optimise": PromptKind("judge", "name the one bottleneck to remove (CudaForge)"),
+    "reflexion": PromptKind("reflexion", "draw lessons for later tasks from a task's attempts (KernelAgent)"),
+    "tester": PromptKind("tester", "propose further test inputs as restricted plans (MuSL)"),
+}
+"""Every prompt by name: who is asked, and for what."""
+
+REFLEXION_ATTEMPTS = 24
+"""Latest attempts that a reflexion is shown."""
+REFLEXION_CHARS = 16_000
+
+THREE_PARTS = ("Performance Analysis", "Algorithm Design", "Code Implementation")
+"""The parts of a reply to ``contrast``, in order (CUDA-L1, section on contrastive reinforcement learning)."""
+
+
+def coder_prompt_name(request: CoderRequest) -> str:
+    """Which prompt a request becomes: its operator's, or a simpler one where what that one shows is missing."""
+    operator = request.operator
+    if operator is Operator.CROSSOVER and _partner(request) is None:
+        operator = Operator.OPTIMISE
+    if operator is Operator.CONTRAST and not _exemplars(request):
+        operator = Operator.SEED
+    if operator in (Operator.REPAIR, Operator.OPTIMISE, Operator.CROSSOVER) and not _has_code(request.parent):
+        operator = Operator.SEED
+    return operator.value
 
 
 def coder_prompt(request: CoderRequest) -> Prompt:
-    """What a Coder is told for a proposal: ``seed``, ``repair`` or ``optimise``."""
-    operator = request.operator if request.operator in (Operator.REPAIR, Operator.OPTIMISE) else Operator.SEED
-    if request.parent is None or request.parent.candidate is None:
-        operator = Operator.SEED
-    return _render(
-        operator.value, request.brief, parent=request.parent, finding=request.finding, launch_plan=launch_plan_page()
+    """What a Coder is told for a proposal."""
+    return render(
+        coder_prompt_name(request),
+        "coder",
+        request.brief,
+        parent=request.parent,
+        finding=request.finding,
+        history=tuple(request.history),
+        best=request.best,
+        exemplars=_exemplars(request),
+        partner=_partner(request),
+        technique=request.technique,
+        sample=request.sample,
+        sight=request.sight,
     )
 
 
 def judge_prompt(request: JudgeRequest) -> Prompt:
     """What a Judge is told: ``judge-optimise`` for a correct parent, ``judge-repair`` for a failed one."""
-    if request.parent.evaluation.verdict is Verdict.OK:
-        tried = [
-            f"- {attempt.finding.headline}: {attempt.finding.action} ({attempt.note or attempt.evaluation.verdict})"
-            for attempt in request.history
-            if attempt.finding is not None and attempt.operator is Operator.OPTIMISE and not attempt.accepted
-        ]
-        return _render("judge-optimise", request.brief, parent=request.parent, tried=tried)
-    return _render("judge-repair", request.brief, parent=request.parent)
+    correct = request.parent.evaluation.verdict is Verdict.OK
+    return render(
+        "judge-optimise" if correct else "judge-repair",
+        "judge",
+        request.brief,
+        parent=request.parent,
+        history=tuple(request.history),
+        best=request.best,
+        rank=request.rank,
+        sight=request.sight,
+    )
 
 
-def fenced(text: str, language: str) -> str:
-    """``text`` as a fenced block that nothing inside it can close."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+def reflexion_prompt(brief: Brief, history: Sequence[Attempt], families: Sequence[str]) -> Prompt:
+    """What is asked once a task has ended: at most three lessons, each for one of the operator ``families``.
+
+    The questions are those of KernelAgent's reflexion: was the diagnosis right, was the fix effective, what to avoid.
+    """
+    return render(
+        "reflexion",
+        "reflexion",
+        brief,
+        history=tuple(history),
+        told=history_text(history, DEFAULT_SIGHT, REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
+        families=tuple(families),
+    )
 
 
-def inline(value: Any, limit: int = 120) -> str:
-    """A name or a value that others wrote, within a line of ours: no line break, no backtick, not long."""
-    text = " ".join(str(value).split()).replace("`", "'")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def tester_prompt(brief: Brief, language_page: str) -> Prompt:
+    """What a Tester is told: the task, and the language of input plans in which it proposes further test inputs."""
+    return render("tester", "tester", brief, language=language_page)
 
 
-def tensors(specs: Sequence[TensorSpec | int | float | bool | None]) -> str:
-    """Shapes and dtypes in one line: ``float32[64, 1024]``; strides where a tensor is not contiguous."""
-    parts = []
-    for spec in specs:
-        if not isinstance(spec, TensorSpec):
-            parts.append(str(spec))
-            continue
-        strides = "" if spec.is_contiguous else f" (strides {', '.join(map(str, spec.stride))})"
-        parts.append(f"{spec.dtype}[{', '.join(map(str, spec.shape))}]{strides}")
-    return "; ".join(parts) or "none"
+def check_three_parts(text: str) -> None:
+    """See that a reply has the three parts that ``contrast`` asks for, in order, none of them empty.
 
-
-def profile_table(profile: Profile) -> str:
-    """A profile as Markdown: totals over the plan, each with unit and origin, then a line per kernel."""
-
-    def place(name: str) -> tuple[int, str]:
-        prefix = next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST))
-        return prefix, name
-
-    roofline = profile.roofline
-    lines = [f"| metric (whole plan, size {profile.size}) | value | unit | origin |", "|---|---|---|---|"]
-    for metric in sorted(profile.metrics, key=lambda one: place(one.name)):
-        lines.append(f"| {metric.name} | {metric.value:,.6g} | {metric.unit} | {metric.origin} |")
-    ratio = roofline.dram_bytes / roofline.compulsory_bytes if roofline.compulsory_bytes else float("nan")
-    lines += [
-        "",
-        f"Roofline: bound by {roofline.bound}, {roofline.time_us:,.4g} us ({roofline.time_origin}); "
-        f"{roofline.arithmetic_intensity:.3g} flop/byte, ridge at {roofline.ridge:.3g}; "
-        f"DRAM traffic {roofline.dram_bytes:,.0f} bytes, {ratio:.2f}x the compulsory {roofline.compulsory_bytes:,.0f}.",
-        "",
-    ]
-    for kernel in profile.kernels:
-        lines.append(f"- `{kernel.kernel}`: {kernel.launches} launches, grid {kernel.grid}, block {kernel.block}")
-        lines += [
-            f"  - line {spot.source_line}: {spot.space} {spot.access}, {spot.transactions:,} transactions in "
-            f"{spot.requests:,} requests ({spot.ideal_transactions:,} would do)"
-            for spot in kernel.hot_spots
-        ]
-    return "\n".join(lines)
-
-
-@lru_cache(maxsize=1)
-def launch_plan_page() -> str:
-    """The reference page of the launch-plan language, as it ships.
+    Headings are lines of their own outside of fenced blocks, with or without ``#``, number, emphasis and colon.
 
     Raises:
-        UsageError: the installation lacks the page.
+        CandidateError: a part is missing, empty or out of order; the message names it.
     """
-    path = data_path("docs") / "launch-plan.md"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}; reinstall kernelforge, or run from a checkout"
-        ) from error
+    found: list[tuple[str, int]] = []
+    lines = text.splitlines()
+    fence = ""
+    for at, line in enumerate(lines):
+        mark = _FENCE.match(line)
+        if mark is not None:
+            if not fence:
+                fence = mark[1]
+            elif mark[1].startswith(fence) and not mark[2].strip():
+                fence = ""
+        elif not fence and len(line) < 200:
+            heading = _HEADING.sub("", line).rstrip(" *_:").casefold()
+            found += [(part, at) for part in THREE_PARTS if part.casefold() == heading]
+    names = [name for name, _ in found]
+    if names != list(THREE_PARTS):
+        missing = [part for part in THREE_PARTS if part not in names]
+        what = f"{missing[0]!r} is missing" if missing else f"it has {', '.join(names[:6])}"
+        wanted = ", ".join(f"'## {part}'" for part in THREE_PARTS)
+        raise CandidateError(
+            f"the reply needs three parts, each once, under the headings {wanted}, in this order; {what}"
+        )
+    ends = [at for _, at in found[1:]] + [len(lines)]
+    for (name, start), end in zip(found, ends, strict=True):
+        if not any(line.strip() for line in lines[start + 1 : end]):
+            raise CandidateError(f"the part {name!r} of the reply is empty")
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(data_path("prompts")),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-        keep_trailing_newline=False,
-    )
-    environment.globals |= {"block": fenced, "inline": inline, "tensors": tensors, "profile_table": profile_table}
-    return environment
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_HEADING = re.compile(r"^[ #]*(?:\d{1,2}[.)] *)?[*_ ]*")
 
 
-def _render(template: str, brief: Brief, **context: Any) -> Prompt:
-    values: Mapping[str, Any] = {
-        "task": brief.task, "facts": brief.facts, "shared": brief.shared, "device": brief.device, **context,
-    }  # fmt: skip
-    return Prompt(_environment().get_template(f"{template}.md.j2").render(values).strip() + "\n")
+def _has_code(attempt: Attempt | None) -> bool:
+    return attempt is not None and attempt.candidate is not None
+
+
+def _exemplars(request: CoderRequest) -> tuple[Attempt, ...]:
+    """Scored examples: the inspirations, after the parent where they are fewer than two."""
+    shown = list(request.inspirations)
+    if len(shown) < 2 and request.parent is not None and request.parent.id not in {one.id for one in shown}:
+        shown.insert(0, request.parent)
+    return tuple(one for one in shown if _has_code(one))
+
+
+def _partner(request: CoderRequest) -> Attempt | None:
+    """The second parent of a crossover."""
+    return next((one for one in request.inspirations if _has_code(one) and one is not request.parent), None)

@@ -1,0 +1,1 @@
+"""What prompts are made of: fenced text, views of attempts and profiles, and the templates' environment."""

@@ -1,0 +1,116 @@
+"""Attempts as a prompt shows them: their times, what they changed, and the history in a bounded space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kernelforge.agents.base import Brief
+from kernelforge.agents.prompting.profiles import changes
+from kernelforge.agents.prompting.text import inline
+from kernelforge.records import Attempt, Origin, Verdict
+from kernelforge.search.base import Sight
+
+HISTORY_SHARED = 10
+"""Latest attempts that are named at all; KernelAgent shares as many between its workers."""
+HISTORY_DETAILED = 5
+"""Latest of those that are told with finding and outcome; KernelAgent prompts with as many."""
+HISTORY_CHARS = 6_000
+
+
+def label(attempt_id: str) -> str:
+    """``attempt 3`` for ``<run>/<task>/03``."""
+    return f"attempt {int(attempt_id.rpartition('/')[2])}"
+
+
+def timing(attempt: Attempt) -> str:
+    """The attempt's time with its origin and its uncertainty, and its speedup where both times were measured."""
+    performance = attempt.evaluation.performance
+    if performance is None:
+        return "no time is known"
+    time = f"{performance.time_us:,.4g} us"
+    if performance.origin is Origin.MODELLED or performance.interval_us is None:
+        return f"{time} (modelled)"
+    low, high = performance.interval_us
+    told = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
+    if performance.speedup is not None:
+        lower = performance.speedup_lower
+        bound = "" if lower is None else f" (at least {lower:.3g}x)"
+        baseline = performance.time_us * performance.speedup
+        told += f"; speedup {performance.speedup:.3g}x{bound} over the fastest baseline, which takes {baseline:,.4g} us"
+    if performance.speedup_eager is not None:
+        told += f"; {performance.speedup_eager:.3g}x over eager PyTorch"
+    return told
+
+
+def emulated(brief: Brief) -> bool:
+    """Whether the device stands in for a GPU that is not there."""
+    return "emulated" in brief.device.get("device", "")
+
+
+def floor_us(brief: Brief) -> float | None:
+    """Compulsory bytes of the full size at the device's peak bandwidth, in microseconds; None where that is unknown."""
+    stated = re.match(r"([\d.]+) GB/s", brief.device.get("memory bandwidth", ""))
+    if stated is None or not float(stated[1]):
+        return None
+    return brief.facts.at("full").compulsory_bytes / (float(stated[1]) * 1e3)
+
+
+def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
+    """The attempt of that id, if it is in the history."""
+    return next((one for one in history if one.id == attempt_id), None)
+
+
+def changes_since_parent(attempt: Attempt, history: Sequence[Attempt], sight: Sight, limit: int = 12) -> list[str]:
+    """What the attempt changed in its parent's profile; empty where either has none."""
+    parent = find(history, attempt.parent)
+    if parent is None or parent.profile is None or attempt.profile is None:
+        return []
+    return changes(parent.profile, attempt.profile, sight, limit)
+
+
+def history_text(
+    history: Sequence[Attempt], sight: Sight, budget: int = HISTORY_CHARS, detailed: int = HISTORY_DETAILED
+) -> str:
+    """The latest attempts, oldest first, within ``budget`` characters: what was tried and what came of it."""
+    shared = list(history)[-max(HISTORY_SHARED, detailed) :]
+    told: list[str] = []
+    for age, attempt in enumerate(reversed(shared)):
+        text = _entry(attempt, history, sight, detailed=age < detailed)
+        if told and len(text) + sum(map(len, told)) > budget:
+            break
+        told.insert(0, text)
+    left_out = len(history) - len(told)
+    if left_out:
+        told.insert(0, f"({left_out} earlier attempts are left out)")
+    return "\n".join(told)
+
+
+def _entry(attempt: Attempt, history: Sequence[Attempt], sight: Sight, *, detailed: bool) -> str:
+    origin = "" if attempt.parent is None else f" from {label(attempt.parent)}"
+    evaluation, correct = attempt.evaluation, attempt.evaluation.verdict is Verdict.OK
+    head = f"- {label(attempt.id)}, {attempt.operator}{origin}: {evaluation.verdict}"
+    if correct:
+        head += ", became the best" if attempt.accepted else ", did not become the best"
+        if sight.latency:
+            head += f"; {timing(attempt)}"
+    else:
+        head += f" at stage {evaluation.stage}: {inline(evaluation.reason, 300 if detailed else 120)}"
+    lines = [head]
+    if detailed:
+        if attempt.technique:
+            lines.append(f"  technique asked for: {inline(attempt.technique)}")
+        if attempt.finding is not None:
+            finding = attempt.finding
+            lines.append(f"  the Judge had said: {inline(finding.headline, 240)}; do: {inline(finding.action, 240)}")
+        if correct and attempt.note and sight.latency and sight.metrics != "none":
+            lines.append(f"  outcome: {inline(attempt.note, 240)}")
+        moved = changes_since_parent(attempt, history, sight, 3)
+        if moved:
+            lines.append(f"  changed: {'; '.join(moved)}")
+    return "\n".join(lines)
+
+
+def tuned(choices: Mapping[str, int]) -> str:
+    """``BLOCK = 128, TILE = 4``."""
+    return ", ".join(f"{inline(name, 60)} = {value}" for name, value in choices.items())

@@ -1,0 +1,152 @@
+"""Profiles as a prompt shows them: no more than the sight allows, and what changed against another profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from kernelforge.agents.prompting.text import inline
+from kernelforge.records import KernelProfile, Metric, Profile
+from kernelforge.search.base import Sight
+
+CUDAFORGE_METRICS = (
+    "sm__cycles_active.avg",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "launch__occupancy_limit_blocks",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__registers_per_thread",
+    "sm__inst_executed.sum",
+    "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes.sum.per_second",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sector_hit_rate.pct",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "lts__t_sector_hit_rate.pct",
+    "lts__throughput.avg.pct_of_peak_sustained_active",
+    "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
+    "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct",
+    "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct",
+    "smsp__warp_issue_stalled_barrier_per_warp_active.pct",
+    "smsp__warp_issue_stalled_branch_resolving_per_warp_active.pct",
+    "smsp__sass_average_branch_targets_threads_uniform.pct",
+)
+"""The 24 Nsight Compute metrics that CudaForge's Judge is given, by name (CudaForge, ``run_ncu.py``)."""
+
+MAX_KERNELS = 8
+"""Kernels of a plan that are shown one by one; those launched most often come first."""
+LEAST_CHANGE = 0.01
+"""Relative change below which a metric counts as unchanged."""
+MAX_CHANGES = 12
+
+_NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
+_TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
+
+
+def seen(metrics: Iterable[Metric], sight: Sight) -> list[Metric]:
+    """Those of ``metrics`` that ``sight`` shows, in the order of a table."""
+    if sight.metrics == "none":
+        return []
+    if sight.metrics == "subset":
+        named = {metric.name: metric for metric in metrics}
+        return [named[name] for name in CUDAFORGE_METRICS if name in named]
+    allowed = (metric for metric in metrics if sight.latency or metric.unit not in _TIME_UNITS)
+    return sorted(allowed, key=lambda metric: _place(metric.name))
+
+
+def _place(name: str) -> tuple[int, str]:
+    return next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST)), name
+
+
+def profile_table(profile: Profile, sight: Sight, absent: bool = True) -> str:
+    """A profile as Markdown: a row per metric with unit and origin; for a full sight roofline and hot spots too.
+
+    For the subset, ``absent`` has the metrics named that this device does not give.
+    """
+    kernels = _shown_kernels(profile)
+    columns = kernels if len(profile.kernels) > 1 else []
+    heads = [f"whole plan, size {inline(profile.size, 20)}", *(f"`{inline(one.kernel, 60)}`" for one in columns)]
+    lines = [f"| metric | {' | '.join(heads)} | unit | origin |", "|---" * (len(heads) + 3) + "|"]
+    by_kernel = [{metric.name: metric.value for metric in one.metrics} for one in columns]
+    metrics = seen(profile.metrics, sight)
+    for metric in metrics:
+        values = [_number(metric.value), *(_number(one.get(metric.name)) for one in by_kernel)]
+        unit = inline(metric.unit, 20)
+        lines.append(f"| {inline(metric.name)} | {' | '.join(values)} | {unit} | {metric.origin} |")
+    lines.append("")
+    if sight.metrics == "subset":
+        lacking = [name for name in CUDAFORGE_METRICS if name not in {metric.name for metric in metrics}]
+        if lacking and absent:
+            lines += [f"Not available on this device: {', '.join(lacking)}.", ""]
+    else:
+        lines += [_roofline(profile, sight), ""]
+    for kernel in kernels:
+        lines += _kernel_lines(kernel, hot_spots=sight.metrics == "full")
+    if len(profile.kernels) > len(kernels):
+        lines.append(f"- and {len(profile.kernels) - len(kernels)} more kernels")
+    return "\n".join(lines).rstrip()
+
+
+def _shown_kernels(profile: Profile) -> list[KernelProfile]:
+    return sorted(profile.kernels, key=lambda kernel: -kernel.launches)[:MAX_KERNELS]
+
+
+def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool) -> list[str]:
+    lines = [f"- `{inline(kernel.kernel)}`: {kernel.launches} launches, grid {kernel.grid}, block {kernel.block}"]
+    if hot_spots:
+        lines += [
+            f"  - line {spot.source_line}: {inline(spot.space, 20)} {inline(spot.access, 20)}, "
+            f"{spot.transactions:,} transactions in {spot.requests:,} requests ({spot.ideal_transactions:,} would do)"
+            for spot in kernel.hot_spots
+        ]
+    return lines
+
+
+def _roofline(profile: Profile, sight: Sight) -> str:
+    roofline = profile.roofline
+    ratio = roofline.dram_bytes / roofline.compulsory_bytes if roofline.compulsory_bytes else math.nan
+    time = f", {roofline.time_us:,.4g} us ({roofline.time_origin})" if sight.latency else ""
+    return (
+        f"Roofline: bound by {roofline.bound}{time}; "
+        f"{roofline.arithmetic_intensity:.3g} flop/byte, ridge at {roofline.ridge:.3g}; "
+        f"DRAM traffic {roofline.dram_bytes:,.0f} bytes, {ratio:.2f}x the compulsory {roofline.compulsory_bytes:,.0f}."
+    )
+
+
+def changes(before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHANGES) -> list[str]:
+    """Metrics of the whole plan that differ by 1 % or more, the largest change first.
+
+    Each as ``name: 5 -> 4 byte (-20.0%)``.
+    """
+    found = []
+    for metric in seen(after.metrics, sight):
+        old = before.value(metric.name)
+        if old is None:
+            continue
+        change = relative_change(old, metric.value)
+        if abs(change) >= LEAST_CHANGE:
+            unit = "" if metric.unit == "1" else f" {inline(metric.unit, 20)}"
+            told = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({change:+.1%})"
+            found.append((_magnitude(change), told))
+    found.sort(key=lambda one: -one[0])
+    return [text for _, text in found[:limit]]
+
+
+def relative_change(before: float, after: float) -> float:
+    """``after / before - 1``; from zero, any rise is without bound."""
+    if before == 0:
+        return 0.0 if after == 0 else math.copysign(math.inf, after)
+    return (after - before) / abs(before)
+
+
+def _magnitude(change: float) -> float:
+    """So that halving weighs as much as doubling."""
+    return math.inf if change <= -1 else abs(math.log1p(change))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.6g}"

@@ -1,0 +1,122 @@
+"""From a template to a prompt: a preamble that every call of an agent on a task shares, then the request.
+
+The two parts are rendered apart and joined, so nothing in a task or a reply can move the boundary between them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from kernelforge.agents.base import Brief
+from kernelforge.agents.prompting.attempts import (
+    changes_since_parent,
+    emulated,
+    floor_us,
+    history_text,
+    label,
+    timing,
+    tuned,
+)
+from kernelforge.agents.prompting.profiles import changes, profile_table
+from kernelforge.agents.prompting.tasks import shared_text, sizes_text
+from kernelforge.agents.prompting.text import fenced, inline, tensors
+from kernelforge.errors import UsageError
+from kernelforge.llm.base import Prompt
+from kernelforge.records import AgentName
+from kernelforge.tasks.data import data_path
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+LIMITS = {
+    "source": 64_000,
+    "plan": 24_000,
+    "example": 24_000,
+    "task": 64_000,
+    "sizes": 24_000,
+    "profile": 24_000,
+    "reason": 8_000,
+    "finding": 2_000,
+    "lesson": 320,
+}
+"""Characters of each text that others wrote; what is longer is cut in the middle, and a line there says so.
+
+``example`` is the source of an attempt that is shown beside the one to work on.
+"""
+MAX_LESSONS = 10
+
+
+def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Prompt:
+    """The prompt of a template for an agent. ``context`` is what the template needs beside the brief.
+
+    Raises:
+        UsageError: the installation lacks a page or a template.
+    """
+    language = context.pop("language", None) or launch_plan_page()
+    shared = {
+        "agent": agent,
+        "brief": brief,
+        "task": brief.task,
+        "facts": brief.facts,
+        "language": language,
+        "lessons": brief.lessons[:MAX_LESSONS],
+        "limits": LIMITS,
+    }
+    environment = _environment()
+    preamble = environment.get_template("preamble.md.j2").render(shared).strip() + "\n\n"
+    request = environment.get_template(f"{template}.md.j2").render({**shared, **context}).strip() + "\n"
+    return Prompt(preamble + request, stable=len(preamble))
+
+
+@lru_cache(maxsize=1)
+def launch_plan_page() -> str:
+    """The reference page of the launch-plan language, as it ships.
+
+    Raises:
+        UsageError: the installation lacks the page.
+    """
+    path = data_path("docs") / "launch-plan.md"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; reinstall kernelforge, or run from a checkout"
+        ) from error
+
+
+def _without_last_newlines(value: Any) -> Any:
+    """A macro ends where its text does; blank lines between sections are the caller's."""
+    return value.rstrip("\n") if isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(data_path("prompts")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        keep_trailing_newline=False,
+        finalize=_without_last_newlines,
+    )
+    environment.globals |= {
+        "block": fenced,
+        "changes": changes,
+        "changes_since_parent": changes_since_parent,
+        "emulated": emulated,
+        "floor_us": floor_us,
+        "history_text": history_text,
+        "inline": inline,
+        "label": label,
+        "profile_table": profile_table,
+        "shared_text": shared_text,
+        "sizes_text": sizes_text,
+        "tensors": tensors,
+        "timing": timing,
+        "tuned": tuned,
+    }
+    return environment
