@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from kernelforge.errors import UsageError
-from kernelforge.llm.base import Answerer, Meter
+from kernelforge.llm.base import Answerer, ChatModel, Meter
 from kernelforge.llm.exchange import Exchange
-from kernelforge.records import LLMSettings
+from kernelforge.llm.limits import CallLimits
+from kernelforge.llm.models import check_model, make_chat_model, server_of
+from kernelforge.llm.prices import Prices
+from kernelforge.llm.replay import Recording, Replay
+from kernelforge.llm.spec import AgentSpec, parse_spec
+from kernelforge.records import LLMSettings, Message, Usage
 
 PROVIDERS: dict[str, str] = {
+    "openai:MODEL": "a model of OpenAI, or of any server that speaks its chat completions (vLLM, SGLang, Ollama)",
+    "anthropic:MODEL": "a model of Anthropic",
+    "replay:FILE": "a recorded transcript: the replies that its prompts got then",
     "exchange:FOLDER": "prompts out to a folder, replies read back: a person or any coding agent as the model",
 }
 """What may answer prompts, and what it is."""
 
+OWN_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
+"""Servers whose prices the list has."""
+
+
+class _Hosted(NamedTuple):
+    """A model with what everyone who asks it shares."""
+
+    spec: AgentSpec
+    model: ChatModel
+    limits: CallLimits
+    elsewhere: bool
+    """Whether a server other than the provider's own answers."""
+
 
 class Providers:
-    """The providers of one run. Clients, limits and transcripts are shared by all of its tasks.
+    """The providers of one run. Clients, limits and transcripts are shared by all of its tasks and threads.
 
     Args:
         settings: how models are called.
@@ -27,6 +53,12 @@ class Providers:
     def __init__(self, settings: LLMSettings, *, stopped: Callable[[], bool] = lambda: False) -> None:
         self.settings = settings
         self._stopped = stopped
+        self._prices = Prices(settings.prices)
+        self._lock = threading.Lock()
+        self._hosted: dict[str, _Hosted] = {}
+        self._limits: dict[tuple[str, str | None], CallLimits] = {}
+        self._recordings: dict[str, Recording] = {}
+        self._said: list[tuple[str, tuple[Message, ...]]] = []
 
     def check(self, spec: str) -> None:
         """See that ``spec`` could be asked: it exists, its key is there, its file can be read. Calls nothing.
@@ -35,9 +67,38 @@ class Providers:
             UsageError: it could not; the message says what to do.
         """
         provider, _, rest = spec.partition(":")
-        if provider != "exchange" or not rest:
+        if provider in ("openai", "anthropic") and rest:
+            check_model(parse_spec(spec), self.settings)
+        elif provider == "replay" and rest:
+            self._recording(spec)
+        elif provider == "exchange" and rest:
+            _check_folder(Path(rest).expanduser())
+        else:
             known = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
             raise UsageError(f"there is no provider {spec!r}; choose one of: {known}")
+
+    def price_known(self, spec: str) -> bool:
+        """Whether a budget in dollars can be held for ``spec``. What buys nothing has a known price.
+
+        Raises:
+            UsageError: ``spec`` is no specification of a hosted model.
+        """
+        if spec.partition(":")[0] not in ("openai", "anthropic"):
+            return True
+        model = parse_spec(spec)
+        return self._prices.known(model.provider, model.model, elsewhere=self._elsewhere(model))
+
+    def recall(self, task: str, messages: Iterable[Message]) -> None:
+        """Tell what was said of a task before a run was resumed, so that a replay goes on behind it.
+
+        Args:
+            messages: all that is journalled: of attempts, of drafts, and outside them, in order.
+        """
+        said = (task, tuple(messages))
+        with self._lock:
+            self._said.append(said)
+            for recording in self._recordings.values():
+                recording.recall(*said)
 
     def answerer(self, spec: str, meter: Meter) -> Answerer:
         """What answers for ``spec``, at the expense of ``meter``.
@@ -46,7 +107,75 @@ class Providers:
             UsageError: as :meth:`check`.
         """
         self.check(spec)
-        return Exchange(spec.partition(":")[2], stopped=self._stopped)
+        provider, _, rest = spec.partition(":")
+        if provider == "exchange":
+            return Exchange(rest, stopped=self._stopped)
+        if provider == "replay":
+            return Replay(self._recording(spec), meter)
+        from kernelforge.llm.conversation import Conversing
+
+        hosted = self._host(spec)
+
+        def price(usage: Usage) -> float | None:
+            return self._prices.dollars(hosted.spec.provider, hosted.spec.model, usage, elsewhere=hosted.elsewhere)
+
+        return Conversing(
+            spec,
+            hosted.model,
+            meter,
+            limits=hosted.limits,
+            retries=self.settings.retries,
+            price=price,
+            stopped=self._stopped,
+        )
 
     def close(self) -> None:
         """End clients and whatever waits in them."""
+        with self._lock:
+            models, self._hosted = list(self._hosted.values()), {}
+        for hosted in models:
+            hosted.model.close()
+
+    def _elsewhere(self, model: AgentSpec) -> bool:
+        """Whether a server other than the provider's own answers."""
+        url = server_of(model, self.settings)
+        return url is not None and urlsplit(url).hostname not in OWN_HOSTS
+
+    def _host(self, spec: str) -> _Hosted:
+        with self._lock:
+            if spec not in self._hosted:
+                model = parse_spec(spec)
+                # The same model with other options is the same model to its provider's limits.
+                server = (model.name, server_of(model, self.settings))
+                if server not in self._limits:
+                    self._limits[server] = CallLimits(self.settings, stopped=self._stopped)
+                client = make_chat_model(model, self.settings, self._stopped)
+                self._hosted[spec] = _Hosted(model, client, self._limits[server], self._elsewhere(model))
+            return self._hosted[spec]
+
+    def _recording(self, spec: str) -> Recording:
+        with self._lock:
+            if spec not in self._recordings:
+                path, in_order = _parse_replay(spec)
+                recording = Recording(spec, path, in_order=in_order)
+                for said in self._said:
+                    recording.recall(*said)
+                self._recordings[spec] = recording
+            return self._recordings[spec]
+
+
+def _parse_replay(spec: str) -> tuple[str, bool]:
+    """A transcript's path, and whether it is played in recorded order."""
+    path, question, option = spec.removeprefix("replay:").partition("?")
+    if not path or (question and option != "match=order"):
+        raise UsageError(f"{spec!r} is no transcript: give replay:FILE, or replay:FILE?match=order")
+    return path, bool(question)
+
+
+def _check_folder(folder: Path) -> None:
+    """See that prompts could be put into a folder, without making it."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"the exchange folder {folder} cannot be made or written; choose another or change its rights")

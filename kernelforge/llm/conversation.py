@@ -1,0 +1,142 @@
+"""An answerer that is a model: it asks, checks the reply, and asks again in the same conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelforge.errors import CandidateError
+from kernelforge.llm.base import (
+    ASKS,
+    COMPLAINT,
+    Answer,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    Meter,
+    Prompt,
+    Question,
+    Turn,
+)
+from kernelforge.llm.limits import CallLimits
+from kernelforge.llm.retrying import with_retries
+from kernelforge.llm.waiting import pause
+from kernelforge.records import AgentName, Message, Usage, content_hash
+
+SILENCE = "(an empty reply)"
+"""Stands for an empty reply in the conversation: servers refuse turns without text."""
+
+
+class Conversing:
+    """A model as an :class:`~kernelforge.llm.base.Answerer`. Safe to share between threads.
+
+    Args:
+        name: as the CLI spells it; every message is kept under it.
+        model: what is called.
+        meter: who pays.
+        limits: shared by everyone who calls this model.
+        retries: calls that may fail for passing reasons before a call is given up.
+        price: dollars of a usage, or None where they are unknown.
+        stopped: looked at while waiting.
+        sleep: waits between tries; None looks at ``stopped`` meanwhile.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: ChatModel,
+        meter: Meter,
+        *,
+        limits: CallLimits,
+        retries: int,
+        price: Callable[[Usage], float | None],
+        stopped: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._meter = meter
+        self._limits = limits
+        self._retries = retries
+        self._price = price
+        self._stopped = stopped
+        self._sleep = sleep or self._pause
+
+    def ask(self, question: Question) -> Answer:
+        """Ask, at most :data:`~kernelforge.llm.base.ASKS` times in one conversation.
+
+        A reply that cannot be used is answered by what is wrong with it. A refusal is not asked again; what the model
+        said stands for its reply.
+
+        Raises:
+            BudgetExhausted: the meter lets no further call start, or the run is to stop.
+            ProviderError: the model cannot be asked.
+        """
+        prompt = question.prompt
+        turns = [Turn("user", prompt.text)]
+        messages = [self._prompt(question, prompt.text)]
+        for left in reversed(range(ASKS)):
+            reply, usage = self._call(
+                ChatRequest(tuple(turns), prompt.stable, cache_key(question.agent, prompt), question.schema)
+            )
+            messages.append(self._reply(question, reply.text, usage))
+            problem = _problem(reply, question.check)
+            if problem is None or reply.ended == "refused" or left == 0:
+                break
+            complaint = complain(problem, left)
+            turns += [Turn("assistant", reply.text if reply.text.strip() else SILENCE), Turn("user", complaint)]
+            messages.append(self._prompt(question, complaint))
+        text = reply.text
+        if reply.ended == "refused" and not text.strip():
+            text = "The model refused to answer and gave no reason."
+        return Answer(text, tuple(messages))
+
+    def _call(self, request: ChatRequest) -> tuple[ChatReply, Usage]:
+        """One reply, and what it cost."""
+        characters = sum(len(turn.text) for turn in request.turns)
+
+        def once(failed: int) -> tuple[ChatReply, Usage]:
+            with self._limits.slot(characters) as slot:
+                # Asked last, and told before the place is free: whoever gets it next knows what this call cost. So a
+                # budget is passed by less than one call for each that was in flight.
+                self._meter.check()
+                reply = self._model.complete(request)
+                usage = reply.usage.model_copy(update={"dollars": self._price(reply.usage), "retries": failed})
+                self._meter.spent(usage)
+                slot.tokens, slot.output_tokens = usage.tokens, usage.output_tokens
+            return reply, usage
+
+        return with_retries(once, name=self.name, retries=self._retries, sleep=self._sleep)
+
+    def _pause(self, seconds: float) -> None:
+        pause(seconds, self._stopped, f"to ask {self.name} again")
+
+    def _prompt(self, question: Question, content: str) -> Message:
+        return Message(agent=question.agent, role="prompt", provider=self.name, content=content)
+
+    def _reply(self, question: Question, content: str, usage: Usage) -> Message:
+        return Message(agent=question.agent, role="reply", provider=self.name, content=content, usage=usage)
+
+
+def cache_key(agent: AgentName, prompt: Prompt) -> str:
+    """What the provider may keep a prompt's stable part under; empty when it has none."""
+    return content_hash(agent, prompt.text[: prompt.stable]) if prompt.stable else ""
+
+
+def complain(problem: str, left: int) -> str:
+    """The prompt that asks for another reply."""
+    tries = "This is the last try." if left == 1 else f"{left} tries are left."
+    return f"{COMPLAINT}\n\n{problem}\n\nGive the whole reply anew, in the form that was asked for. {tries}\n"
+
+
+def _problem(reply: ChatReply, check: Callable[[str], None]) -> str | None:
+    """Why a reply cannot be used, in words for its author, or None."""
+    if reply.ended == "length":
+        took = "" if reply.usage.output_tokens is None else f" after {reply.usage.output_tokens} tokens"
+        return f"It was cut at the output limit{took}, before its end. Give a shorter one: only what was asked."
+    if not reply.text.strip():
+        return "It was empty."
+    try:
+        check(reply.text)
+    except CandidateError as error:
+        return str(error)
+    return None
