@@ -26,6 +26,8 @@ class MemoryCounts:
     threads: float = 0.0
     transactions: float = 0.0
     ideal_transactions: float = 0.0
+    addresses: float = 0.0
+    """Of an atomic: different words that it updates, estimated; 0 for loads and stores."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.mix import CLASSES, by_class
+from kernelforge.profiling.mix import CLASSES, by_class, integer_divisions, matrix_instructions
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.records import (
     KernelProfile,
@@ -27,6 +27,10 @@ from kernelforge.records import (
 HOT_SPOTS = 8
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
+_EXCESS = {
+    "load": "kernelforge__global_sectors_excess_op_ld.sum",
+    "store": "kernelforge__global_sectors_excess_op_st.sum",
+}
 
 
 def build_profile(
@@ -81,7 +85,7 @@ def _kernel_profiles(
             grid=main.grid,
             block=main.block,
             sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
-            metrics=(*_sums(group), *_launch(spec, main, registers)),
+            metrics=(*_sums(group), *_launch(spec, main, registers), *_limits(spec, group, registers)),
             hot_spots=_hot_spots(group),
         )
 
@@ -150,16 +154,23 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
         sectors, requests = memory("transactions", "global", access), memory("requests", "global", access)
         metrics.append(_counted(template.format("t_sectors", ".sum"), sectors, "sector"))
         metrics.append(_counted(template.format("t_requests", ".sum"), requests, "request"))
+        excess = max(sectors - memory("ideal_transactions", "global", access), 0.0)
+        metrics.append(_counted(_EXCESS[access], excess, "sector"))
         per_request = _ratio(sectors, requests)
         if per_request is not None:
             name = template.format("average_t_sectors_per_request", ".ratio")
             metrics.append(_counted(name, per_request, "sector/request"))
+    loaded = stored = 0.0
     for kernel in kernels:
         asked += sum(op.threads * op.bytes_per_thread for op in kernel.select("global"))
+        loaded += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "load"))
+        stored += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "store"))
     wavefronts = memory("transactions", "shared")
     conflicts = wavefronts - memory("ideal_transactions", "shared")
     metrics += [
         _counted("kernelforge__global_bytes_requested", asked, "byte"),
+        _counted("kernelforge__global_load_bytes_requested", loaded, "byte"),
+        _counted("kernelforge__global_store_bytes_requested", stored, "byte"),
         _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", wavefronts, "wavefront"),
         _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", max(conflicts, 0.0), "wavefront"),
         _counted("ptx__thread_inst_executed.sum", add("thread_instructions"), "inst"),
@@ -172,12 +183,52 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
     uniform = _ratio(branches - add("divergent_branches"), branches, 100.0)
     if uniform is not None:
         metrics.append(_counted("ptx__branch_uniform.pct", uniform, "%"))
+    lanes = _ratio(add("thread_instructions"), add("warp_instructions"))
+    if lanes is not None:
+        metrics.append(_counted("ptx__thread_inst_executed_per_inst_executed.ratio", lanes, "thread/inst"))
+    if add("barriers"):
+        metrics.append(_counted("ptx__block_barriers.sum", add("barriers"), "barrier"))
+    metrics += _atomics(kernels)
+    for width in (32, 64):
+        divisions = sum(integer_divisions(kernel.mix)[width] for kernel in kernels)
+        if divisions:
+            metrics.append(_counted(f"ptx__inst_int_division_{width}.sum", divisions, "inst"))
+    matrix = sum(matrix_instructions(kernel.mix) for kernel in kernels)
+    if matrix:
+        metrics.append(_counted("ptx__inst_matrix.sum", matrix, "inst"))
     classes = [by_class(kernel.mix) for kernel in kernels]
     for name in CLASSES:
         count = sum(one[name] for one in classes)
         if count:
             metrics.append(_counted(f"ptx__inst_{name}.sum", count, "inst"))
     return metrics
+
+
+def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
+    """Atomics by thread, and how many of them the busiest instruction sends to one word in one launch."""
+    metrics: list[Metric] = []
+    for space in ("global", "shared"):
+        ops = [(kernel, op) for kernel in kernels for op in kernel.select(space, "atomic") if op.threads]
+        if not ops:
+            continue
+        metrics.append(_counted(f"ptx__{space}_atomics.sum", sum(op.threads for _, op in ops), "inst"))
+        # Each block has its own shared memory, so a word there is met by one block alone.
+        per_word = max(
+            op.threads / max(op.addresses, 1.0) / (kernel.blocks if space == "shared" else kernel.launches)
+            for kernel, op in ops
+        )
+        metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", per_word, "inst"))
+    return metrics
+
+
+def _limits(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> list[Metric]:
+    """Modelled time of all launches under each limit on its own: what a diagnosis weighs."""
+    totals: dict[str, float] = {}
+    for kernel in kernels:
+        occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
+        for name, limit in launch_time(spec, kernel, occupied).limits_us.items():
+            totals[name] = totals.get(name, 0.0) + limit * kernel.launches
+    return [_modelled(f"kernelforge__limit_{name}_us", limit, "us") for name, limit in totals.items()]
 
 
 def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]) -> list[Metric]:

@@ -41,6 +41,24 @@ def instruction_class(operation: str) -> str:
     return kinds[0] if kinds else "other"
 
 
+def integer_divisions(mix: Mapping[str, tuple[float, float]]) -> dict[int, float]:
+    """Warp instructions that divide integers, remainders among them, by width in bits.
+
+    They are single PTX instructions that become loops of tens of machine instructions.
+    """
+    found = {32: 0.0, 64: 0.0}
+    for operation, (warps, _) in mix.items():
+        head, *qualifiers = operation.split(".")
+        if head in ("div", "rem") and instruction_class(operation) == "int":
+            found[64 if qualifiers[-1].endswith("64") else 32] += warps
+    return found
+
+
+def matrix_instructions(mix: Mapping[str, tuple[float, float]]) -> float:
+    """Warp instructions of the tensor cores."""
+    return sum(warps for operation, (warps, _) in mix.items() if operation.split(".")[0] in ("mma", "wmma", "wgmma"))
+
+
 def by_class(mix: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     """Warp instructions of every class; classes that do not occur are 0."""
     totals = dict.fromkeys(CLASSES, 0.0)

@@ -83,6 +83,8 @@ class MemoryOp:
     """32-byte sectors for global, local and const; wavefronts for shared."""
     ideal_transactions: int = 0
     """What the same distinct bytes need when perfectly coalesced, or free of bank conflicts."""
+    sketch: int = 0
+    """Of an atomic: a set of the words it met, 1024 bits with one set for each by its hash."""
 
 
 @dataclass

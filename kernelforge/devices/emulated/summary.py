@@ -66,10 +66,10 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
 
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
-    for site, (requests, transactions, threads, ideal) in zip(program.sites, totals.tolist(), strict=False):
+    for row, (site, counts) in enumerate(zip(program.sites, totals.tolist(), strict=False)):
         if site.hidden:
             continue
-        i = site.instruction
+        i, (requests, transactions, threads, ideal) = site.instruction, counts
         report.memory.append(
             MemoryOp(
                 i.ptx_line,
@@ -83,8 +83,17 @@ def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> 
                 threads,
                 transactions,
                 ideal,
+                _sketch(runs, row) if site.access == lay.ATOMIC else 0,
             )
         )
+
+
+def _sketch(runs: Sequence[Run], row: int) -> int:
+    """Words that one atomic met in any of the runs."""
+    bits = 0
+    for run in runs:
+        bits |= int.from_bytes(run.records[row, lay.OP_SKETCH : lay.OP_SKETCH + lay.SKETCH_BYTES].tobytes(), "little")
+    return bits
 
 
 def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from kernelforge.candidate.resolved import Fill, Launch, TensorArg
 from kernelforge.devices.emulated.memory import CacheModel
+from kernelforge.devices.emulated.profile.addresses import distinct_in_grid
 from kernelforge.devices.emulated.profile.cache import CacheCounts, TracedCache
 from kernelforge.devices.emulated.profile.sampling import SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import (
@@ -273,6 +274,7 @@ def _add(
     group.dram_read_bytes += read_bytes
     group.dram_write_bytes += written_bytes
     ops = {(op.ptx_line, op.space, op.access): op for op in group.memory}
+    sketches: dict[tuple[int, str, str], list[int]] = {}
     for report in reports:
         for name in ("thread_instructions", "warp_instructions", "branches", "divergent_branches", "barriers"):
             setattr(group, name, getattr(group, name) + scale * getattr(report, name))
@@ -286,3 +288,7 @@ def _add(
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
+            sketches.setdefault(key, []).append(op.sketch)
+    for key, met in sketches.items():
+        # Launches of one shape are taken to update the same words.
+        ops[key].addresses = max(ops[key].addresses, distinct_in_grid(met, scale))

@@ -12,12 +12,13 @@ from kernelforge.devices.emulated.native import (
     load_i32,
     load_i64,
     native,
+    store_i64,
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime.access import resolve
 from kernelforge.devices.emulated.runtime.elements import read_element, write_element
 from kernelforge.devices.emulated.runtime.numbers import f32_to_half, half_to_f32, signed
-from kernelforge.devices.emulated.runtime.scratch import HOST, STRIDE
+from kernelforge.devices.emulated.runtime.scratch import EFFECTIVE, HOST, STRIDE
 
 # Operations and types of atomics, as generated code encodes them: operation * 16 + type.
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")
@@ -75,6 +76,14 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
     return b if greater else old
 
 
+@native
+def mark_address(op: int, address: int) -> None:
+    """Set the bit of a word's address in the sketch that tells how many different ones an atomic has met."""
+    bit = ((address >> 2) * 0x9E3779B97F4A7C1 >> 40) & 0x3FF
+    word = op + lay.OP_SKETCH + 8 * (bit >> 6)
+    store_i64(word, load_i64(word) | (1 << (bit & 63)))
+
+
 @exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
 def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int) -> None:
     """One read-modify-write per lane, in lane order. The old values go to ``out``."""
@@ -90,6 +99,7 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
         at = lane * width
         old = 0
         if good >> lane & 1:
+            mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane))
             address = load_i64(scratch + HOST + 8 * lane)
             step = load_i64(scratch + STRIDE + 8 * lane)
             old = read_element(address, step, 0, width)
