@@ -11,17 +11,23 @@ from kernelforge.errors import UsageError
 from kernelforge.search.base import Proposal, Sight, Strategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
+from kernelforge.search.contrast import Contrast
+from kernelforge.search.fsr import Fsr
 from kernelforge.search.refine import Refine
 from kernelforge.search.score import score
 from kernelforge.search.told import Told
 
-STRATEGIES: dict[str, type[Told[Any]]] = {strategy.name: strategy for strategy in (Refine, BestOfN, Beam)}
+STRATEGIES: dict[str, type[Told[Any]]] = {
+    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam)
+}
 """Every strategy by name."""
 
 __all__ = [
     "STRATEGIES",
     "Beam",
     "BestOfN",
+    "Contrast",
+    "Fsr",
     "Proposal",
     "Refine",
     "Sight",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.records import Attempt, Operator
 from kernelforge.search.score import score
 
 
@@ -27,11 +27,6 @@ def fastest(attempts: Sequence[Attempt]) -> Attempt | None:
     if scored:
         return max(scored, key=lambda pair: (pair[0], -pair[1].number))[1]
     return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
-
-
-def correct(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Attempts with verdict OK, in their order."""
-    return [attempt for attempt in attempts if attempt.evaluation.verdict is Verdict.OK]
 
 
 def _better(child: Attempt, parent: Attempt) -> bool:

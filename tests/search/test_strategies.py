@@ -17,6 +17,8 @@ from kernelforge.search import STRATEGIES, Strategy, make_strategy, strategy_opt
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "refine": ({"rollback": False, "latency": False, "metrics": "full"},),
     "best-of-n": ({"samples": 3},),
+    "contrast": ({"samples": 1}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "ncu": True}),
+    "fsr": ({"samples": 2, "depth": 9}, {"samples": 8, "depth": 3, "features": True}),
 }
 """Options beside the defaults with which every promise is tried."""
 CASES = [(name, options) for name in STRATEGIES for options in ({}, *VARIANTS.get(name, ()))]

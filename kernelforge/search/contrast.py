@@ -1,0 +1,148 @@
+"""``contrast``: write anew, from scored examples.
+
+CUDA-L1's contrastive prompting, without the training: the Coder is shown earlier kernels of different speeds with their
+scores, says what makes the fast one fast, and writes another. Correct kernels are bucketed by score; a proposal draws
+distinct buckets, P(bucket) ~ exp(mean score / temperature), and from each bucket one kernel, all alike. (The paper
+subtracts the mean of all scores in the exponent, which changes no probability.)
+
+The score here is the logarithm of the speed relative to the first correct kernel: 0.69 is twice as fast. It means the
+same for a measured and for a modelled time; the paper's is the speedup over the reference.
+
+While nothing is correct, every proposal is a seed, for the paper's first stages sample and never mend. With one bucket,
+the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``ncu``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from kernelforge.records import Attempt, Operator, Record
+from kernelforge.search.base import Proposal, Sight
+from kernelforge.search.generations import Generational
+from kernelforge.search.past import fastest, settled
+from kernelforge.search.score import score
+
+ROUNDS = 20
+"""Steps of a task by default. Ours: CUDA-L1 has no such number for one task; collecting its first kernels it gave each
+model 20 tries at a task."""
+
+
+class ContrastOptions(Record):
+    """Options of ``contrast``."""
+
+    exemplars: int = Field(default=2, ge=2, le=5)
+    """Kernels that the Coder is shown, each of another bucket. CUDA-L1: 2."""
+    temperature: float = Field(default=0.5, gt=0, allow_inf_nan=False)
+    """How evenly buckets are drawn: at 0.5, one that is twice as fast is four times as likely. Not published, ours."""
+    bucket: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    """Width of a bucket, in log speed: kernels less than about 10 % apart are alike. Not published, ours."""
+    ncu: bool = False
+    """Show the Coder the 24 metrics of its examples, as CUDA-L2 does."""
+    samples: int = Field(default=4, ge=1)
+    """Steps that draw from the same past, so that they can be asked for at once. Ours, in place of the group of replies
+    that a training step compares."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Correct kernels with scores in [``low``, ``low`` + width)."""
+
+    low: float
+    mean: float
+    attempts: tuple[Attempt, ...]
+
+
+class Contrast(Generational[ContrastOptions]):
+    """One task's contrastive search."""
+
+    name: ClassVar[str] = "contrast"
+    source: ClassVar[str] = "CUDA-L1 (arXiv 2507.14111); with ncu, CUDA-L2 (arXiv 2512.02551)"
+    Options = ContrastOptions
+
+    def __init__(
+        self, options: ContrastOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
+    ) -> None:
+        super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        self._sight = Sight(metrics="subset" if options.ncu else "none", latency=True)
+        self._buckets: list[Bucket] = []
+
+    @classmethod
+    def default_rounds(cls, options: ContrastOptions) -> int:
+        return ROUNDS
+
+    def _size(self) -> int:
+        return self.options.samples
+
+    def _learn(self, told: Sequence[Attempt]) -> None:
+        self._buckets = bucketed(self.known, self.options.bucket)
+
+    def _member(self, slot: int, rng: Random) -> Proposal:
+        step = self._index * self.options.samples + slot
+        coder = self.turn(step)
+        shown = draw(self._buckets, self.options.exemplars, self.options.temperature, rng)
+        if not shown and (best := fastest(self.known)) is not None:
+            shown = [best]  # correct, but without a time: no score tells it from others
+        if not shown:
+            return Proposal(Operator.SEED, coder=coder, sample=step, sight=self._sight)
+        parent, *others = (attempt.number for attempt in shown)
+        return Proposal(
+            Operator.CONTRAST,
+            parent=parent,
+            inspirations=tuple(others),
+            coder=coder,
+            sample=slot,
+            sight=self._sight,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "buckets": [
+                {"low": one.low, "mean": one.mean, "attempts": [attempt.number for attempt in one.attempts]}
+                for one in self._buckets
+            ]
+        }
+
+
+def bucketed(attempts: Sequence[Attempt], width: float) -> list[Bucket]:
+    """Correct kernels by score, the slowest bucket first.
+
+    A tuned child stands for its parent where it is faster; of equal candidates the first one counts.
+    """
+    first = next((value for attempt in attempts if (value := score(attempt)) is not None), 0.0)
+    members: dict[int, list[tuple[float, Attempt]]] = {}
+    seen: set[str] = set()
+    for attempt in settled(attempts):
+        value = score(attempt)
+        if value is None or attempt.evaluation.candidate in seen:
+            continue
+        seen.add(attempt.evaluation.candidate)
+        members.setdefault(math.floor((value - first) / width), []).append((value - first, attempt))
+    return [
+        Bucket(
+            low=place * width,
+            mean=math.fsum(value for value, _ in members[place]) / len(members[place]),
+            attempts=tuple(attempt for _, attempt in members[place]),
+        )
+        for place in sorted(members)
+    ]
+
+
+def draw(buckets: Sequence[Bucket], count: int, temperature: float, rng: Random) -> list[Attempt]:
+    """One kernel from each of ``count`` distinct buckets (of all, where there are fewer), the fastest first.
+
+    Buckets are drawn one after the other without replacement, P ~ exp(mean / temperature) among those that are left;
+    within a bucket all kernels are equally likely.
+    """
+    left, drawn = list(buckets), list[Bucket]()
+    while left and len(drawn) < count:
+        highest = max(one.mean for one in left)
+        weights = [math.exp((one.mean - highest) / temperature) for one in left]
+        drawn.append(left.pop(rng.choices(range(len(left)), weights)[0]))
+    drawn.sort(key=lambda one: -one.low)
+    return [rng.choice(one.attempts) for one in drawn]
