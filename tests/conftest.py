@@ -1,4 +1,4 @@
-"""Shared by all tests: the paths to ``builders.py`` and to ``fake_server.py``, which speaks the providers' protocols."""
+"""Shared by all tests: the paths to ``builders.py`` and to ``fake_server.py``, which speaks as providers do."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""Anthropic's models, through Anthropic's SDK and its messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import anthropic
+import httpx2
+from anthropic import types as events
+
+from kernelforge.llm.base import ChatReply, ChatRequest, Turn
+from kernelforge.llm.failures import BrokenReply, Remote
+from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, plain, read_wire
+from kernelforge.llm.schemas import strict_schema
+from kernelforge.llm.spec import AgentSpec
+from kernelforge.records import Usage
+
+ANTHROPIC_URL = "https://api.anthropic.com"
+
+DEFAULT_MAX_TOKENS = 32_000
+"""``max_tokens`` where the specification gives none; the API insists on one. The smallest output limit among the models
+of the Claude 4 families and later; thinking counts towards it."""
+
+MIN_CACHED_CHARS = 4_096
+"""Shortest prefix worth a cache breakpoint: no model caches fewer than 1,024 tokens (Anthropic, "Prompt caching"), and
+one of text and CUDA is about four characters."""
+
+_BLANK = "(nothing)"
+"""Stands for a turn without text, which the API refuses."""
+
+
+class AnthropicModel(RemoteModel):
+    """A model behind Anthropic's messages API.
+
+    Args:
+        spec: which model and how it is asked.
+        remote: who is called.
+        base_url: the server.
+        timeout_seconds: longest wait for the next bytes of a reply.
+        stopped: looked at while waiting; true gives the call up.
+    """
+
+    sdk_errors = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.StreamError)
+
+    def __init__(
+        self, spec: AgentSpec, remote: Remote, *, base_url: str, timeout_seconds: float, stopped: Callable[[], bool]
+    ) -> None:
+        super().__init__(spec, remote, stopped=stopped)
+        timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+        self.client = anthropic.AsyncAnthropic(
+            api_key=remote.key.get_secret_value(),
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=0,
+            # A redirect would carry the key, in a header that HTTP libraries do not know, to any other server.
+            http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+        )
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        first, *others = request.turns
+        body: dict[str, Any] = {
+            "model": self.spec.model,
+            "max_tokens": self.spec.max_output_tokens or DEFAULT_MAX_TOKENS,
+            "messages": [
+                {"role": first.role, "content": _first_content(first, request.stable)},
+                *({"role": turn.role, "content": _text(turn)} for turn in others),
+            ],
+        }
+        config: dict[str, Any] = {}
+        if self.spec.effort is not None:
+            config["effort"] = self.spec.effort
+        if request.schema is not None:
+            config["format"] = {"type": "json_schema", "schema": strict_schema(request.schema)}
+        if config:
+            body["output_config"] = config
+        if self.spec.temperature is not None:
+            body["temperature"] = self.spec.temperature
+        return body
+
+    def read(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
+        message = read_wire(_Message, body)
+        text = "".join(block.text or "" for block in message.content if block.type == "text")
+        ended: Literal["complete", "length", "refused"] = "complete"
+        if message.stop_reason == "refusal":
+            ended = "refused"
+            text = text or (message.stop_details and message.stop_details.explanation) or ""
+        elif message.stop_reason in ("max_tokens", "model_context_window_exceeded"):
+            ended = "length"
+        return ChatReply(text, _read_usage(message, seconds=seconds, batch=batch), ended)
+
+    async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        whole: dict[str, Any] = {}
+        texts: list[str] = []
+        # The SDK's parameters do not name all that the API takes (temperature), hence the body as a whole.
+        stream = await self.client.messages.create(
+            model=body["model"],
+            max_tokens=body["max_tokens"],
+            messages=body["messages"],
+            stream=True,
+            extra_body=body,
+        )
+        async with stream:
+            async for event in stream:
+                if isinstance(event, events.RawMessageStartEvent):
+                    whole = plain(event.message)
+                elif isinstance(event, events.RawContentBlockDeltaEvent):
+                    if isinstance(event.delta, events.TextDelta):
+                        texts.append(event.delta.text)
+                elif isinstance(event, events.RawMessageDeltaEvent):
+                    whole |= plain(event.delta)
+                    # Counts are cumulative; those that are left out stay as the start gave them.
+                    told = {name: count for name, count in plain(event.usage).items() if count is not None}
+                    whole["usage"] = {**(whole.get("usage") or {}), **told}
+                elif isinstance(event, events.RawMessageStopEvent):
+                    return {**whole, "content": [{"type": "text", "text": "".join(texts)}]}
+        raise BrokenReply("the stream ended before the reply was whole")
+
+    async def _close_client(self) -> None:
+        await self.client.close()
+
+
+def _text(turn: Turn) -> str:
+    return turn.text if turn.text.strip() else _BLANK
+
+
+def _first_content(turn: Turn, stable: int) -> list[dict[str, Any]]:
+    """The first turn as blocks: what stays the same, marked for the cache, and the rest."""
+    head, rest = turn.text[:stable], turn.text[stable:]
+    if len(head) < MIN_CACHED_CHARS or not head.strip() or not rest.strip():
+        return [{"type": "text", "text": _text(turn)}]
+    return [
+        {"type": "text", "text": head, "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": rest},
+    ]
+
+
+class _Block(Wire):
+    type: str
+    text: str | None = None
+
+
+class _OutputDetails(Wire):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Wire):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _StopDetails(Wire):
+    explanation: str | None = None
+
+
+class _Message(Wire):
+    model: str
+    content: list[_Block]
+    stop_reason: str
+    stop_details: _StopDetails | None = None
+    usage: _Usage | None = None
+
+
+def _read_usage(message: _Message, *, seconds: float, batch: bool) -> Usage:
+    """Anthropic's input tokens leave out those read from and written to the cache; our record counts them all."""
+    used = message.usage or _Usage()
+    given = used.input_tokens
+    if given is not None:
+        given += (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
+    return Usage(
+        model=message.model,
+        input_tokens=given,
+        cached_tokens=used.cache_read_input_tokens,
+        cache_write_tokens=used.cache_creation_input_tokens,
+        output_tokens=used.output_tokens,
+        reasoning_tokens=used.output_tokens_details.thinking_tokens if used.output_tokens_details else None,
+        seconds=seconds,
+        batch=batch,
+    )

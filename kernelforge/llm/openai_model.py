@@ -1,0 +1,283 @@
+"""OpenAI's models, and those of compatible servers, through OpenAI's SDK.
+
+At OpenAI the Responses API is used; compatible servers (vLLM, SGLang, Ollama) are spoken to by chat completions, which
+all of them have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import httpx2
+import openai
+from openai.types import responses as events
+
+from kernelforge.llm.base import ChatReply, ChatRequest
+from kernelforge.llm.failures import BrokenReply, Remote, code_failure
+from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, plain, read_wire
+from kernelforge.llm.schemas import strict_schema
+from kernelforge.llm.spec import AgentSpec
+from kernelforge.records import Usage, content_hash
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+MAX_CACHE_KEY_CHARS = 64
+"""Longest ``prompt_cache_key`` that OpenAI takes; longer ones are hashed."""
+
+_REFUSAL_CODES = frozenset({"bio_policy", "misalignment_policy_violation"})
+"""Failures of a response that are a filter's refusal."""
+
+
+class OpenAIModel(RemoteModel):
+    """A model behind OpenAI's protocols.
+
+    Args:
+        spec: which model and how it is asked.
+        remote: who is called.
+        base_url: the server.
+        timeout_seconds: longest wait for the next bytes of a reply.
+        stopped: looked at while waiting; true gives the call up.
+    """
+
+    sdk_errors = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError)
+
+    def __init__(
+        self, spec: AgentSpec, remote: Remote, *, base_url: str, timeout_seconds: float, stopped: Callable[[], bool]
+    ) -> None:
+        super().__init__(spec, remote, stopped=stopped)
+        self.hosted = base_url.rstrip("/") == OPENAI_URL
+        """Whether the server is OpenAI's own."""
+        self.api: Literal["responses", "chat"] = spec.api or ("responses" if self.hosted else "chat")
+        timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+        self.client = openai.AsyncOpenAI(
+            api_key=remote.key.get_secret_value(),
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=0,
+            # A redirect could carry the key to a server that nobody named.
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+        )
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        turns = [{"role": turn.role, "content": turn.text} for turn in request.turns]
+        body: dict[str, Any] = {"model": self.spec.model}
+        if self.spec.temperature is not None:
+            body["temperature"] = self.spec.temperature
+        if (self.hosted or self.api == "responses") and request.cache_key:
+            key = request.cache_key
+            body["prompt_cache_key"] = key if len(key) <= MAX_CACHE_KEY_CHARS else content_hash(key)
+        return body | (self._responses_body if self.api == "responses" else self._chat_body)(request, turns)
+
+    def _responses_body(self, request: ChatRequest, turns: list[dict[str, str]]) -> dict[str, Any]:
+        body: dict[str, Any] = {"input": turns, "store": False}
+        if self.spec.effort is not None:
+            body["reasoning"] = {"effort": self.spec.effort}
+        if self.spec.max_output_tokens is not None:
+            body["max_output_tokens"] = self.spec.max_output_tokens
+        if request.schema is not None:
+            body["text"] = {"format": {"type": "json_schema", **_form(request)}}
+        return body
+
+    def _chat_body(self, request: ChatRequest, turns: list[dict[str, str]]) -> dict[str, Any]:
+        body: dict[str, Any] = {"messages": turns}
+        if self.spec.effort is not None:
+            body["reasoning_effort"] = self.spec.effort
+        if self.spec.max_output_tokens is not None:
+            # Compatible servers know the older name; OpenAI's reasoning models refuse it.
+            body["max_completion_tokens" if self.hosted else "max_tokens"] = self.spec.max_output_tokens
+        if request.schema is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": _form(request)}
+        return body
+
+    def read(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
+        if self.api == "chat":
+            return _read_completion(read_wire(_Completion, body), seconds=seconds, batch=batch)
+        response = read_wire(_Response, body)
+        if response.error is not None and response.error.code not in _REFUSAL_CODES:
+            raise code_failure(response.error.model_dump(), self.remote)
+        return _read_response(response, seconds=seconds, batch=batch)
+
+    async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        if self.api == "chat":
+            return await self._stream_completion(body)
+        stream = await self.client.responses.create(
+            model=body["model"], input=body["input"], stream=True, extra_body=body
+        )
+        async with stream:
+            async for event in stream:
+                if isinstance(event, events.ResponseErrorEvent):
+                    raise code_failure({"code": event.code, "message": event.message}, self.remote)
+                if isinstance(
+                    event, events.ResponseCompletedEvent | events.ResponseIncompleteEvent | events.ResponseFailedEvent
+                ):
+                    return plain(event.response)
+        raise BrokenReply("the stream ended before the reply was whole")
+
+    async def _stream_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        texts: list[str] = []
+        refusals: list[str] = []
+        finish: str | None = None
+        whole: dict[str, Any] = {"model": body["model"]}
+        stream = await self.client.chat.completions.create(
+            model=body["model"],
+            messages=body["messages"],
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body=body,
+        )
+        async with stream:
+            async for chunk in stream:
+                whole["model"] = chunk.model or whole["model"]
+                if chunk.usage is not None:
+                    whole["usage"] = plain(chunk.usage)
+                for choice in chunk.choices or ():
+                    finish = choice.finish_reason or finish
+                    if choice.delta is not None:
+                        texts.append(choice.delta.content or "")
+                        refusals.append(choice.delta.refusal or "")
+        if finish is None:
+            raise BrokenReply("the stream ended before the reply was whole")
+        message = {"content": "".join(texts), "refusal": "".join(refusals) or None}
+        return {**whole, "choices": [{"message": message, "finish_reason": finish}]}
+
+    async def _close_client(self) -> None:
+        await self.client.close()
+
+
+def _form(request: ChatRequest) -> dict[str, Any]:
+    assert request.schema is not None
+    return {"name": request.schema.__name__, "schema": strict_schema(request.schema), "strict": True}
+
+
+class _Part(Wire):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(Wire):
+    type: str
+    content: list[_Part] | None = None
+
+
+class _InputDetails(Wire):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputDetails(Wire):
+    reasoning_tokens: int | None = None
+
+
+class _ResponseUsage(Wire):
+    input_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Error(Wire):
+    code: str | None = None
+    message: str | None = None
+
+
+class _Incomplete(Wire):
+    reason: str | None = None
+
+
+class _Response(Wire):
+    model: str
+    status: str
+    output: list[_Item]
+    usage: _ResponseUsage | None = None
+    error: _Error | None = None
+    incomplete_details: _Incomplete | None = None
+
+
+def _read_response(response: _Response, *, seconds: float, batch: bool) -> ChatReply:
+    parts = [part for item in response.output if item.type == "message" for part in item.content or ()]
+    refusal = "".join(part.refusal or "" for part in parts)
+    text = "".join(part.text or "" for part in parts if part.type == "output_text")
+    reason = response.incomplete_details.reason if response.incomplete_details else None
+    ended: Literal["complete", "length", "refused"] = "complete"
+    if response.error is not None:
+        ended, text = "refused", text or response.error.message or ""
+    elif refusal or reason == "content_filter":
+        ended, text = "refused", refusal or text
+    elif response.status == "incomplete":
+        ended = "length"
+    elif response.status != "completed":
+        raise BrokenReply(f"it has the status {response.status!r}")
+    used = response.usage or _ResponseUsage()
+    usage = _usage(
+        response.model,
+        (used.input_tokens, used.input_tokens_details),
+        (used.output_tokens, used.output_tokens_details),
+        seconds=seconds,
+        batch=batch,
+    )
+    return ChatReply(text, usage, ended)
+
+
+class _Message(Wire):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(Wire):
+    message: _Message
+    finish_reason: str
+
+
+class _CompletionUsage(Wire):
+    prompt_tokens: int | None = None
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens: int | None = None
+    completion_tokens_details: _OutputDetails | None = None
+
+
+class _Completion(Wire):
+    model: str
+    choices: tuple[_Choice]
+    usage: _CompletionUsage | None = None
+
+
+def _read_completion(completion: _Completion, *, seconds: float, batch: bool) -> ChatReply:
+    (choice,) = completion.choices
+    ended: Literal["complete", "length", "refused"] = "complete"
+    if choice.message.refusal or choice.finish_reason == "content_filter":
+        ended = "refused"
+    elif choice.finish_reason == "length":
+        ended = "length"
+    used = completion.usage or _CompletionUsage()
+    usage = _usage(
+        completion.model,
+        (used.prompt_tokens, used.prompt_tokens_details),
+        (used.completion_tokens, used.completion_tokens_details),
+        seconds=seconds,
+        batch=batch,
+    )
+    return ChatReply(choice.message.refusal or choice.message.content or "", usage, ended)
+
+
+def _usage(
+    model: str,
+    given: tuple[int | None, _InputDetails | None],
+    made: tuple[int | None, _OutputDetails | None],
+    *,
+    seconds: float,
+    batch: bool,
+) -> Usage:
+    """OpenAI counts cached tokens in the input and reasoning in the output, as our record does."""
+    details, reasoning = given[1] or _InputDetails(), made[1] or _OutputDetails()
+    return Usage(
+        model=model,
+        input_tokens=given[0],
+        cached_tokens=details.cached_tokens,
+        cache_write_tokens=details.cache_write_tokens,
+        output_tokens=made[0],
+        reasoning_tokens=reasoning.reasoning_tokens,
+        seconds=seconds,
+        batch=batch,
+    )

@@ -1,0 +1,136 @@
+"""Specifications of hosted models: ``openai:gpt-5?effort=high&max_output_tokens=16000``."""
+
+from __future__ import annotations
+
+from typing import Literal, NoReturn
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import Field
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Record
+
+Provider = Literal["openai", "anthropic"]
+
+EFFORTS: dict[Provider, tuple[str, ...]] = {
+    "openai": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+    "anthropic": ("low", "medium", "high", "xhigh", "max"),
+}
+"""Reasoning effort as each provider names it (``reasoning.effort``, ``output_config.effort``); which of these a model
+takes is the model's affair."""
+
+OPTIONS: dict[Provider, dict[str, str]] = {
+    "openai": {
+        "effort": "|".join(EFFORTS["openai"]),
+        "temperature": "0 to 2",
+        "max_output_tokens": "a positive integer",
+        "base_url": "http://HOST:PORT/v1 of a compatible server",
+        "api": "responses|chat",
+    },
+    "anthropic": {
+        "effort": "|".join(EFFORTS["anthropic"]),
+        "temperature": "0 to 1",
+        "max_output_tokens": "a positive integer",
+        "base_url": "http://HOST:PORT of a compatible server",
+    },
+}
+"""What may follow the model's name, and its values."""
+
+_MAX_TEMPERATURE: dict[Provider, float] = {"openai": 2.0, "anthropic": 1.0}
+
+
+class AgentSpec(Record):
+    """A hosted model and how it is asked. None leaves a choice to the provider."""
+
+    provider: Provider
+    model: str = Field(min_length=1)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    effort: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    base_url: str | None = None
+    api: Literal["responses", "chat"] | None = None
+    """Which of OpenAI's interfaces; None: Responses at OpenAI, chat completions elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """``provider:model``."""
+        return f"{self.provider}:{self.model}"
+
+
+def parse_spec(text: str) -> AgentSpec:
+    """Read a specification, ``PROVIDER:MODEL[?OPTION=VALUE[&OPTION=VALUE...]]``.
+
+    The model's name may hold slashes and colons (``openai:Qwen/Qwen3-32B``, ``openai:llama3:8b``).
+
+    Raises:
+        UsageError: it is not one; the message says what may stand there.
+    """
+    head, question, query = text.partition("?")
+    name, _, model = head.partition(":")
+    provider: Provider
+    if name == "openai":
+        provider = "openai"
+    elif name == "anthropic":
+        provider = "anthropic"
+    else:
+        raise UsageError(f"{text!r} names no hosted model: it starts with 'openai:' or 'anthropic:'")
+    if not model or model != model.strip() or "," in text:
+        raise UsageError(
+            f"{text!r} is not a model: give {provider}:MODEL, such as '{provider}:MODEL?effort=high', without commas"
+        )
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    if question and (len(options) != len(pairs) or not pairs):
+        _refuse(text, provider, "give each option once, as NAME=VALUE")
+    for option, value in options.items():
+        if option not in OPTIONS[provider]:
+            _refuse(text, provider, f"there is no option {option!r}")
+        _check_value(text, provider, option, value)
+    return AgentSpec.model_validate({"provider": provider, "model": model, **options})
+
+
+def check_url(url: str) -> None:
+    """See that ``url`` can be a server's address.
+
+    Raises:
+        UsageError: it cannot, or it holds a password, which would be recorded with the run.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    else:
+        if parts.username or parts.password:
+            raise UsageError("a base URL must not hold a user or a password; put the key in the environment or in .env")
+    if not usable or not url.isprintable() or " " in url:
+        raise UsageError(f"{url!r} is no server's address; give one such as http://localhost:8000/v1")
+
+
+def _check_value(text: str, provider: Provider, option: str, value: str) -> None:
+    if option == "base_url":
+        check_url(value)
+        return
+    if option == "effort":
+        good = value in EFFORTS[provider]
+    elif option == "api":
+        good = value in ("responses", "chat")
+    elif option == "temperature":
+        good = 0 <= _number(value) <= _MAX_TEMPERATURE[provider]
+    else:
+        good = value.isascii() and value.isdecimal() and int(value) >= 1
+    if not good:
+        _refuse(text, provider, f"{option}={value} is not one of its values")
+
+
+def _number(value: str) -> float:
+    """The number that ``value`` spells, or NaN, which lies in no range."""
+    try:
+        return float(value)
+    except ValueError:
+        return float("nan")
+
+
+def _refuse(text: str, provider: Provider, why: str) -> NoReturn:
+    known = ", ".join(f"{option} ({values})" for option, values in OPTIONS[provider].items())
+    raise UsageError(f"{text!r}: {why}; the options of {provider}: models are {known}")
