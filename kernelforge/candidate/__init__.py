@@ -1,5 +1,6 @@
 """Candidates: a reply read into source and plan, a plan resolved into launches."""
 
+from kernelforge.candidate.choices import chosen_values, plan_as_chosen
 from kernelforge.candidate.limits import PlanLimits
 from kernelforge.candidate.plan import LaunchSignature, Plan, parse_plan, signatures
 from kernelforge.candidate.reply import format_reply, parse_reply
@@ -10,8 +11,10 @@ __all__ = [
     "Plan",
     "PlanLimits",
     "ResolvedPlan",
+    "chosen_values",
     "format_reply",
     "parse_plan",
     "parse_reply",
+    "plan_as_chosen",
     "signatures",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelforge.candidate.choices import plan_as_chosen
 from kernelforge.errors import CandidateError
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 
@@ -79,10 +80,11 @@ def parse_reply(text: str) -> Candidate:
 def format_reply(candidate: Candidate, prose: str = "") -> str:
     """Write a candidate as a reply that :func:`parse_reply` reads back: same source, same plan.
 
-    Choices of tunables are no part of a reply. ``prose`` goes first and should hold no fence of its own.
+    A reply holds no choices of tunables, so the plan gets the chosen values first on its ``# tune:`` lines: what is
+    read back has another hash then, and does the same. ``prose`` goes first and should hold no fence of its own.
     """
     parts = [prose.strip()] if prose.strip() else []
-    for label, code in (("cuda", candidate.source), ("python", candidate.plan)):
+    for label, code in (("cuda", candidate.source), ("python", plan_as_chosen(candidate))):
         runs = [len(run) for run in re.findall(r"`{3,}", code)]
         fence = "`" * max([3, *(run + 1 for run in runs)])
         parts.append(f"{fence}{label}\n{code}\n{fence}")

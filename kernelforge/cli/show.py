@@ -124,12 +124,10 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
 
 
 def _print_candidate(attempt: Attempt) -> None:
+    from kernelforge.candidate import format_reply
     from kernelforge.report.text import printable
 
     candidate = attempt.candidate
     if candidate is None:
         raise UsageError(f"the reply of attempt {attempt.id} held no candidate; see it with --messages")
-    chosen = "".join(f"{name} = {value}\n" for name, value in candidate.choices.items())
-    notes = f"Tuned values:\n\n{chosen}\n" if chosen else ""
-    source, plan = candidate.source.rstrip("\n"), candidate.plan.rstrip("\n")
-    typer.echo(printable(f"Attempt {attempt.id}.\n\n{notes}```cuda\n{source}\n```\n\n```python\n{plan}\n```"))
+    typer.echo(printable(format_reply(candidate, f"Attempt {attempt.id}.")), nl=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from kernelforge.candidate import chosen_values
 from kernelforge.records import (
     Attempt,
     Build,
@@ -23,6 +24,18 @@ MAX_DIFF_LINES = 20_000
 """Texts longer than this are shown whole: finding the smallest difference takes time that grows with its square."""
 
 
+class TrialRow(View):
+    """One combination of ``# tune:`` values that was tried on the attempt's candidate."""
+
+    choices: dict[str, int]
+    own: bool
+    """Whether these are the candidate's own values."""
+    rung: int
+    """How far it came; times are comparable where it is equal."""
+    time_us: float | None
+    problem: str
+
+
 class AttemptView(View):
     """One attempt beside its parent."""
 
@@ -33,6 +46,9 @@ class AttemptView(View):
     """Hash of the candidate; None when the reply held none."""
     lane: str | None
     choices: dict[str, int]
+    """Value of every ``# tune:`` name."""
+    parent_choices: dict[str, int]
+    """Those of the parent's candidate."""
     source: str | None
     plan: str | None
     source_diff: str | None
@@ -46,6 +62,8 @@ class AttemptView(View):
     performance: Performance | None
     finding: Finding | None
     metrics: tuple[MetricChange, ...]
+    trials: tuple[TrialRow, ...]
+    """The furthest and fastest first."""
     reward: Reward
     accepted: bool
     note: str
@@ -72,7 +90,8 @@ def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = F
         parent=attempt.parent,
         candidate=candidate.hash if candidate else None,
         lane=candidate.lane if candidate else None,
-        choices=candidate.choices if candidate else {},
+        choices=chosen_values(candidate) if candidate else {},
+        parent_choices=chosen_values(before) if before else {},
         source=candidate.source if candidate else None,
         plan=candidate.plan if candidate else None,
         source_diff=_diff(before.source, candidate.source, "source") if before and candidate else None,
@@ -85,6 +104,7 @@ def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = F
         performance=evaluation.performance,
         finding=attempt.finding,
         metrics=metric_changes(attempt, parent),
+        trials=_trials(attempt),
         reward=attempt.reward,
         accepted=attempt.accepted,
         note=attempt.note,
@@ -94,6 +114,16 @@ def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = F
         fingerprint=evaluation.fingerprint,
         messages=attempt.messages if messages else None,
     )
+
+
+def _trials(attempt: Attempt) -> tuple[TrialRow, ...]:
+    own = chosen_values(attempt.candidate) if attempt.candidate else {}
+    rows = [TrialRow(own=trial.choices == own, **trial.model_dump()) for trial in attempt.trials]
+    return tuple(sorted(rows, key=_how_far))
+
+
+def _how_far(row: TrialRow) -> tuple[bool, int, float]:
+    return row.time_us is None, -row.rung, row.time_us or 0.0
 
 
 def _diff(before: str, after: str, name: str) -> str | None:

@@ -37,6 +37,7 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
         "checks": [] if evaluation["correctness"] is None else evaluation["correctness"]["sizes"],
         "performance": evaluation["performance"],
         "profile": data["profile"],
+        "trials": data["trials"],
         "reward": data["reward"],
         **{name: data[name] for name in ("accepted", "note", "started", "seconds")},
         "timings": evaluation["seconds"],

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelforge.records import Attempt, Origin, Profile, Verdict
+from kernelforge.records import Attempt, Operator, Origin, Profile, Verdict
+from kernelforge.report.text import choices
 
 
 class View(BaseModel):
@@ -67,7 +68,9 @@ def moves_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def step_name(attempt: Attempt) -> str:
-    """The built-in move of an attempt, else its operator."""
+    """The built-in move of an attempt, else its operator; of a tuned one, with the values that were chosen."""
+    if attempt.operator is Operator.TUNE and attempt.candidate is not None:
+        return f"{attempt.operator.value} {choices(attempt.candidate.choices)}".rstrip()
     move = attempt.finding.move if attempt.finding is not None else None
     return move or attempt.operator.value
 

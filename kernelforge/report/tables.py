@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelforge.records import Origin, SizeCheck
+from kernelforge.report.attempt_view import TrialRow
 from kernelforge.report.board import Board, BoardKey, Entry
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
 from kernelforge.report.task_view import MetricChange
-from kernelforge.report.text import byte_count, change, number, percent, times
+from kernelforge.report.text import byte_count, change, choices, number, percent, times
 
 _TASK = Column("task", "task", wide=True)
 _VERDICT = Column("verdict", "verdict")
@@ -121,6 +122,18 @@ def check_table(checks: Iterable[SizeCheck]) -> Table:
         Column("message", "message", wide=True),
     )
     return Table.of("Is it right", columns, checks)
+
+
+def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:
+    """Combinations of ``# tune:`` values, as far as they came."""
+    columns = (
+        Column("choices", "values", choices),
+        Column("rung", "rung", number, "right"),
+        Column("time_us", f"{origin.value} µs", number, "right"),
+        Column("own", "own", lambda own: "own" if own else ""),
+        Column("problem", "problem", wide=True),
+    )
+    return Table.of("Tuning", columns, trials)
 
 
 def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compared: bool = True) -> Table:

@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from kernelforge.report.tables import board_tables, board_title, check_table, metric_table, task_table
+from kernelforge.report.tables import board_tables, board_title, check_table, metric_table, task_table, trial_table
 from kernelforge.report.task_view import profile_metrics
 from kernelforge.report.text import ABSENT, byte_count, change, duration, number, one_line, printable, times
 
 if TYPE_CHECKING:
-    from kernelforge.records import Build, Fingerprint, Message, Performance
+    from kernelforge.records import Build, Fingerprint, Message, Origin, Performance
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.board import Leaderboard
     from kernelforge.report.evaluation_view import EvaluationView
@@ -124,6 +124,8 @@ def attempt_lines(view: AttemptView) -> Group:
     if view.checks:
         parts += [Text(), check_table(view.checks).to_rich()]
     parts += [*_heading("Is it fast"), *_speed(view.performance, view.build)]
+    if view.trials:
+        parts += [Text(), trial_table(view.trials, origin=_origin(view.fingerprint)).to_rich()]
     if view.finding:
         finding = view.finding
         parts += _heading("Why")
@@ -137,6 +139,12 @@ def attempt_lines(view: AttemptView) -> Group:
     for message in view.messages or ():
         parts += _message(message)
     return Group(*parts)
+
+
+def _origin(fingerprint: Fingerprint) -> Origin:
+    from kernelforge.records import Origin
+
+    return Origin.MODELLED if fingerprint.device_kind == "emulated" else Origin.MEASURED
 
 
 def _where(fingerprint: Fingerprint) -> str:
@@ -168,7 +176,12 @@ def _changes(view: AttemptView) -> Iterable[RenderableType]:
             yield Text(f"{name}:", style="bold")
             yield _block(whole)
     if view.choices:
-        yield Text("tune: " + ", ".join(f"{one_line(name)} = {value}" for name, value in view.choices.items()))
+        yield Text(f"tune: {', '.join(_choice(view, name, value) for name, value in view.choices.items())}")
+
+
+def _choice(view: AttemptView, name: str, value: int) -> str:
+    before = view.parent_choices.get(name, value)
+    return f"{one_line(name)} = {value}" + ("" if before == value else f" (parent {before})")
 
 
 def _coloured(diff: str) -> Text:

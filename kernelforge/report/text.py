@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 ABSENT = "–"
 """What a table shows where there is no value. Never a zero."""
@@ -77,6 +78,11 @@ def change(value: float | None) -> str:
     if value is None:
         return ABSENT
     return f"{100 * value:+.1f} %" if math.isfinite(value) else f"{value:+}"
+
+
+def choices(values: Mapping[str, int]) -> str:
+    """Values of ``# tune:`` names: ``BLOCK = 256, WIDTH = 4``."""
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def byte_count(value: float | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Mapping
 
 from kernelforge.candidate.language.values import Fault
 from kernelforge.records.candidate import MAX_PLAN_BYTES
@@ -89,6 +90,32 @@ def read(text: str) -> tuple[ast.Module, dict[str, tuple[int, ...]]]:
         raise Fault("the plan is too deeply nested to be read") from None
     _check_depth(tree)
     return tree, lexer.tunables
+
+
+def chosen_first(text: str, choices: Mapping[str, int]) -> str:
+    """Normalised text with the chosen value first on each ``# tune:`` line; one that cannot be read stays as it is."""
+    parts: list[str] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            return text
+        parts.append(_with_choice(match.group(), choices) if match.lastgroup == "comment" else match.group())
+        position = match.end()
+    return "".join(parts)
+
+
+def _with_choice(comment: str, choices: Mapping[str, int]) -> str:
+    tunables: dict[str, tuple[int, ...]] = {}
+    try:
+        _read_tune(comment, 0, tunables)
+    except Fault:
+        return comment
+    for name, values in tunables.items():
+        if choices.get(name, values[0]) != values[0] and choices[name] in values:
+            order = [choices[name], *(value for value in values if value != choices[name])]
+            return f"# tune: {name} = {' | '.join(map(str, order))}"
+    return comment
 
 
 def _check_characters(text: str) -> None:
