@@ -80,7 +80,7 @@ class Fsr(Generational[FsrOptions]):
         return f"all {self.options.depth} rounds of {self.options.samples} samples are done" if whole else None
 
     def _size(self) -> int:
-        return self.options.samples if self._index < self.options.depth else 0
+        return self.options.samples
 
     def _learn(self, told: Sequence[Attempt]) -> None:
         self._parent = self._next_parent()

@@ -111,13 +111,6 @@ class Told(ABC, Generic[OptionsT]):
         """What the strategy itself keeps, as plain JSON."""
         return {}
 
-    def before(self, step: int) -> list[Attempt]:
-        """Attempts told before ``step`` was; all of them while it is not.
-
-        What a generation that begins at ``step`` may depend on: it stays the same while the generation is told.
-        """
-        return self.attempts[: self.steps[step]] if step < len(self.steps) else list(self.attempts)
-
     def correct(self) -> list[Attempt]:
         """Attempts with verdict OK, oldest first."""
         return [attempt for attempt in self.attempts if attempt.evaluation.verdict is Verdict.OK]

@@ -48,6 +48,7 @@ def test_ten_samples_are_drawn_by_default_and_no_failure_ends_the_search_early()
 
 def test_more_rounds_than_samples_are_not_used() -> None:
     strategy = best_of_n(2, rounds=9)
+    assert [strategy.ask(Random(0), ahead) is None for ahead in range(4)] == [False, False, True, True]
     strategy.tell(make_attempt(0, Verdict.WRONG))
     strategy.tell(make_attempt(1, Verdict.WRONG))
     assert strategy.stopped == "all 2 samples are drawn"

@@ -221,6 +221,11 @@ def test_without_rollback_a_reply_without_code_leaves_the_latest_kernel_as_it_is
     assert asks(outcomes, rollback=False) == [SEED, SECOND_SEED, repair(1), repair(1), optimise(3), optimise(3)]
 
 
+def test_without_rollback_there_are_fresh_seeds_for_as_long_as_no_reply_has_code() -> None:
+    asked = asks([(POLICY, False)] * 9, rollback=False)
+    assert asked == [Proposal(Operator.SEED, sample=number) for number in range(10)]
+
+
 def test_without_rollback_a_better_tuned_child_takes_its_parents_place() -> None:
     strategy = refine(rollback=False)
     strategy.tell(make_attempt(0, accepted=True))
