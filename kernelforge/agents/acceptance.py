@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from kernelforge.records import Attempt, Evaluation, Finding, Metric, Origin, Profile, Verdict
+from kernelforge.records import Attempt, Evaluation, Finding, Metric, Operator, Origin, Profile, Verdict
 
 GAIN = 0.10
 """Least relative change of the counter that the Judge named."""
+TUNED_GAIN = 0.02
+"""Least relative fall of the modelled time of a tuned child: the same kernel with other constants, whose model differs
+by what the constants change alone."""
 SLACK = 0.20
 """How much worse the modelled time of an accepted child may be: the model orders kernels that differ several-fold."""
 
 
-def improves(parent: Attempt, child: Attempt, finding: Finding) -> tuple[bool, str]:
+def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[bool, str]:
     """Whether ``child`` is better than ``parent`` at what ``finding`` set out to do, and why, in one line.
 
     Only a child with verdict OK can be better. On a device that measures time, the lower bound of its speedup must be
     higher. On an emulated one, the first metric that the finding names must fall (with a leading ``+``: rise) by at
-    least 10 %, and the modelled time may grow by at most 20 %. A finding that names no metric the profile has is
-    judged by modelled time alone, which must then fall by 10 %.
+    least 10 %, and the modelled time may grow by at most 20 %. Where no finding was answered, or it names no metric
+    that the profile has, modelled time alone decides: it must fall by 10 %, or by 2 % for a tuned child.
     """
     if child.evaluation.verdict is not Verdict.OK:
         return False, f"not accepted: {child.evaluation.verdict}"
@@ -40,9 +43,9 @@ def _by_speedup(parent: Evaluation, child: Evaluation) -> tuple[bool, str]:
     return after > before, f"{_word(after > before)}: lower bound of the speedup {before:.3f}x -> {after:.3f}x"
 
 
-def _by_counter(parent: Attempt, child: Attempt, finding: Finding) -> tuple[bool, str]:
+def _by_counter(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[bool, str]:
     slower, times = _slower(parent.evaluation, child.evaluation)
-    for name in finding.metrics:
+    for name in () if finding is None else finding.metrics:
         rises, key = name.startswith("+"), name.removeprefix("+")
         before, after = _value(parent.profile, key), _value(child.profile, key)
         if before is None or after is None:
@@ -56,8 +59,9 @@ def _by_counter(parent: Attempt, child: Attempt, finding: Finding) -> tuple[bool
     before_time, after_time = (a.evaluation.performance for a in (parent, child))
     if before_time is None or after_time is None:
         return False, "not accepted: there is neither a named counter nor a time to compare"
-    better = after_time.time_us <= (1 - GAIN) * before_time.time_us
-    return better, f"{_word(better)}: no counter was named that the profile has; modelled time {times}"
+    gain = TUNED_GAIN if child.operator is Operator.TUNE else GAIN
+    better = after_time.time_us <= (1 - gain) * before_time.time_us
+    return better, f"{_word(better)}: modelled time {times}, by which it must fall {gain:.0%} where no counter decides"
 
 
 def _slower(parent: Evaluation, child: Evaluation) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 MAX_CHARS = 32_768
-"""How much of the end of a reply is searched: looking costs the square of the text's length, and the object is short."""
+"""How much of a reply's end is searched: looking costs the square of the length, and the object is short."""
 
 
 def last_object(text: str) -> dict[str, object] | None:

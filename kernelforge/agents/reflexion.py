@@ -1,7 +1,7 @@
 """Reflexion: after a task ends, a few lessons for later tasks of the same operator family.
 
 The method is Reflexion's (Shinn et al., arXiv 2303.11366): words instead of weights carry what was learned. What is
-asked is KernelAgent's: was the diagnosis right, was the fix effective, what to try and what to avoid. Lessons are advice
+asked is KernelAgent's: was the diagnosis right, was the fix effective, what to try and to avoid. Lessons are advice
 to a Coder and a Judge; no verdict depends on them.
 """
 

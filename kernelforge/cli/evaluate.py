@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,10 @@ def evaluate(
         str,
         typer.Option("--task", metavar="TASK", help="NAME in suite core, SUITE/NAME, or the path of a task file."),
     ],
+    choose: Annotated[
+        list[str] | None,
+        typer.Option("--choose", metavar="NAME=VALUE", help="Value of a '# tune:' name; repeat for more."),
+    ] = None,
     device: DeviceOption = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Profile a correct candidate.")] = True,
     seed: Annotated[
@@ -34,14 +39,34 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate one candidate against one task. Leaves with 0 for verdict OK, with 1 for any other."""
-    text = _read(candidate)
+    text, choices = _read(candidate), _choices(choose or ())
     from kernelforge.evaluate.api import evaluate as evaluate_candidate
 
     result = evaluate_candidate(
-        task_reference(task), text, device=device, profile=profile, seed=seed, allow_unconfined=allow_unconfined
+        task_reference(task),
+        text,
+        choices=choices,
+        device=device,
+        profile=profile,
+        seed=seed,
+        allow_unconfined=allow_unconfined,
     )
     _show(result, as_json=as_json)
     raise typer.Exit(0 if result.evaluation.verdict.value == "OK" else 1)
+
+
+def _choices(options: Sequence[str]) -> dict[str, int]:
+    """The values of ``--choose`` options."""
+    choices: dict[str, int] = {}
+    for option in options:
+        name, _, value = (part.strip() for part in option.partition("="))
+        try:
+            number = int(value)
+        except ValueError:
+            raise UsageError(f"--choose takes NAME=VALUE with an integer, such as BLOCK=256, not {option!r}") from None
+        if choices.setdefault(name, number) != number:
+            raise UsageError(f"--choose gives {name} two values: {choices[name]} and {number}")
+    return choices
 
 
 def _read(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kernelforge.cli import doctor, evaluate, export, leaderboard, run, show, tasks
+from kernelforge.cli import doctor, evaluate, export, leaderboard, run, show, strategies, tasks
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
 
@@ -31,6 +31,7 @@ app.command("doctor", short_help="Check what this machine has.")(doctor.doctor)
 app.add_typer(tasks.app, name="tasks", short_help="List, show and check tasks.")
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
+app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,17 +22,45 @@ from kernelforge.cli.common import (
     console,
     open_store,
 )
-from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
+from kernelforge.errors import KernelForgeError
 
 if TYPE_CHECKING:
-    from kernelforge.records import Budget, Run, RunConfig
+    from kernelforge.records import Run, RunConfig
     from kernelforge.report import RunRecords
     from kernelforge.run import Observer, StopSignal
     from kernelforge.store import Store
 
     Work = Callable[[Observer, StopSignal], Run]
 
+
+class Metrics(StrEnum):
+    """What ``--metrics`` may be."""
+
+    SUBSET = "subset"
+    FULL = "full"
+
+
+class Memory(StrEnum):
+    """What ``--memory`` may be."""
+
+    OFF = "off"
+    RUN = "run"
+    RESULTS = "results"
+
+
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and the summary alone.")]
+
+EvaluationsOption = Annotated[
+    int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
+]
+TokensOption = Annotated[
+    int | None, typer.Option("--tokens", min=1, help="Start no call of a model after this many tokens.")
+]
+DollarsOption = Annotated[
+    float | None, typer.Option("--dollars", help="Start no call of a model after this many dollars.")
+]
+WallOption = Annotated[float | None, typer.Option("--wall-minutes", help="Start no attempt after this many minutes.")]
 
 
 def run(
@@ -41,22 +70,52 @@ def run(
         typer.Option("--task", metavar="NAME", help="Only this task; repeat for more."),
     ] = None,
     device: DeviceOption = None,
-    strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help="What picks the next step.")] = "refine",
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="NAME", help="What picks the next step; see 'kernelforge strategies'.")
+    ] = "refine",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An option of the strategy; repeat for more."),
+    ] = None,
+    metrics: Annotated[
+        Metrics | None, typer.Option("--metrics", help="Which metrics the agents see, where the strategy shows any.")
+    ] = None,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Strategy 'contrast': show profiles, as CUDA-L2 does.")] = False,
     coder: Annotated[
-        str, typer.Option("--coder", metavar="AGENT", help="What writes candidates: 'builtin', or 'exchange:FOLDER'.")
-    ] = "builtin",
+        list[str] | None,
+        typer.Option("--coder", metavar="AGENT", help="What writes candidates; repeat for several that take turns."),
+    ] = None,
     judge: Annotated[
         str, typer.Option("--judge", metavar="AGENT", help="What names the next thing to mend or to improve.")
     ] = "builtin",
+    tester: Annotated[
+        str | None, typer.Option("--tester", metavar="AGENT", help="What may add test inputs; nobody if left out.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")
+    ] = None,
+    llm: Annotated[
+        list[str] | None,
+        typer.Option("--llm", metavar="NAME=VALUE", help="How models are called, such as concurrency=20."),
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", metavar="FILE", help="Prices of models: TOML, dollars a million tokens.")
+    ] = None,
+    memory: Annotated[
+        Memory, typer.Option("--memory", help="Whose lessons the agents are shown: those of this run, of all, or none.")
+    ] = Memory.RUN,
+    tune: Annotated[bool, typer.Option("--tune/--no-tune", help="Search '# tune:' combinations.")] = True,
     reward: Annotated[str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy and version.")] = None,
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="At most this many attempts per task, the seed included.")
     ] = None,
-    evaluations: Annotated[
-        int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
-    ] = None,
-    wall_minutes: Annotated[
-        float | None, typer.Option("--wall-minutes", help="Start no attempt after this many minutes.")
+    evaluations: EvaluationsOption = None,
+    tokens: TokensOption = None,
+    dollars: DollarsOption = None,
+    wall_minutes: WallOption = None,
+    per_task: Annotated[
+        list[str] | None,
+        typer.Option("--per-task", metavar="NAME=VALUE", help="A limit for each task, such as dollars=0.30."),
     ] = None,
     stop_after: Annotated[
         int | None, typer.Option("--stop-after", min=1, help="End a task after this many rounds without a new best.")
@@ -65,6 +124,7 @@ def run(
         int | None, typer.Option("--jobs", min=1, help="Tasks worked on at a time; as many as cores if left out.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the run; a fresh one if left out.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate calls, tokens and dollars, and leave.")] = False,
     allow_unconfined: UnconfinedOption = False,
     quiet: QuietOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
@@ -73,23 +133,35 @@ def run(
 
     Ctrl-C finishes the attempts in flight and stops; twice aborts them. 'kernelforge resume' goes on.
     """
-    budget = _budget(rounds, evaluations, wall_minutes)
+    budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
+    options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
+    settings = llm_settings(llm, base_url, prices)
     from kernelforge.run import configure, start
 
-    given = {"reward": reward, "stop_after": stop_after}
     config = configure(
         suite=suite,
         tasks=task or (),
         device=device,
         strategy=strategy,
-        coder=coder,
+        options=options,
+        coder=coder or "builtin",
         judge=judge,
+        tester=tester,
+        memory=memory.value,
+        tune=tune,
+        llm=settings,
         budget=budget,
         seed=seed,
         jobs=jobs,
+        stop_after=stop_after,
         allow_unconfined=allow_unconfined,
-        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        **({} if reward is None else {"reward": reward}),
     )
+    if dry_run:
+        from kernelforge.cli.estimate import print_estimate
+
+        print_estimate(config, results)
+        return
     with open_store(results) as store:
         conduct(lambda observer, stop: start(config, store, observer, stop), config, store, results, quiet=quiet)
 
@@ -98,17 +170,25 @@ def resume(
     run: Annotated[
         str, typer.Argument(metavar="[RUN]", help="Id of a run, a unique beginning of one, or 'latest'.")
     ] = "latest",
+    evaluations: EvaluationsOption = None,
+    tokens: TokensOption = None,
+    dollars: DollarsOption = None,
+    wall_minutes: WallOption = None,
     quiet: QuietOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Go on with a run that was stopped or killed, exactly where its journal ends."""
+    """Go on with a run that was stopped or killed, exactly where its journal ends. A limit given replaces the run's."""
+    changed = budget_of(None, evaluations, wall_minutes, tokens, dollars, None).model_dump(exclude_none=True)
+    changed.pop("per_task")
     with open_store(results, read_only=True) as reader:
         found = reader.run(run)
+    from kernelforge.run import rebudget
     from kernelforge.run import resume as resume_run
 
     with open_store(results) as store:
+        config = rebudget(found, changed, store)
         work: Work = partial(resume_run, found.id, store)
-        conduct(work, found.config, store, results, quiet=quiet)
+        conduct(work, config, store, results, quiet=quiet)
 
 
 def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet: bool) -> None:
@@ -186,12 +266,3 @@ def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:
 
 def _folder(results: Path) -> str:
     return "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
-
-
-def _budget(rounds: int | None, evaluations: int | None, wall_minutes: float | None) -> Budget:
-    from kernelforge.records import Budget
-
-    if wall_minutes is not None and not wall_minutes > 0:
-        raise UsageError(f"--wall-minutes {wall_minutes:g}: give the run some time, for instance 5")
-    limits = {"evaluations": evaluations, "wall_seconds": None if wall_minutes is None else wall_minutes * 60}
-    return Budget(**limits) if rounds is None else Budget(rounds=rounds, **limits)

@@ -46,13 +46,21 @@ class Providers:
 
     Args:
         settings: how models are called.
-        stopped: looked at while waiting; true ends the wait with
+        stopped: looked at while waiting for a turn, a retry or a person; true ends the wait with
             :class:`~kernelforge.errors.BudgetExhausted`.
+        aborted: looked at while a model replies, which is paid for already; true drops the reply.
     """
 
-    def __init__(self, settings: LLMSettings, *, stopped: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        settings: LLMSettings,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        aborted: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.settings = settings
         self._stopped = stopped
+        self._aborted = aborted
         self._prices = Prices(settings.prices)
         self._lock = threading.Lock()
         self._hosted: dict[str, _Hosted] = {}
@@ -87,6 +95,17 @@ class Providers:
             return True
         model = parse_spec(spec)
         return self._prices.known(model.provider, model.model, elsewhere=self._elsewhere(model))
+
+    def dollars(self, spec: str, usage: Usage) -> float | None:
+        """What a call would cost; None when the price is unknown, zero where nothing is bought.
+
+        Raises:
+            UsageError: ``spec`` is no specification of a hosted model.
+        """
+        if spec.partition(":")[0] not in ("openai", "anthropic"):
+            return 0.0
+        model = parse_spec(spec)
+        return self._prices.dollars(model.provider, model.model, usage, elsewhere=self._elsewhere(model))
 
     def recall(self, task: str, messages: Iterable[Message]) -> None:
         """Tell what was said of a task before a run was resumed, so that a replay goes on behind it.
@@ -149,7 +168,7 @@ class Providers:
                 server = (model.name, server_of(model, self.settings))
                 if server not in self._limits:
                     self._limits[server] = CallLimits(self.settings, stopped=self._stopped)
-                client = make_chat_model(model, self.settings, self._stopped)
+                client = make_chat_model(model, self.settings, self._aborted)
                 self._hosted[spec] = _Hosted(model, client, self._limits[server], self._elsewhere(model))
             return self._hosted[spec]
 

@@ -8,11 +8,11 @@ from kernelforge.run.events import Event, Observer, StopSignal
 
 if TYPE_CHECKING:
     from kernelforge.run.config import configure
-    from kernelforge.run.loop import resume, start
+    from kernelforge.run.loop import rebudget, resume, start
 
-__all__ = ["Event", "Observer", "StopSignal", "configure", "resume", "start"]
+__all__ = ["Event", "Observer", "StopSignal", "configure", "rebudget", "resume", "start"]
 
-_HOMES = {"configure": "config", "resume": "loop", "start": "loop"}
+_HOMES = {"configure": "config", "rebudget": "loop", "resume": "loop", "start": "loop"}
 
 
 def __getattr__(name: str) -> Any:

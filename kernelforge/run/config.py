@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, Literal
 
-from kernelforge.agents import check_agent
+from kernelforge.agents import BUILTIN, check_agent
 from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
 from kernelforge.records import Budget, LLMSettings, RunConfig
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
-from kernelforge.search import make_strategy
+from kernelforge.search import strategy_class, strategy_options
 from kernelforge.tasks import load_suite
 
 
@@ -22,19 +24,32 @@ def configure(
     tasks: Sequence[str] = (),
     device: str | None = None,
     strategy: str = "refine",
-    coder: str = "builtin",
-    judge: str = "builtin",
+    options: Mapping[str, Any] | None = None,
+    coder: str | Sequence[str] = BUILTIN,
+    judge: str = BUILTIN,
+    tester: str | None = None,
+    memory: Literal["off", "run", "results"] = "run",
+    tune: bool = True,
+    llm: LLMSettings | None = None,
     reward: str = DEFAULT_POLICY,
     budget: Budget | None = None,
     seed: int | None = None,
     jobs: int | None = None,
-    stop_after: int = 4,
+    stop_after: int | None = None,
     allow_unconfined: bool = False,
 ) -> RunConfig:
     """Resolve a run's configuration; every name in it is known to exist afterwards.
 
+    Args:
+        options: of the strategy; what is left out takes the published default.
+        coder: one Coder, or several that take turns.
+        tester: who may propose further test inputs; None for nobody.
+        memory: whose lessons the agents are shown.
+        stop_after: None for the strategy's own rule.
+
     Raises:
-        UsageError: an unknown task, device, strategy, agent or reward, or a number that makes no sense.
+        UsageError: an unknown task, device, strategy, option, agent or reward, a missing key, a dollar budget with an
+            unknown price, or a number that makes no sense.
         TaskError: the suite cannot be loaded.
     """
     loaded = load_suite(suite)
@@ -46,13 +61,17 @@ def configure(
         raise UsageError(f"there is no reward policy {reward!r}; choose one of {', '.join(sorted(POLICIES))}")
     if jobs is not None and jobs < 1:
         raise UsageError(f"--jobs {jobs}: at least one task must run at a time")
-    if stop_after < 1:
+    if stop_after is not None and stop_after < 1:
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
-    limits = budget or Budget()
-    make_strategy(strategy, rounds=limits.rounds, stop_after=stop_after)
-    providers = Providers(LLMSettings())
-    for agent in (coder, judge):
-        check_agent(agent, providers)
+    chosen_strategy = strategy_class(strategy)
+    settled = strategy_options(strategy, options or {})
+    limits, settings = budget or Budget(), llm or LLMSettings()
+    if limits.rounds is None:
+        rounds = chosen_strategy.default_rounds(chosen_strategy.Options.model_validate(settled))
+        limits = limits.model_copy(update={"rounds": rounds})
+    coders = (coder,) if isinstance(coder, str) else tuple(coder)
+    agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
+    _check_agents(agents, settings, limits)
     chosen = tuple(name for name in known if not tasks or name in tasks)
     return RunConfig(
         suite=suite,
@@ -60,15 +79,39 @@ def configure(
         tasks=chosen,
         device=check_device(device or best_device()),
         strategy=strategy,
-        coder=coder,
+        options=settled,
+        coder=",".join(coders),
         judge=judge,
+        tester=tester,
+        memory=memory,
+        tune=tune,
+        llm=settings,
         reward=reward,
         budget=limits,
         seed=secrets.randbits(48) if seed is None else seed,
         jobs=min(jobs or cores(), len(chosen)),
-        stop_after=stop_after,
+        stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
+
+
+def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget) -> None:
+    """See that every agent could be asked, and that a dollar budget could be held."""
+    known: dict[str, bool] = {}
+    with closing(Providers(settings)) as providers:
+        for spec in agents:
+            if not spec:
+                raise UsageError("an agent's specification is empty; between commas stands one Coder each")
+            check_agent(spec, providers)
+            known[spec] = spec == BUILTIN or providers.price_known(spec)
+    if budget.dollars is None and budget.per_task.dollars is None:
+        return
+    for spec in agents:
+        if not known[spec]:
+            raise UsageError(
+                f"a dollar budget cannot be held: the price of {spec!r} is unknown; "
+                "give it in a file with --prices, or limit --tokens instead"
+            )
 
 
 def cores() -> int:

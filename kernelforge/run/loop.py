@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import UTC, datetime
 
-from kernelforge.agents import make_coder, make_judge
+from kernelforge.agents.base import Brief
 from kernelforge.errors import KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.llm.providers import Providers
-from kernelforge.records import Run, RunConfig, RunState, Task
+from kernelforge.records import Attempt, Message, Run, RunConfig, RunState, Task
 from kernelforge.run.config import cores
+from kernelforge.run.crew import Crew
+from kernelforge.run.drafting import Written
 from kernelforge.run.events import Event, Observer, StopSignal
-from kernelforge.run.spending import Spending
-from kernelforge.run.task import TaskLoop
+from kernelforge.run.spending import Spending, TaskSpending
+from kernelforge.run.task import TaskLoop, make_brief
 from kernelforge.store import Store
 from kernelforge.tasks import load_suite
 from kernelforge.version import __version__
@@ -53,6 +55,25 @@ def resume(run_id: str, store: Store, observer: Observer, stop: StopSignal) -> R
     return _work(run, _load_tasks(run.config), store, observer, stop)
 
 
+def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
+    """Replace limits of a run that is to go on; gives back its configuration as it is then.
+
+    Args:
+        limits: fields of :class:`~kernelforge.records.Budget` with their new values; empty changes nothing.
+
+    Raises:
+        UsageError: the run is finished.
+    """
+    if not limits:
+        return run.config
+    if run.state is RunState.FINISHED:
+        raise UsageError(f"run {run.id} is finished: no budget ended it, so a larger one changes nothing")
+    budget = run.config.budget.model_copy(update=limits)
+    config = run.config.model_copy(update={"budget": budget})
+    store.update_config(run.id, config)
+    return config
+
+
 def _load_tasks(config: RunConfig) -> list[Task]:
     suite = load_suite(config.suite)
     if suite.digest != config.suite_digest:
@@ -64,6 +85,21 @@ def _load_tasks(config: RunConfig) -> list[Task]:
     return [by_name[name] for name in config.tasks]
 
 
+def briefs(config: RunConfig) -> list[Brief]:
+    """What the agents of a run would know of each of its tasks. Runs the references; asks nobody and journals nothing.
+
+    Raises:
+        TaskError: a reference does not run.
+    """
+    found = []
+    with Workshop(config.device, threads=cores(), allow_unconfined=config.allow_unconfined) as workshop:
+        for task in _load_tasks(config):
+            evaluator = workshop.evaluator(task)
+            with closing(evaluator.oracle):
+                found.append(make_brief(evaluator, workshop.device.describe()))
+    return found
+
+
 def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: StopSignal) -> Run:
     config = run.config
     with store.lock_run(run.id):
@@ -71,7 +107,8 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
         observer.on_event(Event("run_started", message=run.id))
         past = store.attempts(run.id)
         finished = store.finished_tasks(run.id)
-        spending = Spending(config.budget, evaluations=len(past), stop=stop)
+        spending = Spending(config.budget, stop=stop)
+        purses = {task.name: _purse(spending, run, task, past, store) for task in tasks}
         threads = max(1, cores() // config.jobs)
         lock = threading.Lock()
 
@@ -79,19 +116,19 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
             with lock:
                 observer.on_event(event)
 
-        providers = Providers(config.llm, stopped=lambda: spending.refusal() is not None)
+        providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
+        for task in tasks:
+            providers.recall(task.name, _said(run, task, past, store))
         with (
             closing(providers),
             Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop,
         ):
 
             def one(task: Task) -> bool:
-                coder, judge = (
-                    make_coder(config.coder, providers, spending),
-                    make_judge(config.judge, providers, spending),
-                )
+                purse = purses[task.name]
                 mine = [attempt for attempt in past if attempt.task == task.name]
-                return TaskLoop(run, task, mine, workshop, store, coder, judge, spending, report).work()
+                crew = Crew.of(config, providers, purse)
+                return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
 
             todo = [task for task in tasks if task.name not in finished]
             complete, problem = _run_all(one, todo, config.jobs, stop, report)
@@ -102,6 +139,20 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
         if problem is not None:
             raise problem
         return run.model_copy(update={"state": state, "ended": ended})
+
+
+def _purse(spending: Spending, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskSpending:
+    """A task's part of the spending, charged with all that the journal says was done for it."""
+    made = sum(attempt.task == task.name for attempt in past)
+    return spending.task(made, _said(run, task, past, store))
+
+
+def _said(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
+    """All that the journal holds of what was asked and answered about a task."""
+    said = [message for attempt in past if attempt.task == task.name for message in attempt.messages]
+    for draft in store.drafts(run.id, task.name):
+        said += Written.model_validate_json(draft.content).messages
+    return said + list(store.task_messages(run.id, task.name))
 
 
 def _run_all(

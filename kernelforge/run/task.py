@@ -1,41 +1,65 @@
-"""One task of a run: ask the strategy, the Judge and the Coder; evaluate; journal; tell the strategy."""
+"""One task of a run: ask the strategy, have drafts made, evaluate, tune, journal, tell the strategy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
+from typing import NamedTuple
 
 from kernelforge.agents.acceptance import improves
-from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge, JudgeRequest
+from kernelforge.agents.base import Brief
+from kernelforge.agents.memory import choose, families_of
+from kernelforge.agents.tester import agree_on_tests
 from kernelforge.candidate import parse_reply
-from kernelforge.errors import BudgetExhausted, CandidateError, SandboxError, TaskError, UnsupportedError
+from kernelforge.errors import (
+    BudgetExhausted,
+    CandidateError,
+    ProviderError,
+    SandboxError,
+    TaskBudgetExhausted,
+    TaskError,
+    UnsupportedError,
+)
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.oracle import shared_facts
+from kernelforge.evaluate.tuning import tune, winner
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import (
     Attempt,
     Candidate,
     Evaluation,
-    Finding,
+    InputGenerator,
+    Lesson,
     Message,
     Operator,
     Run,
     Task,
     TaskFacts,
+    TuneTrial,
     Verdict,
     content_hash,
 )
 from kernelforge.rewards import reward
+from kernelforge.run.crew import Crew
+from kernelforge.run.drafting import Drafting, Ready
 from kernelforge.run.events import Event
-from kernelforge.run.spending import Spending
-from kernelforge.search import Proposal, make_strategy
+from kernelforge.run.spending import TaskSpending
+from kernelforge.search import make_strategy
 from kernelforge.store import Store
 
 
+class _Ended(NamedTuple):
+    """Why a search is over, and the last words of the agents."""
+
+    reason: str
+    messages: tuple[Message, ...] = ()
+
+
 class TaskLoop:
-    """Works on one task until its strategy ends or the run's budget does. Lives in one thread."""
+    """Works on one task until its strategy ends or a budget does. Lives in one thread; agents have their own."""
 
     def __init__(
         self,
@@ -44,9 +68,8 @@ class TaskLoop:
         past: list[Attempt],
         workshop: Workshop,
         store: Store,
-        coder: Coder,
-        judge: Judge,
-        spending: Spending,
+        crew: Crew,
+        spending: TaskSpending,
         report: Callable[[Event], None],
     ) -> None:
         self.run = run
@@ -54,10 +77,10 @@ class TaskLoop:
         self.attempts: list[Attempt] = []
         self.workshop = workshop
         self.store = store
-        self.coder = coder
-        self.judge = judge
+        self.crew = crew
         self.spending = spending
         self.report = report
+        self._tests: tuple[InputGenerator, ...] = ()
         config = run.config
         self.strategy = make_strategy(
             config.strategy,
@@ -66,48 +89,108 @@ class TaskLoop:
             stop_after=config.stop_after,
             coders=len(config.coders),
         )
-        for attempt in past:
-            self._remember(attempt)
+        self._replay(past)
 
     def work(self) -> bool:
         """Work until nothing is left to do.
 
         Returns:
-            True when the task is finished, False when the run's budget or a stop ended it early.
+            True when the task is finished, False when the run's budget, a stop or a provider ended it early.
         """
-        if self.spending.refusal() is not None:
+        try:
+            self.spending.check()
+        except TaskBudgetExhausted as spent:
+            return self._finish(_Ended(str(spent)))
+        except BudgetExhausted:
             return False
         self.report(Event("task_started", task=self.task.name))
         self.store.put_task(self.run.id, self.task)
         try:
             return self._search()
+        except TaskBudgetExhausted as spent:
+            return self._finish(_Ended(str(spent)))
         except BudgetExhausted as spent:
             self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
+            return False
+        except ProviderError as error:
+            self.report(Event("warning", task=self.task.name, message=str(error)))
+            self.report(Event("task_finished", task=self.task.name, message="stopped: a model could not be asked"))
             return False
         except TaskError as error:
             # The task's own fault, and the same at every try: it ends here, and the run goes on.
             self.report(Event("warning", task=self.task.name, message=str(error)))
-            return self._finish(f"cannot be worked on: {error}", ())
+            return self._finish(_Ended(f"cannot be worked on: {error}"))
+
+    def _replay(self, past: list[Attempt]) -> None:
+        """Tell the strategy what is journalled; it must arrive where it stood."""
+        for attempt in past[:-1]:
+            self._remember(attempt)
+        journalled = self.store.search_state(self.run.id, self.task.name) if past else None
+        if journalled is not None and journalled != self.strategy.state():
+            message = (
+                f"strategy {self.strategy.name!r} does not arrive at its journalled state, so this version decides "
+                "otherwise than the one that began the run; what follows is its own decision"
+            )
+            self.report(Event("warning", task=self.task.name, message=message))
+        for attempt in past[-1:]:
+            self._remember(attempt)
 
     def _search(self) -> bool:
         self._stage("describe")
         self._evaluator = self.workshop.evaluator(self.task)
         try:
             brief = self._brief()
-            while True:
-                proposal = self.strategy.ask(Random(content_hash(self.run.config.seed, self.task.name, self._next)))
-                if proposal is None:
-                    return self._finish(self.strategy.stopped or "the strategy has nothing more to try", ())
-                finding, messages = self._judge(brief, proposal)
-                if finding is not None and finding.kind == "stop":
-                    return self._finish(f"judge: {finding.headline}", messages)
-                self._attempt(brief, proposal, finding, messages)
+            self._agree_on_tests(brief)
+            config = self.run.config
+            drafting = Drafting(
+                self.run.id,
+                brief,
+                self.crew.coders,
+                self.crew.judge,
+                self.spending,
+                self.store,
+                self.attempts,
+                lambda: self._best,
+                ends_on_stop=self.strategy.ends_on_stop,
+                concurrency=config.llm.concurrency,
+                report=lambda step, stage: self._stage(stage),
+            )
+            try:
+                ended = self._rounds(drafting)
+            finally:
+                unused = drafting.close()
+            return self._finish(_Ended(ended.reason, unused + ended.messages), self._reflect(brief))
         finally:
             self._evaluator.oracle.close()
 
-    @property
-    def _next(self) -> int:
-        return len(self.attempts)
+    def _rounds(self, drafting: Drafting) -> _Ended:
+        while True:
+            self._tune_last()
+            step = len(self.strategy.steps)
+            if not self._order(drafting, step):
+                return _Ended(self.strategy.stopped or "the strategy has nothing more to try")
+            ready = drafting.take(step)
+            written = ready.written
+            if written.text is None:
+                assert written.finding is not None
+                return _Ended(f"judge: {written.finding.headline}", written.messages)
+            self._attempt(ready, written.text)
+
+    def _order(self, drafting: Drafting, step: int) -> bool:
+        """Have every draft begun that can be named now. False when there is none."""
+        config = self.run.config
+        for ahead in range(config.llm.concurrency):
+            rng = Random(content_hash(config.seed, self.task.name, step + ahead))
+            proposal = self.strategy.ask(rng, ahead)
+            if proposal is None:
+                return ahead > 0
+            try:
+                drafting.order(step + ahead, proposal)
+            except BudgetExhausted:
+                if ahead == 0:
+                    raise
+                break
+        return True
 
     @property
     def _best(self) -> Attempt | None:
@@ -118,7 +201,7 @@ class TaskLoop:
         self.strategy.tell(attempt)
 
     def _stage(self, stage: str) -> None:
-        self.report(Event("stage", task=self.task.name, round=self._next, stage=stage))
+        self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage))
 
     def _brief(self) -> Brief:
         admission = self._evaluator.oracle.admit(("small",))
@@ -128,80 +211,126 @@ class TaskLoop:
                 f"task {self.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
                 f"`kernelforge tasks check` shows every finding"
             )
-        graph = self._evaluator.oracle.trace("full")
-        facts = self._evaluator.facts
-        self.store.put_task(self.run.id, self.task, facts, graph)
-        visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
-        return Brief(
-            task=self.task,
-            facts=TaskFacts(task_digest=facts.task_digest, sizes=visible),
-            shared=shared_facts(self.task, facts),
-            graph=graph,
-            device=self.workshop.device.describe(),
-        )
+        brief = make_brief(self._evaluator, self.workshop.device.describe())
+        self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
+        families = families_of(brief.graph)
+        memory = self.run.config.memory
+        known = [] if memory == "off" else self.store.lessons(families, self.run.id if memory == "run" else None)
+        return replace(brief, lessons=choose(known, families))
 
-    def _judge(self, brief: Brief, proposal: Proposal) -> tuple[Finding | None, tuple[Message, ...]]:
-        if not proposal.judge or proposal.parent is None:
-            return None, ()
-        refusal = self.spending.refusal()
-        if refusal is not None:
-            raise BudgetExhausted(refusal)
-        self._stage("judge")
-        reply = self.judge.assess(JudgeRequest(brief, self.attempts[proposal.parent], tuple(self.attempts)))
-        return reply.finding, reply.messages
+    def _agree_on_tests(self, brief: Brief) -> None:
+        """Have the Tester propose further inputs, once per task: in force from the first attempt on."""
+        if self.crew.tester is None:
+            return
+        run, task = self.run.id, self.task.name
+        self._tests = self.store.generators(run, task)
+        if not any(message.agent == "tester" for message in self.store.task_messages(run, task)):
+            self.spending.check()
+            self._stage("tester")
+            self._tests, messages = agree_on_tests(brief, self.crew.tester, self._evaluator.oracle)
+            self.store.put_generators(run, task, self._tests, messages)
+        self._evaluator.use_generators(self._tests)
 
-    def _attempt(
-        self, brief: Brief, proposal: Proposal, finding: Finding | None, messages: tuple[Message, ...]
-    ) -> None:
-        """Make, evaluate and journal one attempt."""
-        started, clock = datetime.now(UTC), time.perf_counter()
+    def _attempt(self, ready: Ready, text: str) -> None:
+        """Evaluate a draft, search its ``# tune:`` space, and journal both."""
+        started = time.perf_counter()
+        proposal, written = ready.proposal, ready.written
         parent = None if proposal.parent is None else self.attempts[proposal.parent]
-        self.spending.take_evaluation()
-        try:
-            self._stage("coder")
-            reply = self.coder.propose(CoderRequest(brief, proposal.operator, parent, finding, tuple(self.attempts)))
-        except BaseException:
-            self.spending.give_back_evaluation()
-            raise
         self._stage("evaluate")
-        candidate, result = self._evaluate(reply.text)
-        attempt = Attempt(
-            id=f"{self.run.id}/{self.task.name}/{self._next:02d}",
-            run=self.run.id,
-            task=self.task.name,
-            number=self._next,
-            operator=proposal.operator,
-            parent=None if parent is None else parent.id,
-            finding=finding,
-            messages=messages + reply.messages,
-            candidate=candidate,
-            evaluation=result.evaluation,
-            profile=result.profile,
-            reward=reward(self.run.config.reward, result.evaluation),
-            accepted=False,
-            started=started.isoformat(timespec="milliseconds"),
-            seconds=round(time.perf_counter() - clock, 6),
+        candidate, result = self._evaluate(text)
+        trials: tuple[TuneTrial, ...] = ()
+        if candidate is not None and result.evaluation.verdict is Verdict.OK and self.run.config.tune:
+            trials = self._tune(candidate)
+        self._journal(
+            Attempt(
+                **self._header(proposal.operator, parent),
+                inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
+                coder=written.coder,
+                technique=proposal.technique or "",
+                finding=written.finding,
+                messages=written.messages,
+                candidate=candidate,
+                evaluation=result.evaluation,
+                profile=result.profile,
+                trials=trials,
+                reward=reward(self.run.config.reward, result.evaluation),
+                accepted=False,
+                started=written.started,
+                seconds=round(written.seconds + time.perf_counter() - started, 6),
+            ),
+            step=ready.step,
         )
+
+    def _header(self, operator: Operator, parent: Attempt | None) -> dict[str, object]:
+        number = len(self.attempts)
+        return {
+            "id": f"{self.run.id}/{self.task.name}/{number:02d}",
+            "run": self.run.id,
+            "task": self.task.name,
+            "number": number,
+            "operator": operator,
+            "parent": None if parent is None else parent.id,
+        }
+
+    def _journal(self, attempt: Attempt, step: int | None) -> None:
         accepted, note = self._accept(attempt)
         attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
-        self.store.add_attempt(attempt)
+        self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
 
+    def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
+        self._stage("tune")
+        return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.spending.stopped)
+
+    def _tune_last(self) -> None:
+        """Evaluate the winner of the last attempt's tuning in full, as a child of its own."""
+        parent = self.attempts[-1] if self.attempts else None
+        if parent is None or parent.candidate is None or not parent.trials:
+            return
+        choices = winner(parent.trials, parent.candidate.choices)
+        if choices is None:
+            return
+        self.spending.take_evaluation()
+        started, clock = datetime.now(UTC), time.perf_counter()
+        self._stage("evaluate")
+        candidate = parent.candidate.model_copy(update={"choices": choices})
+        result = self._evaluated(candidate)
+        self._journal(
+            Attempt(
+                **self._header(Operator.TUNE, parent),
+                candidate=candidate,
+                evaluation=result.evaluation,
+                profile=result.profile,
+                reward=reward(self.run.config.reward, result.evaluation),
+                accepted=False,
+                started=started.isoformat(timespec="milliseconds"),
+                seconds=round(time.perf_counter() - clock, 6),
+            ),
+            step=None,
+        )
+
     def _evaluate(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
-        """The candidate in a reply, where there is one, and what it came to. Trouble of ours is verdict ``INFRA``."""
-        evaluator = self._evaluator
+        """The candidate in a reply, where there is one, and what it came to."""
         try:
             candidate = parse_reply(text)
         except CandidateError as error:
-            return None, EvaluationResult(evaluator.rejected(error, text), None)
-        seed = int(content_hash(self.run.config.seed, self.task.name, self._next), 16)
+            return None, EvaluationResult(self._evaluator.rejected(error, text), None)
+        return candidate, self._evaluated(candidate)
+
+    def _evaluated(self, candidate: Candidate) -> EvaluationResult:
+        """What a candidate came to. Trouble of ours is verdict ``INFRA``."""
+        evaluator = self._evaluator
         try:
-            return candidate, evaluator.evaluate(candidate, seed=seed)
+            return evaluator.evaluate(candidate, seed=self._seed())
         except (SandboxError, TaskError, UnsupportedError) as error:
             evaluator.oracle.close()
-            self._evaluator = self.workshop.evaluator(self.task)
-            return candidate, EvaluationResult(_infra(evaluator, candidate, str(error)), None)
+            self._evaluator = self.workshop.evaluator(self.task, self._tests)
+            return EvaluationResult(_infra(evaluator, candidate, str(error)), None)
+
+    def _seed(self) -> int:
+        """The secret from which the next attempt's inputs are drawn."""
+        return int(content_hash(self.run.config.seed, self.task.name, len(self.attempts)), 16)
 
     def _accept(self, attempt: Attempt) -> tuple[bool, str]:
         verdict = attempt.evaluation.verdict
@@ -210,23 +339,53 @@ class TaskLoop:
         best = self._best
         if best is None:
             return True, "first correct attempt"
-        finding = self._optimisation(attempt)
-        if finding is None:
-            return False, "correct, but it answers no finding"
+        answered = self._answered(attempt)
+        # A finding speaks of the kernel that the Judge read; against any other, time alone decides.
+        finding = answered.finding if answered is not None and answered.parent == best.id else None
         return improves(best, attempt, finding)
 
-    def _optimisation(self, attempt: Attempt) -> Finding | None:
-        """The finding that a chain of repairs set out to answer."""
+    def _answered(self, attempt: Attempt) -> Attempt | None:
+        """The attempt whose finding a chain of repairs set out to answer."""
         current: Attempt | None = attempt
         by_id = {one.id: one for one in self.attempts}
         while current is not None and current.operator is Operator.REPAIR:
             current = by_id.get(current.parent or "")
-        return None if current is None else current.finding
+        return current
 
-    def _finish(self, reason: str, messages: tuple[Message, ...]) -> bool:
-        self.store.finish_task(self.run.id, self.task.name, reason, messages)
-        self.report(Event("task_finished", task=self.task.name, message=reason))
+    def _reflect(self, brief: Brief) -> tuple[tuple[Lesson, ...], tuple[Message, ...]]:
+        """Lessons of this task for later ones. A task without any is finished all the same."""
+        if self.crew.reflexion is None or self._best is None:
+            return (), ()
+        self._stage("reflect")
+        try:
+            reflected = self.crew.reflexion.reflect(brief, tuple(self.attempts))
+        except (BudgetExhausted, ProviderError) as error:
+            self.report(Event("warning", task=self.task.name, message=f"no lessons were written: {error}"))
+            return (), ()
+        return reflected.lessons, reflected.messages
+
+    def _finish(self, ended: _Ended, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
+        lessons, messages = reflected
+        self.store.finish_task(self.run.id, self.task.name, ended.reason, ended.messages + messages, lessons)
+        self.report(Event("task_finished", task=self.task.name, message=ended.reason))
         return True
+
+
+def make_brief(evaluator: Evaluator, device: Mapping[str, str]) -> Brief:
+    """What agents may know of a task, without lessons.
+
+    Args:
+        device: what the device says of itself.
+    """
+    task, facts = evaluator.task, evaluator.facts
+    visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
+    return Brief(
+        task=task,
+        facts=TaskFacts(task_digest=facts.task_digest, sizes=visible),
+        shared=shared_facts(task, facts),
+        graph=evaluator.oracle.trace("full"),
+        device=device,
+    )
 
 
 def _infra(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:

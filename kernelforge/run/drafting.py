@@ -1,0 +1,179 @@
+"""Drafts: what the agents answer to a proposal, made side by side and kept until they are evaluated.
+
+A model's reply takes minutes and money, an evaluation a second. So the steps that a strategy can name now are all asked
+for at once, each reply is journalled when it comes, and a kill between a reply and its evaluation costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import TypeAdapter
+
+from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge, JudgeRequest
+from kernelforge.records import Attempt, Finding, Message, Record
+from kernelforge.run.spending import TaskSpending
+from kernelforge.search import Proposal
+from kernelforge.store import Draft, Store
+
+_PROPOSAL = TypeAdapter(Proposal)
+
+
+class Written(Record):
+    """What came of one proposal: a reply to evaluate, or a Judge's last word."""
+
+    text: str | None
+    """The Coder's reply; None when the Judge ended the task instead."""
+    finding: Finding | None
+    coder: str
+    """Specification of the Coder that was asked, or would have been."""
+    messages: tuple[Message, ...]
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """Wall time of the agents."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A proposal with what came of it."""
+
+    step: int
+    proposal: Proposal
+    written: Written
+
+
+class Drafting:
+    """Makes the drafts of one task. Agents are called from threads of its own; everything else from one thread.
+
+    Args:
+        attempts: the task's attempts, by number; grows as the loop goes on.
+        best: gives the task's best attempt so far.
+        ends_on_stop: whether a Judge's ``stop`` ends the task; else the Coder is asked without a finding.
+        report: told of each stage: step and ``judge`` or ``coder``.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        brief: Brief,
+        coders: Sequence[Coder],
+        judge: Judge,
+        spending: TaskSpending,
+        store: Store,
+        attempts: list[Attempt],
+        best: Callable[[], Attempt | None],
+        *,
+        ends_on_stop: bool,
+        concurrency: int,
+        report: Callable[[int, str], None],
+    ) -> None:
+        self._run = run
+        self._brief = brief
+        self._coders = coders
+        self._judge = judge
+        self._spending = spending
+        self._store = store
+        self._attempts = attempts
+        self._best = best
+        self._ends_on_stop = ends_on_stop
+        self._report = report
+        self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="draft")
+        self._open: dict[int, tuple[Proposal, Future[Written]]] = {}
+        self._kept = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
+
+    def order(self, step: int, proposal: Proposal) -> None:
+        """Begin a draft, unless it was begun or is journalled. Claims its evaluation.
+
+        Raises:
+            BudgetExhausted: no evaluation is left for it.
+        """
+        known = self._open.get(step)
+        if known is not None and known[0] == proposal:
+            return
+        self._spending.take_evaluation()
+        kept = self._kept.pop(step, None)
+        if kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal:
+            done: Future[Written] = Future()
+            done.set_result(Written.model_validate_json(kept.content))
+            self._open[step] = (proposal, done)
+            return
+        # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
+        history, best = tuple(self._attempts), self._best()
+        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best))
+
+    def take(self, step: int) -> Ready:
+        """Wait for a draft that was ordered.
+
+        Raises:
+            BudgetExhausted, ProviderError, UsageError: what ended the agents' work on it.
+        """
+        proposal, future = self._open.pop(step)
+        try:
+            return Ready(step, proposal, future.result())
+        except BaseException:
+            self._spending.give_back_evaluation()
+            raise
+
+    def close(self) -> tuple[Message, ...]:
+        """Wait for calls in flight and give back the messages of drafts that nobody will evaluate."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        unused: list[Message] = []
+        for _, future in self._open.values():
+            self._spending.give_back_evaluation()
+            if not future.cancelled() and future.exception() is None:
+                unused += future.result().messages
+        self._open.clear()
+        return tuple(unused)
+
+    def _write(self, step: int, proposal: Proposal, history: tuple[Attempt, ...], best: Attempt | None) -> Written:
+        started, clock = datetime.now(UTC), time.perf_counter()
+        parent = None if proposal.parent is None else history[proposal.parent]
+        coder = self._coders[proposal.coder % len(self._coders)]
+        finding: Finding | None = None
+        messages: tuple[Message, ...] = ()
+        if proposal.judge and parent is not None:
+            self._spending.check()
+            self._report(step, "judge")
+            reply = self._judge.assess(JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight))
+            finding, messages = reply.finding, reply.messages
+        text: str | None = None
+        if finding is not None and finding.kind == "stop" and not self._ends_on_stop:
+            finding = None
+        if finding is None or finding.kind != "stop":
+            self._spending.check()
+            self._report(step, "coder")
+            request = CoderRequest(
+                self._brief,
+                proposal.operator,
+                parent,
+                finding,
+                history,
+                best,
+                tuple(history[number] for number in proposal.inspirations),
+                proposal.technique,
+                proposal.sample,
+                proposal.sight,
+            )
+            try:
+                answer = coder.propose(request)
+            except BaseException:
+                # The Judge's words were paid for: they stay in the journal, though the step is asked anew.
+                self._store.add_task_messages(self._run, self._brief.task.name, messages)
+                raise
+            text, messages = answer.text, messages + answer.messages
+        written = Written(
+            text=text,
+            finding=finding,
+            coder=coder.name,
+            messages=messages,
+            started=started.isoformat(timespec="milliseconds"),
+            seconds=round(time.perf_counter() - clock, 6),
+        )
+        draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
+        self._store.put_draft(self._run, self._brief.task.name, draft)
+        return written
