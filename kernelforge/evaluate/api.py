@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelforge.candidate import parse_reply
@@ -18,6 +19,7 @@ def evaluate(
     task: Task | str | Path,
     candidate: Candidate | str,
     *,
+    choices: Mapping[str, int] | None = None,
     device: str | None = None,
     profile: bool = True,
     seed: int | None = None,
@@ -28,6 +30,7 @@ def evaluate(
     Args:
         task: a task, ``suite/name``, or the path of a task file.
         candidate: a candidate, or the text of a reply with its two fenced blocks.
+        choices: values of the plan's ``# tune:`` names, before those that the candidate has.
         device: where to run; None for the best device here.
         profile: also profile at the full size.
         seed: secret seed of the inputs; None draws a fresh one.
@@ -48,6 +51,8 @@ def evaluate(
                     return EvaluationResult(evaluator.rejected(error, candidate), None)
             else:
                 proposed = candidate
+            if choices:
+                proposed = proposed.model_copy(update={"choices": {**proposed.choices, **choices}})
             secret = secrets.randbits(63) if seed is None else seed
             return evaluator.evaluate(proposed, seed=secret, profile=profile)
         finally:

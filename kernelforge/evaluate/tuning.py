@@ -26,8 +26,8 @@ from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.records import Candidate, TuneTrial, content_hash
 
 LEAST_GAIN = 0.02
-"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. Modelled times of
-equal work differ by up to about this much with the blocks that happen to be sampled; a smaller gain says nothing."""
+"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. A threshold of
+cost: the model does not claim to tell 2 % apart on a GPU, but an evaluation takes about as long as the search."""
 
 RATING_SECONDS = 10.0
 """One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
