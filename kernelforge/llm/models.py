@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kernelforge.errors import UsageError
@@ -11,6 +12,10 @@ from kernelforge.llm.failures import Remote
 from kernelforge.llm.keys import KEY_NAMES, find_key, find_url
 from kernelforge.llm.spec import AgentSpec, check_url
 from kernelforge.records import LLMSettings
+
+if TYPE_CHECKING:
+    from kernelforge.llm.anthropic_model import AnthropicModel
+    from kernelforge.llm.openai_model import OpenAIModel
 
 
 def server_of(spec: AgentSpec, settings: LLMSettings) -> str | None:
@@ -54,14 +59,23 @@ def make_chat_model(spec: AgentSpec, settings: LLMSettings, stopped: Callable[[]
     if spec.provider == "openai":
         from kernelforge.llm.openai_model import OPENAI_URL, OpenAIModel
 
-        return OpenAIModel(
+        openai = OpenAIModel(
             spec, remote, base_url=url or OPENAI_URL, timeout_seconds=settings.timeout_seconds, stopped=stopped
         )
+        return _batching(openai) if settings.batch else openai
     from kernelforge.llm.anthropic_model import ANTHROPIC_URL, AnthropicModel
 
-    return AnthropicModel(
+    anthropic = AnthropicModel(
         spec, remote, base_url=url or ANTHROPIC_URL, timeout_seconds=settings.timeout_seconds, stopped=stopped
     )
+    return _batching(anthropic) if settings.batch else anthropic
+
+
+def _batching(model: OpenAIModel | AnthropicModel) -> ChatModel:
+    from kernelforge.llm.batch_jobs import make_batch_jobs
+    from kernelforge.llm.batching import BatchingModel
+
+    return BatchingModel(model, make_batch_jobs(model))
 
 
 def _remote(spec: AgentSpec, settings: LLMSettings) -> tuple[Remote, str | None]:

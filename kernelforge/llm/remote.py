@@ -69,17 +69,18 @@ class RemoteModel(ABC):
             BudgetExhausted: stopped meanwhile.
             ProviderError: it failed; ``passing`` says whether trying again may help.
         """
-        return self.loop.run(self.guarded(self._complete(request)), self.stopped, f"waiting for {self.name}")
+        work = self.guarded(lambda: self._complete(request))
+        return self.loop.run(work, self.stopped, f"waiting for {self.name}")
 
     def close(self) -> None:
         """Give up whatever waits, and close connections."""
         self.loop.close(self._close_client)
 
-    async def guarded(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What ``work`` returns, with what the SDK raises put into a ProviderError that holds nothing of the SDK's."""
+    async def guarded(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """What ``call`` returns, with what the SDK raises put into a ProviderError that holds nothing of the SDK's."""
         theirs: tuple[type[Exception], ...] = (*self.sdk_errors, BrokenReply, json.JSONDecodeError, UnicodeDecodeError)
         try:
-            return await work
+            return await call()
         except theirs as error:
             failed = failure(error, self.remote)
         # Outside the handler, so that the SDK's exception, whose request carries the key, is not its context.

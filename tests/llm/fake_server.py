@@ -127,6 +127,8 @@ class FakeLLM:
         self.batch_ends = batch_ends
         self.calls: list[Call] = []
         self.batches: dict[str, Batch] = {}
+        self.failing_looks: list[int] = []
+        """Statuses that the next looks at a batch get."""
         self.files: dict[str, bytes] = {}
         self.peak = 0
         """Most calls that were in flight at a time."""
@@ -254,6 +256,9 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v1", "files", name, "content"]:
                 self._send(200, {"content-type": "application/octet-stream"}, self.fake.files[name])
             case ["v1", "batches", name] | ["v1", "messages", "batches", name]:
+                if self.fake.failing_looks:
+                    self._json(self.fake.failing_looks.pop(0), fake_wire.anthropic_failure("not now", "api_error"))
+                    return
                 self.fake.batches[name].polls += 1
                 self._json(200, self._batch_state(self.fake.batches[name]))
             case ["v1", "messages", "batches", name, "results"]:

@@ -210,12 +210,13 @@ def _message_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     yield _event({"type": "message_stop"})
 
 
-def _anthropic_failure(message: str, code: str) -> Json:
+def anthropic_failure(message: str, code: str) -> Json:
+    """Body of Anthropic's errors; OpenAI's differ in their code alone."""
     return {"type": "error", "error": {"type": code, "message": message}}
 
 
 def _message_failure(message: str, code: str) -> bytes:
-    return _event(_anthropic_failure(message, code))
+    return _event(anthropic_failure(message, code))
 
 
 def anthropic_batch(name: str, over: bool, results_url: str) -> Json:
@@ -231,6 +232,6 @@ def anthropic_batch(name: str, over: bool, results_url: str) -> Json:
 PROTOCOLS: dict[str, Protocol] = {
     "responses": Protocol("responses", _response, _response_events, _openai_failure, _response_failure),
     "chat": Protocol("chat", _chat, _chat_events, _openai_failure, _chat_failure),
-    "messages": Protocol("messages", _message, _message_events, _anthropic_failure, _message_failure),
+    "messages": Protocol("messages", _message, _message_events, anthropic_failure, _message_failure),
 }
 """By the word after ``/v1/`` in their paths."""

@@ -14,6 +14,7 @@ from kernelforge.llm.models import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
 
+OK = Say()
 KEY = "sk-canary-0123456789abcdef"
 
 WIRES = {
@@ -40,7 +41,7 @@ def connect(fake_llm, wire):
     """Starts a server with a script; gives it and a model behind it."""
     models = []
 
-    def connect(script=Say(), *, options="", stopped=lambda: False, **settings):
+    def connect(script=OK, *, options="", stopped=lambda: False, **settings):
         server = fake_llm(script)
         spec = parse_spec(WIRES[wire].format(server=server) + options)
         models.append(make_chat_model(spec, LLMSettings(**settings), stopped))

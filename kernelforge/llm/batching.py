@@ -1,0 +1,177 @@
+"""Batch mode: calls of callers that wait at the same time go to the provider together, cheaper and slower."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kernelforge.errors import ProviderError
+from kernelforge.llm.base import ChatReply, ChatRequest
+from kernelforge.llm.remote import RemoteModel
+
+GATHER_SECONDS = 2.0
+"""How long a batch waits for further calls after its first."""
+
+POLL_SECONDS = 15.0
+"""How often a batch is looked at. Providers promise an end within a day; most take minutes."""
+
+MAX_FAILED_POLLS = 20
+"""Looks in a row that may fail for passing reasons before a batch is given up."""
+
+CANCEL_SECONDS = 5.0
+"""How long cancelling an abandoned batch may take."""
+
+
+Results = Mapping[str, Mapping[str, Any] | ProviderError]
+"""What became of a batch's calls, by their names."""
+
+
+class BatchJobs(Protocol):
+    """A provider's batches. Errors are the SDK's own, or ProviderError."""
+
+    async def submit(self, bodies: Mapping[str, Mapping[str, Any]]) -> str:
+        """Start a batch of request bodies by their names; the batch's id."""
+        ...
+
+    async def collect(self, batch: str) -> Results | None:
+        """Reply bodies by name, or why there is none; None while the batch runs. Calls that the provider never came to
+        may be left out."""
+        ...
+
+    async def cancel(self, batch: str) -> None: ...
+
+
+class BatchingModel:
+    """A :class:`~kernelforge.llm.base.ChatModel` that calls another one's provider in batches.
+
+    Args:
+        model: builds requests and reads replies.
+        jobs: the provider's batches.
+        gather_seconds: how long a batch waits for further calls after its first.
+        poll_seconds: how often a batch is looked at.
+    """
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        jobs: BatchJobs,
+        *,
+        gather_seconds: float = GATHER_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self.name = model.name
+        self._model = model
+        self._jobs = jobs
+        self._gather_seconds = gather_seconds
+        self._poll_seconds = poll_seconds
+        self._waiting: list[_Waiting] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    def complete(self, request: ChatRequest) -> ChatReply:
+        """Make one call in a batch with whatever else is asked for meanwhile.
+
+        Raises:
+            BudgetExhausted: stopped meanwhile. A batch that nobody waits for any more is cancelled.
+            ProviderError: the batch or this call in it failed.
+        """
+        return self._model.loop.run(self._complete(request), self._model.stopped, f"waiting for a batch of {self.name}")
+
+    def close(self) -> None:
+        """Give up whatever waits, cancel its batches, and close connections."""
+        self._model.close()
+
+    async def _complete(self, request: ChatRequest) -> ChatReply:
+        started = time.monotonic()
+        waiting = _Waiting(self._model.body(request))
+        if not self._waiting:
+            task = asyncio.create_task(self._run())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        self._waiting.append(waiting)
+        result = await waiting.result
+        if isinstance(result, ProviderError):
+            raise result
+        return await self._model.guarded(lambda: self._read(result, time.monotonic() - started))
+
+    async def _read(self, body: Mapping[str, Any], seconds: float) -> ChatReply:
+        return self._model.read(body, seconds=seconds, batch=True)
+
+    async def _run(self) -> None:
+        """Gather, submit, wait, and hand out. Whatever goes wrong goes to those who wait."""
+        await asyncio.sleep(self._gather_seconds)
+        gathered, self._waiting = self._waiting, []
+        calls = {f"call-{number}": waiting for number, waiting in enumerate(gathered) if not waiting.result.done()}
+        if not calls:
+            return
+        try:
+            results = await self._results(calls)
+        except ProviderError as error:
+            results = dict.fromkeys(calls, error)
+        except Exception as error:
+            # A mistake of ours: nobody awaits this task, so it is raised where somebody waits.
+            for waiting in calls.values():
+                if not waiting.result.done():
+                    waiting.result.set_exception(error)
+            return
+        for name, waiting in calls.items():
+            if not waiting.result.done():
+                waiting.result.set_result(_own(results.get(name)))
+
+    async def _results(self, calls: Mapping[str, _Waiting]) -> Results:
+        bodies = {name: waiting.body for name, waiting in calls.items()}
+        batch = await self._model.guarded(lambda: self._jobs.submit(bodies))
+        results: Results | None = None
+        try:
+            results = await self._collect(batch, calls)
+        finally:
+            if results is None:
+                await self._cancel(batch)
+        return results or {}
+
+    async def _collect(self, batch: str, calls: Mapping[str, _Waiting]) -> Results | None:
+        """Wait for a batch's results; None as soon as nobody waits for them any more.
+
+        Raises:
+            ProviderError: they cannot be had. What is passing is waited out: the results are paid for.
+        """
+        failed = 0
+        while not all(waiting.result.done() for waiting in calls.values()):
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                results = await self._model.guarded(lambda: self._jobs.collect(batch))
+            except ProviderError as error:
+                failed += 1
+                if not error.passing or failed > MAX_FAILED_POLLS:
+                    raise
+                await asyncio.sleep(max(0.0, (error.retry_after_s or 0.0) - self._poll_seconds))
+                continue
+            if results is not None:
+                return results
+            failed = 0
+        return None
+
+    async def _cancel(self, batch: str) -> None:
+        """Cancel what nobody waits for, so that it costs no more; the provider ends it within a day anyway."""
+        try:
+            await asyncio.wait_for(self._model.guarded(lambda: self._jobs.cancel(batch)), CANCEL_SECONDS)
+        except (ProviderError, TimeoutError):
+            return
+
+
+class _Waiting:
+    """A call that waits for its batch."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.body = body
+        self.result: asyncio.Future[Mapping[str, Any] | ProviderError] = asyncio.get_running_loop().create_future()
+
+
+def _own(result: Mapping[str, Any] | ProviderError | None) -> Mapping[str, Any] | ProviderError:
+    """A result that one caller alone may raise; exceptions that several threads raise mix up their tracebacks."""
+    if result is None:
+        return ProviderError("the batch ended without a result for this call", passing=True)
+    if isinstance(result, ProviderError):
+        return ProviderError(str(result), passing=result.passing, retry_after_s=result.retry_after_s)
+    return result
