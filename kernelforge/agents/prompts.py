@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
+from kernelforge.agents.diagnosis import diagnose
+from kernelforge.agents.notes import Note, notes_for
 from kernelforge.agents.prompting.attempts import history_text
 from kernelforge.agents.prompting.render import launch_plan_page, render
 from kernelforge.agents.prompting.text import fenced, inline
@@ -105,6 +107,7 @@ def judge_prompt(request: JudgeRequest) -> Prompt:
         best=request.best,
         rank=request.rank,
         sight=request.sight,
+        notes=_notes(request),
     )
 
 
@@ -165,6 +168,16 @@ def check_three_parts(text: str) -> None:
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _HEADING = re.compile(r"^[ #]*(?:\d{1,2}[.)] *)?[*_ ]*")
+
+
+def _notes(request: JudgeRequest) -> tuple[Note, ...]:
+    """Advice about what the profile suggests; none for a Judge who is to see nothing of the profile."""
+    profile = request.parent.profile
+    if profile is None or request.sight.metrics == "none":
+        return ()
+    sizes = {one.size: one for one in request.brief.facts.sizes}
+    found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size))
+    return notes_for([one.bottleneck for one in found[request.rank - 1 :]])
 
 
 def _has_code(attempt: Attempt | None) -> bool:
