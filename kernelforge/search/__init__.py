@@ -12,13 +12,14 @@ from kernelforge.search.base import Proposal, Sight, Strategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
+from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
 from kernelforge.search.refine import Refine
 from kernelforge.search.score import score
 from kernelforge.search.told import Told
 
 STRATEGIES: dict[str, type[Told[Any]]] = {
-    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam)
+    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)
 }
 """Every strategy by name."""
 
@@ -27,6 +28,7 @@ __all__ = [
     "Beam",
     "BestOfN",
     "Contrast",
+    "Evolve",
     "Fsr",
     "Proposal",
     "Refine",

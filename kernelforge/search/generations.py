@@ -42,7 +42,7 @@ class Generational(Told[OptionsT]):
 
     def _propose(self, step: int, rng: Random) -> Proposal | None:
         # While a generation is under way, nothing becomes known: its slots are the same as when it was begun.
-        slot = step - (self._first if self._open else self._end)
+        slot = step - self._first_step
         return self._member(slot, rng) if slot < self._size() else None
 
     @property
@@ -68,6 +68,11 @@ class Generational(Told[OptionsT]):
     def _index(self) -> int:
         """0-based number of the generation that :meth:`_member` is asked for."""
         return self.generation - 1 if self._open else self.generation
+
+    @property
+    def _first_step(self) -> int:
+        """0-based step of slot 0 of that generation."""
+        return self._first if self._open else self._end
 
 
 def sound(attempt: Attempt) -> bool:

@@ -1,0 +1,104 @@
+"""An archive in the manner of MAP-Elites (Mouret and Clune 2015): the best kernel of each kind.
+
+A kind is a cell of three axes that tell kernels apart: what bounds the time, how data reaches the multiprocessor, and
+whether the tensor cores work. OpenEvolve's axes are the length and the spread of characters of the text, which say
+nothing about a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from kernelforge.records import Attempt, Candidate, Operator
+from kernelforge.search.cuda_tokens import Token, tokens, words
+from kernelforge.search.generations import parent_number, value
+
+Staging = Literal["none", "shared", "async"]
+
+_ASYNC_WORDS = words(
+    "memcpy_async __pipeline_memcpy_async cp_async_bulk cp_async_bulk_tensor cp_reduce_async_bulk CUtensorMap"
+)
+_TENSOR_WORDS = frozenset({"wmma", "mma_sync", "bmma_sync"})
+_TENSOR_OPCODES = frozenset({"mma", "wmma", "wgmma", "tcgen05"})
+_ASM = frozenset({"asm", "__asm", "__asm__"})
+_PTX_WORD = re.compile(r"[A-Za-z_]\w*(?:(?:\.|::)\w+)*")
+
+
+class Cell(NamedTuple):
+    """What kind of kernel an attempt is."""
+
+    bound: str
+    """What bounds its time, by its profile (else by its performance): ``dram``, ``fp32``, ``latency``..."""
+    staging: Staging
+    """``async``: asynchronous copies (``cp.async``, bulk copies by TMA). ``shared``: shared memory without them."""
+    tensor: bool
+    """Whether it uses the tensor cores."""
+
+
+def cell_of(attempt: Attempt) -> Cell:
+    """The cell of a correct attempt."""
+    performance = attempt.evaluation.performance
+    bound = "unknown" if performance is None else performance.bound
+    if attempt.profile is not None:
+        bound = attempt.profile.roofline.bound
+    assert attempt.candidate is not None
+    return Cell(bound, *techniques(attempt.candidate))
+
+
+def techniques(candidate: Candidate) -> tuple[Staging, bool]:
+    """How a candidate stages memory, and whether it uses tensor cores.
+
+    Read from the words of its source, and the opcodes of its inline PTX; comments and other strings do not count.
+    """
+    found = tokens(candidate.source)
+    used = {token.text for token in found if token.kind == "word"}
+    opcodes = [opcode.split(".") for opcode in _inline_opcodes(found)]
+    copies = any(opcode[:2] == ["cp", "async"] or opcode[:3] == ["cp", "reduce", "async"] for opcode in opcodes)
+    shared = "__shared__" in used or any(opcode[0] in ("ld", "st") and "shared" in opcode for opcode in opcodes)
+    staging: Staging = "shared" if shared else "none"
+    if copies or not used.isdisjoint(_ASYNC_WORDS):
+        staging = "async"
+    return staging, not used.isdisjoint(_TENSOR_WORDS) or any(opcode[0] in _TENSOR_OPCODES for opcode in opcodes)
+
+
+def _inline_opcodes(found: Sequence[Token]) -> Iterator[str]:
+    """Words of the strings in ``asm`` statements; a ``::`` within one becomes a dot."""
+    depth: int | None = None
+    for token in found:
+        if token.kind == "word" and token.text in _ASM:
+            depth = 0
+        elif depth is not None and token.text in ("(", ")"):
+            depth += 1 if token.text == "(" else -1
+            depth = depth or None
+        elif depth and token.kind == "string":
+            for word in _PTX_WORD.findall(token.text):
+                yield word.replace("::", ".")
+
+
+def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell]) -> dict[Cell, Attempt]:
+    """The best attempt of each cell; of equals, the oldest. ``cells`` gives the cell of each by its number."""
+    best: dict[Cell, Attempt] = {}
+    for attempt in attempts:
+        cell = cells[attempt.number]
+        if cell not in best or value(attempt) > value(best[cell]):
+            best[cell] = attempt
+    return best
+
+
+def standing(attempts: Sequence[Attempt], numbers: Container[int]) -> list[Attempt]:
+    """Those of ``attempts`` with these numbers, all correct, of which of a kernel and its tuned children only the best
+    is left."""
+    best: dict[int, Attempt] = {}
+    for attempt in attempts:
+        if attempt.number not in numbers:
+            continue
+        origin = attempt
+        while origin.operator is Operator.TUNE:
+            number = parent_number(origin)
+            assert number is not None
+            origin = attempts[number]
+        if origin.number not in best or value(attempt) > value(best[origin.number]):
+            best[origin.number] = attempt
+    return sorted(best.values(), key=lambda attempt: attempt.number)

@@ -1,0 +1,254 @@
+"""``evolve``: an archive of kernels of different kinds, and a bandit that chooses who writes the next one, and how.
+
+ShinkaEvolve's loop, made for kernels. What is the same: parents are drawn by how far they are above the median and how
+few children they have; a cost-aware bandit learns from gains over the parent; while nothing is correct, failures are
+mended; islands with migration. What differs:
+
+- the archive keeps the best kernel of each kind (:mod:`kernelforge.search.archive`), not the best 40 programs;
+- a candidate is new or not by its tokens and its PTX (:mod:`kernelforge.search.novelty`), not by embeddings;
+- an arm is a Coder together with an operator: improve a parent by the Judge's finding, or cross it with a kernel of
+  another kind. Shinka draws diff, full and cross at 0.6, 0.3 and 0.1, but here every reply is a whole kernel, and what
+  an operator is worth is what the bandit is there to learn;
+- islands begin late: ``islands_after`` says when, and the archive is then dealt out to them by rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from statistics import median
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from kernelforge.records import Attempt, Operator, Record
+from kernelforge.search.archive import Cell, cell_of, elites, standing
+from kernelforge.search.bandit import CostAwareUCB, cost_of
+from kernelforge.search.base import Proposal
+from kernelforge.search.generations import Generational, mendable, parent_number, sound, value
+from kernelforge.search.novelty import Novelty
+
+OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)
+"""What an arm of the bandit may do."""
+_SMALLEST_SCALE = 1e-6
+
+Arm = tuple[int, Operator]
+"""Which Coder, doing what."""
+
+
+class EvolveOptions(Record):
+    """Options of ``evolve``."""
+
+    batch: int = Field(default=6, ge=1)
+    """Proposals that are under way at a time and do not know of each other. Shinka: 6 proposals at a time."""
+    seeds: int = Field(default=2, ge=1)
+    """Candidates written from nothing at the start. Ours: Shinka is given its first program."""
+    repairs: int = Field(default=3, ge=0)
+    """Repairs in a row, while nothing is correct, before a new seed takes the place of a failing candidate. Ours:
+    Shinka mends without end."""
+    sharpness: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """How much more often a parent above the median is drawn: weight sigmoid(sharpness * (score - median) / MAD) /
+    (1 + children). Shinka: 10."""
+    exploration: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Factor of the bandit's UCB bonus. Shinka: 1."""
+    epsilon: float = Field(default=0.2, ge=0, le=1)
+    """Share of the bandit's draws that go to an arm that is not the best. Shinka: 0.2."""
+    decay: float = Field(default=0.95, gt=0, le=1)
+    """Factor by which the bandit forgets gains at each new one. Shinka: 0.95."""
+    cost_weight: float = Field(default=0.5, ge=0, le=1)
+    """How much the cost of an arm counts beside its gain, from 0 to 1. Shinka's ``cost_aware_coef``: 0.5."""
+    islands: int = Field(default=2, ge=1)
+    """Populations that breed apart. Shinka: 2."""
+    islands_after: int = Field(default=100, ge=0)
+    """Attempts after which the islands part. Ours, a guess: with fewer, an island has too few kernels to choose from;
+    Shinka parts them from the start."""
+    migration_interval: int = Field(default=10, ge=1)
+    """Steps between migrations. Shinka: 10."""
+    migration_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of an island's kernels that move on to the next island, at least one; 0 for none. Shinka: 0.0, its presets
+    0.1."""
+
+
+class Evolve(Generational[EvolveOptions]):
+    """One task's evolution."""
+
+    name: ClassVar[str] = "evolve"
+    source: ClassVar[str] = "ShinkaEvolve (arXiv 2509.19349), with an archive in the manner of MAP-Elites"
+    judged: ClassVar[bool] = True
+    Options = EvolveOptions
+
+    def __init__(self, options: EvolveOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+        super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        self.bandit: CostAwareUCB[Arm] = CostAwareUCB(
+            exploration=options.exploration,
+            epsilon=options.epsilon,
+            decay=options.decay,
+            cost_weight=options.cost_weight,
+        )
+        self.archives: list[dict[Cell, Attempt]] = []
+        """The best kernel of each kind, by island; empty islands are left out."""
+        self._all = Novelty()
+        self._correct = Novelty()
+        self._tested = self._new = 0
+        self._cells: dict[int, Cell] = {}
+        """Of every attempt that may have a place in an archive."""
+        self._baseline = float("-inf")
+        self._children: Counter[int] = Counter()
+        self._names: dict[int, str] = {}
+        self._island: dict[int, int] = {}
+        """Of every attempt with a cell, but for those that got none when the islands parted."""
+        self._parted = False
+        self._migrated = 0
+        self._failing: list[int] = []
+
+    @classmethod
+    def default_rounds(cls, options: EvolveOptions) -> int:
+        return 50
+
+    @property
+    def novelty_rate(self) -> float | None:
+        """Share of the steps with a candidate whose candidate was new; None before there are any."""
+        return self._new / self._tested if self._tested else None
+
+    def _size(self) -> int:
+        if self.archives:
+            return self.options.batch
+        return max(len(self._failing), self.options.seeds)
+
+    def _member(self, slot: int, rng: Random) -> Proposal:
+        if not self.archives:
+            coder = self.turn(self._first_step + slot)
+            if slot < len(self._failing):
+                return Proposal(Operator.REPAIR, parent=self._failing[slot], judge=True, coder=coder)
+            return Proposal(Operator.SEED, coder=coder, sample=slot)
+        island = rng.choice(self.archives)
+        coder, operator = self._arm(slot, rng)
+        members = list(island.values())
+        parent = rng.choices(members, weights=parent_weights(members, self._children, self.options.sharpness))[0]
+        if operator is Operator.CROSSOVER and len(members) > 1:
+            other = rng.choice([one for one in members if one is not parent])
+            return Proposal(operator, parent=parent.number, inspirations=(other.number,), coder=coder, sample=slot)
+        return Proposal(Operator.OPTIMISE, parent=parent.number, judge=True, coder=coder, sample=slot)
+
+    def _arm(self, slot: int, rng: Random) -> Arm:
+        operators = OPERATORS if any(len(island) > 1 for island in self.archives) else OPERATORS[:1]
+        arms = [(coder, operator) for operator in operators for coder in range(self.coders)]
+        coder, operator = self.bandit.choose(arms, slot, rng)
+        # An attempt says who wrote it by name. Until all names are known, turns tell whose is whose.
+        if len(self._names) < self.coders:
+            coder = self.turn(self._first_step + slot)
+        return coder, operator
+
+    def _learn(self, told: Sequence[Attempt]) -> None:
+        steps = [attempt for attempt in told if attempt.number in self.steps]
+        if len(self._names) < self.coders:
+            started = len(self.steps) - len(steps)
+            for position, attempt in enumerate(steps):
+                self._names.setdefault(self.turn(started + position), attempt.coder)
+        for attempt in told:
+            self._take_note(attempt)
+        self._settle()
+        self._failing = [] if self.archives else self._to_mend()
+
+    def _take_note(self, attempt: Attempt) -> None:
+        new = self._all.add(attempt)
+        if attempt.number in self.steps and attempt.candidate is not None:
+            self._tested += 1
+            self._new += new
+        parent = parent_number(attempt)
+        # A kernel that an earlier correct one equals gets no place.
+        if sound(attempt) and self._correct.add(attempt):
+            self._cells[attempt.number] = cell_of(attempt)
+            self._island[attempt.number] = 0 if parent is None else self._island.get(parent, 0)
+            if self._baseline == float("-inf"):
+                self._baseline = value(attempt)
+        if parent is None or attempt.operator is Operator.TUNE:
+            return
+        self._children[parent] += 1
+        coders = [coder for coder, name in sorted(self._names.items()) if name == attempt.coder]
+        if attempt.operator in OPERATORS and coders:
+            before = max(value(self.known[parent]), self._baseline)
+            gain = value(attempt) - before if new and math.isfinite(before) else 0.0
+            self.bandit.update((coders[0], attempt.operator), gain, cost_of(attempt))
+
+    def _settle(self) -> None:
+        """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
+        kernels = standing(self.known, self._cells)
+        everything = sorted(elites(kernels, self._cells).values(), key=lambda one: (-value(one), one.number))
+        if not self._parted and self.options.islands > 1 and len(self.known) >= self.options.islands_after:
+            self._parted = bool(everything)
+            if self._parted:
+                self._island = {one.number: rank % self.options.islands for rank, one in enumerate(everything)}
+                self._migrated = len(self.steps)
+        if self._parted and len(self.steps) - self._migrated >= self.options.migration_interval:
+            self._migrated = len(self.steps)
+            self._migrate(kernels)
+        grids = [elites(self._on(island, kernels), self._cells) for island in range(self.options.islands)]
+        self.archives = [grid for grid in grids if grid]
+
+    def _on(self, island: int, kernels: Sequence[Attempt]) -> list[Attempt]:
+        return [one for one in kernels if self._island.get(one.number) == island]
+
+    def _migrate(self, kernels: Sequence[Attempt]) -> None:
+        """Move an island's next best kernels to the next island; its best stays, as with Shinka's elitism.
+
+        Shinka draws migrants and where they go. Nothing may be drawn when a strategy is told, so the order decides.
+        """
+        if self.options.migration_rate == 0:
+            return
+        moves: dict[int, int] = {}
+        for island in range(self.options.islands):
+            members = list(elites(self._on(island, kernels), self._cells).values())
+            ranked = sorted(members, key=lambda one: (-value(one), one.number))
+            count = max(1, int(len(ranked) * self.options.migration_rate))
+            moves |= {one.number: (island + 1) % self.options.islands for one in ranked[1 : 1 + count]}
+        self._island |= moves
+
+    def _to_mend(self) -> list[int]:
+        """Failing candidates that nothing was made of yet, the latest ``batch`` of those not mended often enough."""
+        leaves = [one for one in self.known if mendable(one) and not self._children[one.number]]
+        return [one.number for one in leaves if self._mended(one) < self.options.repairs][-self.options.batch :]
+
+    def _mended(self, attempt: Attempt) -> int:
+        """Repairs in a row that led to an attempt."""
+        count = 0
+        while attempt.operator is Operator.REPAIR:
+            count += 1
+            number = parent_number(attempt)
+            assert number is not None
+            attempt = self.known[number]
+        return count
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "islands": [
+                {"/".join(map(str, cell)): one.number for cell, one in sorted(grid.items())} for grid in self.archives
+            ],
+            "bandit": self.bandit.state(),
+            "novelty": None if self.novelty_rate is None else round(self.novelty_rate, 6),
+        }
+
+
+def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness: float) -> list[float]:
+    """How often each member is drawn: sigmoid(sharpness * (score - median) / MAD) / (1 + children).
+
+    MAD is the median of the absolute deviations from the median, at least 1e-6 (ShinkaEvolve, ``database/parents.py``).
+    A member without a score is drawn when no other can be.
+    """
+    scores = [value(one) for one in members]
+    known = [score for score in scores if math.isfinite(score)]
+    if not known:
+        return [1.0] * len(members)
+    middle = median(known)
+    scale = max(median(abs(score - middle) for score in known), _SMALLEST_SCALE)
+    return [
+        _sigmoid(sharpness * (score - middle) / scale) / (1 + children[one.number])
+        for score, one in zip(scores, members, strict=True)
+    ]
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
