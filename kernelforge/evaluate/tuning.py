@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from kernelforge.candidate import parse_plan
 from kernelforge.devices.base import Rating, RunFaulted
-from kernelforge.errors import SandboxError
+from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluate.evaluator import PROFILE_POISON, Evaluator
 from kernelforge.evaluate.oracle import Draw
 from kernelforge.evaluate.preparation import Failure, Preparation
@@ -78,10 +79,7 @@ def tune(
         One trial per combination, in the order of :attr:`~kernelforge.candidate.Plan.combinations`; none where the
         plan offers no choice. A combination that does not resolve and compile at every size that the candidate
         supports, that faults, or that was not reached has a problem instead of a time. A candidate that takes part
-        in no comparison (its own choices have a problem) has no :func:`winner`.
-
-    Raises:
-        SandboxError, TaskError: the oracle failed.
+        in no comparison (its own choices have a problem) has no :func:`winner`. Trouble of ours is a problem too.
     """
     combinations = parse_plan(candidate.plan).combinations
     if len(combinations) < 2:
@@ -147,23 +145,38 @@ class _Search:
 
     def halve(self, contenders: Sequence[_Arm], seed: int) -> None:
         """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
-        evaluator, rungs = self._evaluator, max(math.ceil(math.log2(len(contenders))), 1)
-        full = next(size for size in evaluator.task.sizes if size.name == "full")
-        family = evaluator.oracle.families(full.name)[0]
-        alive = list(contenders)
-        secret = int(content_hash(seed, "tune"), 16)
-        with evaluator.drawn(full, family, secret, self._own.work) as draw:
-            for rung in range(rungs):
-                rated = []
-                for arm in dict.fromkeys([self._own, *alive]):
-                    over = self._over()
-                    if over:
-                        arm.problem = "" if arm.rating else over
-                        continue
-                    self._rate(arm, draw, rung, effort=2.0 ** (rung + 1 - rungs))
-                    if not arm.problem:
-                        rated.append(arm)
-                alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
+        alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
+        try:
+            with self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
+                for rung in range(rungs):
+                    rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
+                    alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
+        except (SandboxError, TaskError) as error:
+            for arm in contenders:
+                arm.problem = arm.problem or ("" if arm.rating else f"its inputs could not be drawn: {error}")
+
+    @contextmanager
+    def _drawn(self, seed: int) -> Iterator[Draw]:
+        """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
+        oracle = self._evaluator.oracle
+        draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False)
+        try:
+            yield draw
+        finally:
+            oracle.release(draw.handle)
+
+    def _rate_all(self, alive: Sequence[_Arm], draw: Draw, rung: int, effort: float) -> list[_Arm]:
+        """Rate what is alive and the candidate's own combination, which goes first; gives back what has a time."""
+        rated = []
+        for arm in dict.fromkeys([self._own, *alive]):
+            over = self._over()
+            if over:
+                arm.problem = "" if arm.rating else over
+                continue
+            self._rate(arm, draw, rung, effort)
+            if not arm.problem:
+                rated.append(arm)
+        return rated
 
     def _over(self) -> str:
         """Why nothing more is tried; empty while there is time."""

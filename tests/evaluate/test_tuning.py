@@ -67,18 +67,31 @@ def forward(x):
 """
 
 
-@pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
-    sizes = (
+TASK = Task(
+    name="rows",
+    suite="test",
+    title="Softmax of few long rows",
+    level=1,
+    source=REFERENCE,
+    sizes=(
         Size(name="full"),
         Size(name="small", constants={"ROWS": 4, "COLS": 64}),
         Size(name="hidden_odd", constants={"ROWS": 3, "COLS": 77}),
-    )
-    task = Task(name="rows", suite="test", title="Softmax of few long rows", level=1, source=REFERENCE, sizes=sizes)
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as workshop:
-        made = workshop.evaluator(task)
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
         yield made
-        made.oracle.close()
+
+
+@pytest.fixture(scope="module")
+def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
+    made = workshop.evaluator(TASK)
+    yield made
+    made.oracle.close()
 
 
 def by_choice(trials: tuple[TuneTrial, ...], name: str = "BLOCK") -> dict[int, TuneTrial]:
@@ -209,6 +222,14 @@ def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Eval
     )
     assert {block for block, trial in found.items() if trial.time_us is not None} == {64, 256}
     assert winner(tuple(found.values()), {"BLOCK": 256}) is None
+
+
+def test_an_oracle_that_fails_spoils_the_search_and_nothing_else(workshop: Workshop) -> None:
+    broken = workshop.evaluator(TASK)
+    broken.oracle.close()
+    trials = tune(broken, Candidate(source=SOFTMAX, plan=PLAN), seed=2)
+    assert all("could not be drawn: the oracle of task 'rows' is closed" in trial.problem for trial in trials)
+    assert winner(trials, {}) is None
 
 
 def test_only_a_clear_gain_on_the_last_rung_wins() -> None:
