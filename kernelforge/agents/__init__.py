@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelforge.agents.base import Brief, Coder, CoderReply, CoderRequest, Judge, JudgeReply, JudgeRequest
+from kernelforge.agents.base import (
+    Brief,
+    Coder,
+    CoderReply,
+    CoderRequest,
+    Judge,
+    JudgeReply,
+    JudgeRequest,
+    ProposedGenerator,
+    Tester,
+    TesterReply,
+)
 from kernelforge.llm.base import Meter
 from kernelforge.llm.providers import PROVIDERS, Providers
 
@@ -24,11 +35,15 @@ __all__ = [
     "Judge",
     "JudgeReply",
     "JudgeRequest",
+    "ProposedGenerator",
     "Reflexion",
+    "Tester",
+    "TesterReply",
     "check_agent",
     "make_coder",
     "make_judge",
     "make_reflexion",
+    "make_tester",
 ]
 
 
@@ -83,3 +98,18 @@ def make_reflexion(spec: str, providers: Providers, meter: Meter) -> Reflexion:
     if spec == BUILTIN:
         return BuiltinReflexion()
     return PromptedReflexion(spec, providers.answerer(spec, meter))
+
+
+def make_tester(spec: str, providers: Providers, meter: Meter) -> Tester:
+    """A Tester by its specification.
+
+    Raises:
+        UsageError: as :func:`check_agent`.
+    """
+    if spec == BUILTIN:
+        from kernelforge.agents.builtin.tester import BuiltinTester
+
+        return BuiltinTester()
+    from kernelforge.agents.tester import PromptedTester
+
+    return PromptedTester(spec, providers.answerer(spec, meter))

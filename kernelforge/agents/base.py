@@ -1,4 +1,4 @@
-"""The two agents: a Coder proposes candidates, a Judge names one thing to mend or to improve."""
+"""The agents: a Coder proposes candidates, a Judge names one thing to mend or to improve, a Tester proposes inputs."""
 
 from __future__ import annotations
 
@@ -88,4 +88,28 @@ class Judge(Protocol):
 
     def assess(self, request: JudgeRequest) -> JudgeReply:
         """Name exactly one thing. The Judge is advisory: it cannot change a verdict."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProposedGenerator:
+    """An input generator as a Tester wrote it; nothing of it was checked yet."""
+
+    name: str
+    why: str
+    """Which fault it would show."""
+    plan: str
+
+
+@dataclass(frozen=True)
+class TesterReply:
+    generators: tuple[ProposedGenerator, ...]
+    messages: tuple[Message, ...]
+
+
+class Tester(Protocol):
+    name: str
+
+    def propose(self, brief: Brief) -> TesterReply:
+        """Propose further test inputs. They add tests where torch passes them, and can relax none."""
         ...

@@ -16,6 +16,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.inputs import FAMILIES
+from kernelforge.evaluate.recipe import TEST_PREFIX
 from kernelforge.evaluate.reference import tensor_bytes
 from kernelforge.records import DType
 
@@ -40,6 +41,34 @@ def admission_findings(reckoner: Reckoner, sizes: Sequence[str]) -> list[dict[st
                 finding["text"] = "not admitted: torch itself is not finite or not accurate enough on such inputs"
             findings.append(finding)
     return findings
+
+
+def generator_findings(reckoner: Reckoner, name: str, sizes: Sequence[str]) -> list[dict[str, Any]]:
+    """One finding for each size: whether candidates may be checked on a generator's inputs there, or why not.
+
+    The rule is that of our own families: torch itself passes, on several draws. Trivial answers are not asked
+    after: a generator adds to families that they fail on.
+    """
+    findings: list[dict[str, Any]] = []
+    for size in sizes:
+        try:
+            for seed in _SEEDS:
+                _check_test(reckoner, size, f"{TEST_PREFIX}{name}", seed)
+            findings.append({"size": size, "ok": True, "text": ""})
+        except TaskError as error:
+            findings.append({"size": size, "ok": False, "text": str(error)})
+    return findings
+
+
+def _check_test(reckoner: Reckoner, size: str, family: str, seed: int) -> None:
+    drawn, again = reckoner.draw(size, family, seed), reckoner.draw(size, family, seed, expected=False)
+    for one, other in zip(drawn.inputs, again.inputs, strict=True):
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and not torch.equal(one, other):
+            raise TaskError("two draws with one seed differ: the task's own inputs do not follow torch's seed")
+    assert drawn.expected is not None
+    own = reckoner.compare(drawn, [_got(output.reference) for output in drawn.expected])
+    if not own.ok:
+        raise TaskError(f"torch itself fails: {own.message}")
 
 
 def _check_family(reckoner: Reckoner, size: str, family: str) -> tuple[bool, str]:

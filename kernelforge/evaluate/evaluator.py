@@ -7,7 +7,7 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
@@ -16,6 +16,7 @@ from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import Device, RunFault, RunFaulted, RunRequest, RunResult, Session
 from kernelforge.errors import CandidateError, TaskError
+from kernelforge.evaluate.generators import generators_digest, parse_generator
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import (
     Failure,
@@ -26,12 +27,14 @@ from kernelforge.evaluate.preparation import (
     public_name,
     resolve_plans,
 )
+from kernelforge.evaluate.recipe import TEST_PREFIX
 from kernelforge.records import (
     Candidate,
     Comparison,
     Correctness,
     Evaluation,
     Fingerprint,
+    InputGenerator,
     Performance,
     Profile,
     Size,
@@ -43,6 +46,7 @@ from kernelforge.records import (
 
 EVALUATOR_VERSION = "1"
 """Changes whenever a verdict could."""
+
 
 POISONS = (0xFF, 0x5A)
 """Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
@@ -125,6 +129,21 @@ class Evaluator:
         self.device = device
         self.fingerprint = fingerprint
         self.facts = oracle.facts()
+        self.generators: tuple[InputGenerator, ...] = ()
+        """Generators in force, all of them admitted."""
+
+    def use_generators(self, generators: Sequence[InputGenerator]) -> None:
+        """From now on also check on the inputs of the admitted ones among ``generators``; the fingerprint says so.
+
+        Raises:
+            PlanError: one of them cannot be read; it was not admitted by this version.
+        """
+        admitted = tuple(one for one in generators if one.admitted)
+        inputs = self.facts.at("small").inputs
+        self.oracle.use_generators({one.name: parse_generator(one.plan, inputs) for one in admitted})
+        self.generators = admitted
+        version = evaluator_version(generators)
+        self.fingerprint = self.fingerprint.model_copy(update={"evaluator": version})
 
     def evaluate(self, candidate: Candidate, *, seed: int, profile: bool = True) -> EvaluationResult:
         """Run the cascade.
@@ -187,6 +206,7 @@ class Evaluator:
                 if size.name != "full":
                     self._check_size(session, size, work)
                 else:
+                    self._check_generators(sessions, work)
                     found = self._full(session, size, work, profile)
         return found
 
@@ -203,6 +223,28 @@ class Evaluator:
         work.checks.append(
             SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=len(plan.launches))
         )
+
+    def _check_generators(self, sessions: _Sessions, work: _Work) -> None:
+        """The generators' inputs, once our own families passed at every such size: they add tests and replace none."""
+        for check in tuple(work.checks):
+            if check.status != "passed":
+                continue
+            size, families, worst = self.task.size(check.size), list(check.families), check.error or 0.0
+            session = sessions.of(work.artifacts[size.name])
+            for position, generator in enumerate(self.generators):
+                if size.name not in generator.sizes:
+                    continue
+                family = f"{TEST_PREFIX}{generator.name}"
+                with ExitStack() as stack:
+                    try:
+                        draw = stack.enter_context(self.drawn(size, family, work.seed, work))
+                    except TaskError:
+                        # Torch itself fails on this draw: it is no test.
+                        continue
+                    poisons = (POISONS[position % 2],)
+                    worst = max(worst, self._run_and_compare(session, size, draw, poisons, work).error or 0.0)
+                families.append(family)
+            _note(check.model_copy(update={"families": tuple(families), "error": worst}), work)
 
     @contextmanager
     def drawn(self, size: Size, family: str, seed: int, preparation: Preparation) -> Iterator[Draw]:
@@ -274,7 +316,7 @@ class Evaluator:
     ) -> NoReturn:
         """Record the failed check and end the cascade; numbers that would give a hidden size away are masked."""
         told = masked(message) if size.is_hidden else message
-        work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
+        _note(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error), work)
         raise Failure(verdict, _stage(size), f"at {public_name(size)}, {family} inputs: {told}")
 
     def _refuse_overtime(self, size: Size, family: str, work: _Work) -> None:
@@ -364,6 +406,21 @@ def _counted_all(profile: Profile, executed: int) -> bool:
         return True
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
     return executed <= counted * (_EXACT_SLACK if exact else _SAMPLED_SLACK)
+
+
+def evaluator_version(generators: Sequence[InputGenerator]) -> str:
+    """The version that a fingerprint gives: ``1``, or ``1+tests.<digest>`` where generators are in force."""
+    digest = generators_digest(generators)
+    return f"{EVALUATOR_VERSION}+tests.{digest}" if digest else EVALUATOR_VERSION
+
+
+def _note(check: SizeCheck, work: _Work) -> None:
+    """Record a check, in place of what was known of its size before."""
+    for position, known in enumerate(work.checks):
+        if known.size == check.size:
+            work.checks[position] = check
+            return
+    work.checks.append(check)
 
 
 def _stage(size: Size) -> Stage:

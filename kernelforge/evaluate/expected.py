@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -11,6 +12,8 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.comparison import Got, Selection, SelectionRecorder, compare_outputs
 from kernelforge.evaluate.inputs import FAMILIES, SCALES, derived_seed, draw_inputs
+from kernelforge.evaluate.recipe import TEST_PREFIX, Recipe
+from kernelforge.evaluate.recipe_inputs import PROBES, Habit, draw_recipe, habit_of
 from kernelforge.evaluate.reference import Reference, Value
 from kernelforge.evaluate.sequential import SequentialSums
 from kernelforge.evaluate.tolerance import Expected, expected_output
@@ -64,6 +67,9 @@ class Reckoner:
         self._scales: dict[str, dict[str, float]] = {}
         self._sums: dict[str, bool] = {}
         """Whether the reference sums anything at a size; where not, there is no order to measure."""
+        self._habits: dict[str, dict[int, Habit]] = {}
+        self.tests: dict[str, Recipe] = {}
+        """Further input families by name, without :data:`TEST_PREFIX`."""
         self._constants = parse_task_file(task.source, task.name).constants
 
     def reference(self, size: str) -> Reference:
@@ -82,6 +88,8 @@ class Reckoner:
         Raises:
             TaskError: the family is not admitted at this size.
         """
+        if family.startswith(TEST_PREFIX):
+            return self._draw_test(size, family, seed, expected=expected)
         reference = self.reference(size)
         scale = self.scales(size).get(family) if probe is None else probe
         if scale is None:
@@ -100,13 +108,52 @@ class Reckoner:
                 break
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
 
+    def _draw_test(self, size: str, family: str, seed: int, *, expected: bool) -> Drawn:
+        """A draw by a recipe. Finite, and torch accurate on it, as our own families must be; and well-conditioned."""
+        recipe = self.tests.get(family.removeprefix(TEST_PREFIX))
+        if recipe is None:
+            raise TaskError(f"there is no input generator '{family.removeprefix(TEST_PREFIX)}'")
+        reference = self.reference(size)
+        own = reference.inputs(derived_seed(seed, "inputs"))
+        if self._elements(own) > PROBE_LIMIT:
+            raise TaskError(f"inputs of more than {PROBE_LIMIT:,} elements are not drawn by generators")
+        reference.redraw_weights(derived_seed(seed, "weights"))
+        inputs = draw_recipe(recipe, own, self._habits_at(size, own), derived_seed(seed, family))
+        if not expected:
+            return Drawn(size, family, inputs, None)
+        outputs, selections = self._expected(size, reference, inputs)
+        if not all(output.finite for output in outputs):
+            raise TaskError("torch's own result is not finite on such inputs")
+        if not all(output.admitted for output in outputs):
+            raise TaskError("torch itself is not accurate enough on such inputs")
+        if any(output.ill_conditioned for output in outputs):
+            # torch may pass by luck here; another honest kernel might not.
+            raise TaskError("the result is ill-conditioned on such inputs: rounding them alone could make it wrong")
+        return Drawn(size, family, inputs, outputs, selections)
+
+    def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, Habit]:
+        """What the integer inputs of a size have in common over the task's own draws."""
+        whole = [
+            position
+            for position, value in enumerate(own)
+            if isinstance(value, torch.Tensor) and not value.is_floating_point()
+        ]
+        if not whole:
+            return {}
+        if size not in self._habits:
+            probes = [self.reference(size).inputs(derived_seed(_PROBE_SEED, f"habit {i}")) for i in range(PROBES)]
+            self._habits[size] = {
+                position: habit_of([value for probe in probes if isinstance(value := probe[position], torch.Tensor)])
+                for position in whole
+            }
+        return self._habits[size]
+
     def scales(self, size: str) -> dict[str, float]:
         """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
         if size not in self._scales:
             reference = self.reference(size)
             own = reference.inputs(_PROBE_SEED)
-            elements = sum(value.numel() for value in own if isinstance(value, torch.Tensor))
-            if elements > PROBE_LIMIT and size != "small":
+            if self._elements(own) > PROBE_LIMIT and size != "small":
                 small = self.scales("small")
                 self._scales[size] = {family: small[family] for family in _PLAIN_FAMILIES if family in small}
             else:
@@ -115,6 +162,10 @@ class Reckoner:
                 found = {family: self._admitted_scale(size, family) for family in families}
                 self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
         return self._scales[size]
+
+    @staticmethod
+    def _elements(inputs: tuple[Value, ...]) -> int:
+        return sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
 
     def compare(self, drawn: Drawn, got: list[Got]) -> Comparison:
         if drawn.expected is None:

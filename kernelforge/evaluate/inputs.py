@@ -56,8 +56,13 @@ def _redrawn(own: torch.Tensor, family: str, generator: torch.Generator, scale: 
         values = _edge_values(own.shape, own.dtype, generator)
     else:
         values = torch.randn(own.shape, generator=generator, dtype=torch.float32) * scale
+    return laid_out(values, own)
+
+
+def laid_out(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """``values`` with the dtype and the strides of ``own``, whose shape they have."""
     if own.is_contiguous():
-        return values.to(own.dtype)
+        return values.to(own.dtype).contiguous()
     strided = storage_span(own).clone().as_strided(own.shape, own.stride(), 0)
     if any(stride == 0 and extent > 1 for extent, stride in zip(own.shape, own.stride(), strict=True)):
         # Expanded tensors share elements: fill the storage, not the view.

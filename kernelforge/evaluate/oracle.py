@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
+from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.shared import shared_facts
 from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
@@ -19,6 +20,7 @@ __all__ = [
     "Admission",
     "AdmissionFinding",
     "Draw",
+    "GeneratorFinding",
     "Oracle",
     "OracleChild",
     "OracleZygote",
@@ -107,6 +109,15 @@ class Admission:
         return not self.error and all(finding.ok for finding in self.findings)
 
 
+@dataclass(frozen=True)
+class GeneratorFinding:
+    """Whether a generator's inputs may be used at one size, and why not."""
+
+    size: str
+    ok: bool
+    text: str
+
+
 class Oracle:
     """One per task and worker. Not for use by two threads at once.
 
@@ -126,6 +137,7 @@ class Oracle:
         self._child: OracleChild | None = None
         self._closed = False
         self._handles = itertools.count(1)
+        self._tests: dict[str, Recipe] = {}
         self._start()
 
     @_read_as_hostile()
@@ -152,6 +164,22 @@ class Oracle:
         if not found or not set(found) <= set(_FAMILIES):
             raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
         return found
+
+    @_read_as_hostile()
+    def try_generator(self, name: str, recipe: Recipe, sizes: Sequence[str]) -> tuple[GeneratorFinding, ...]:
+        """Whether inputs drawn by a recipe may be used, size by size: torch must pass on them as on our own families.
+
+        Raises:
+            SandboxError: the reference did not survive them; the next request starts a new child.
+        """
+        request = {"op": "try", "name": name, "recipe": recipe.model_dump(mode="json")}
+        frame = self._call({**request, "sizes": [self._known(size) for size in sizes]})
+        return tuple(GeneratorFinding(**finding) for finding in frame.data["findings"])
+
+    def use_generators(self, recipes: Mapping[str, Recipe]) -> None:
+        """From now on :meth:`draw` also knows the families ``tester:<name>``; those known before are forgotten."""
+        self._tests = dict(recipes)
+        self._call(self._generators_request())
 
     @_read_as_hostile()
     def draw(self, size: str, family: str, seed: int, *, expected: bool = True) -> Draw:
@@ -248,10 +276,16 @@ class Oracle:
         request = {"op": "load", "task": self.task.model_dump(mode="json"), "threads": self._threads}
         try:
             self._checked(child.call(request, timeout_s=_REPLY_S))
+            if self._tests:
+                self._checked(child.call(self._generators_request(), timeout_s=_REPLY_S))
         except BaseException:
             self._drop()
             raise
         return child
+
+    def _generators_request(self) -> dict[str, Any]:
+        recipes = {name: recipe.model_dump(mode="json") for name, recipe in self._tests.items()}
+        return {"op": "tests", "recipes": recipes}
 
     def _drop(self) -> None:
         child, self._child = self._child, None

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from kernelforge.errors import TaskError, UsageError
-from kernelforge.evaluate.admission_checks import admission_findings
+from kernelforge.evaluate.admission_checks import admission_findings, generator_findings
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.facts import facts_at
+from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.reference import tensor_bytes, tensor_spec
 from kernelforge.evaluate.tracing import trace_at, trace_source
 from kernelforge.records import DType, Task
@@ -101,6 +103,8 @@ class _Server:
             "check": self._check,
             "release": self._release,
             "admit": self._admit,
+            "tests": self._tests,
+            "try": self._try,
         }
 
     def answer(self, frame: Frame) -> _Reply:
@@ -173,3 +177,24 @@ class _Server:
 
     def _admit(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         return {"findings": admission_findings(self._task, data["sizes"])}, []
+
+    def _tests(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._task.tests = {name: _recipe(recipe) for name, recipe in data["recipes"].items()}
+        return {}, []
+
+    def _try(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        reckoner, name = self._task, data["name"]
+        before = dict(reckoner.tests)
+        reckoner.tests[name] = _recipe(data["recipe"])
+        try:
+            return {"findings": generator_findings(reckoner, name, data["sizes"])}, []
+        finally:
+            reckoner.tests = before
+
+
+def _recipe(data: dict[str, Any]) -> Recipe:
+    """A recipe as the parent sent it, checked again: what is not one is refused before any step of it is taken."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"this is no recipe of an input generator: {error.errors()[0]['msg']}") from None

@@ -58,6 +58,8 @@ class Expected:
     """torch's own largest error, relative to the scale."""
     capped: bool = False
     """The cap cut the tolerance: an honest candidate might not meet it."""
+    ill_conditioned: bool = False
+    """Rounding the inputs alone may move an element further than the tolerance allows."""
 
     @property
     def sound(self) -> bool:
@@ -101,10 +103,13 @@ def expected_output(
     limit = CAP[dtype] / unit
     capped, factor = factor > limit, min(factor, limit)
     tolerance = scale.mul_(unit * factor)
+    ill_conditioned = False
     if condition is not None:
         most = tolerance * (ILL_CONDITIONED / (unit * factor))
-        tolerance.add_(torch.minimum(condition * (unit * FLOOR[dtype]), most))
-    return Expected(reference, double, tolerance, finite, factor, torch_ratio, capped)
+        wanted = condition * (unit * FLOOR[dtype])
+        ill_conditioned = bool((wanted > most).any())
+        tolerance.add_(torch.minimum(wanted, most))
+    return Expected(reference, double, tolerance, finite, factor, torch_ratio, capped, ill_conditioned)
 
 
 def _all_finite(value: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import Device
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluate.oracle import Oracle
-from kernelforge.records import Fingerprint, Task
+from kernelforge.records import Fingerprint, InputGenerator, Task
 from kernelforge.sandbox import Zygote, probe
 from kernelforge.version import __version__
 
@@ -69,9 +70,15 @@ class Workshop:
                 self._oracle_zygote = Zygote("oracle", allow_unconfined=self._allow_unconfined)
         return Oracle(self._oracle_zygote, task, threads=self._threads)
 
-    def evaluator(self, task: Task) -> Evaluator:
-        """An evaluator with an oracle of its own; the caller closes ``evaluator.oracle``."""
-        return Evaluator(task, self.oracle(task), self.compiler, self.device, self.fingerprint)
+    def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
+        """An evaluator with an oracle of its own; the caller closes ``evaluator.oracle``.
+
+        ``generators`` are further tests that were agreed on; those not admitted are left out.
+        """
+        evaluator = Evaluator(task, self.oracle(task), self.compiler, self.device, self.fingerprint)
+        if generators:
+            evaluator.use_generators(generators)
+        return evaluator
 
     def close(self) -> None:
         """End every helper process."""

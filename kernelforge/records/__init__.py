@@ -13,6 +13,7 @@ from kernelforge.records.evaluation import (
     SizeCheck,
     Verdict,
 )
+from kernelforge.records.generator import InputGenerator
 from kernelforge.records.graph import Graph, Node
 from kernelforge.records.lesson import Lesson
 from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
@@ -34,6 +35,7 @@ __all__ = [
     "Finding",
     "Fingerprint",
     "Graph",
+    "InputGenerator",
     "KernelFacts",
     "KernelProfile",
     "LLMSettings",

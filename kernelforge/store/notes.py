@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import sqlite_utils
 from pydantic import ValidationError
 
 from kernelforge.errors import StoreError
-from kernelforge.records import Lesson, Message
+from kernelforge.records import InputGenerator, Lesson, Message
 from kernelforge.store.codec import Blobs, Row, message_rows, messages_from_rows
 from kernelforge.store.database import Database
 
@@ -79,6 +80,50 @@ class TaskNotes:
         blobs = self._blobs({row["content"] for row in rows})
         with readable(self.path):
             return [Draft(row["step"], row["proposal"], blobs[row["content"]]) for row in rows]
+
+    # Input generators
+
+    def put_generators(
+        self, run_id: str, task: str, generators: Sequence[InputGenerator], messages: Sequence[Message] = ()
+    ) -> None:
+        """Journal which further tests were agreed on for a task, refused ones included, and what was said of them.
+
+        They never change.
+
+        Raises:
+            StoreError: the run has not come to that task, or has generators of these names for it.
+        """
+        blobs, said = Blobs(), Blobs()
+        rows = [
+            {"run": run_id, "task": task, "name": one.name, "plan": blobs.add(one.plan), "provider": one.provider,
+             "admitted": int(one.admitted), "reason": one.reason, "sizes": json.dumps(one.sizes)}
+            for one in generators
+        ]  # fmt: skip
+        with (
+            self._database.transaction() as db,
+            linked(f"run {run_id} has no task {task} in {self.path}"),
+            unique(f"task {task} of run {run_id} has its input generators already"),
+        ):
+            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+            db.table("generators").insert_all(rows)
+            append_messages(db, run_id, task, said, message_rows(messages, said, run=run_id, task=task))
+
+    def generators(self, run_id: str, task: str) -> tuple[InputGenerator, ...]:
+        """Further tests of a task, in the order of their proposal; those that were refused are among them."""
+        rows = self._database.rows("SELECT * FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task))
+        blobs = self._blobs({row["plan"] for row in rows})
+        with readable(self.path):
+            return tuple(
+                InputGenerator(
+                    name=row["name"],
+                    plan=blobs[row["plan"]],
+                    provider=row["provider"],
+                    admitted=bool(row["admitted"]),
+                    reason=row["reason"],
+                    sizes=tuple(json.loads(row["sizes"])),
+                )
+                for row in rows
+            )
 
     # Lessons
 

@@ -1,0 +1,70 @@
+"""The built-in Tester: a few inputs for each operator family, aimed at mistakes that random values hardly show."""
+
+from __future__ import annotations
+
+from kernelforge.agents.base import Brief, ProposedGenerator, TesterReply
+from kernelforge.agents.memory import families_of
+from kernelforge.evaluate.generators import MAX_GENERATORS
+from kernelforge.records import TensorSpec
+
+_FLOATS: dict[str, tuple[str, str]] = {
+    "whole_offset": ("pick(31, 32, 33)", "a variance as mean of squares minus squared mean cancels"),
+    "small_spread": ("normal(0, 0.001)", "an epsilon is left out or in the wrong place"),
+    "far_below_zero": ("uniform(-900, -800)", "a maximum starts at zero or at a small constant"),
+    "masked": ("where(chance(0.25), -inf, {own})", "minus infinity minus itself becomes NaN"),
+    "cancelling": ("alternate(4096, -4096) + pick(-1, 0, 1)", "sums are kept in too few bits"),
+    "few_values": ("pick(-2, -1)", "ties, and a start value that wins over every element"),
+    "odd_bits": ("pick(-2049, 2049, 1)", "operands are rounded to eleven bits"),
+    "sparse": ("sparse(0.03, {own})", "zeros are skipped, or divided by"),
+    "saturated": ("uniform(-85, 85)", "an exponential overflows where the result does not"),
+    "near_zero": ("normal(0, 0.000001)", "a difference of nearly equal numbers loses its digits"),
+}
+"""Fill of every floating input, and the mistake that it would show."""
+
+_BY_FAMILY: dict[str, tuple[str, ...]] = {
+    "attention": ("far_below_zero", "few_values", "sparse"),
+    "convolution": ("odd_bits", "sparse", "cancelling"),
+    "matmul": ("odd_bits", "sparse", "cancelling"),
+    "recurrent": ("saturated", "sparse"),
+    "softmax": ("far_below_zero", "masked"),
+    "normalisation": ("whole_offset", "small_spread"),
+    "pooling": ("few_values", "far_below_zero"),
+    "scan": ("cancelling", "few_values"),
+    "loss": ("far_below_zero", "few_values"),
+    "reduction": ("few_values", "cancelling", "small_spread"),
+    "index": ("few_values",),
+    "movement": ("sparse",),
+    "elementwise": ("saturated", "near_zero"),
+}
+
+
+class BuiltinTester:
+    """Proposes by rules: no model, no key, no network."""
+
+    name = "builtin"
+
+    def propose(self, brief: Brief) -> TesterReply:
+        """The fills of the task's operator families, the most telling family first."""
+        inputs = brief.facts.at("small").inputs
+        found: dict[str, ProposedGenerator] = {}
+        if any(isinstance(one, TensorSpec) and not one.dtype.is_floating for one in inputs):
+            why = "only the first and the last index, each many times"
+            found["ends"] = ProposedGenerator("ends", why, _plan(inputs, None, "pick(low({own}), high({own}))"))
+        if any(isinstance(one, TensorSpec) and one.dtype.is_floating for one in inputs):
+            for family in families_of(brief.graph):
+                for name in _BY_FAMILY[family]:
+                    fill, why = _FLOATS[name]
+                    found.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))
+        return TesterReply(tuple(found.values())[:MAX_GENERATORS], ())
+
+
+def _plan(inputs: tuple[TensorSpec | int | float | bool | None, ...], floating: str | None, whole: str | None) -> str:
+    """A generator's text: ``floating`` and ``whole`` fill inputs of that kind, None leaves them alone."""
+    names = [f"x{position}" for position in range(len(inputs))]
+    values = []
+    for name, spec in zip(names, inputs, strict=True):
+        fill = None
+        if isinstance(spec, TensorSpec):
+            fill = floating if spec.dtype.is_floating else whole
+        values.append(name if fill is None else fill.replace("{own}", name))
+    return f"def inputs({', '.join(names)}):\n    return {', '.join(values)}\n"

@@ -1,0 +1,160 @@
+"""The Tester: whatever answers a prompt proposes further test inputs, and what torch passes is agreed on.
+
+After the Tester of MuSL (QiMeng-MuPa), which writes tests beside the programs that it checks. Here a test is a
+restricted plan for inputs alone; what must come out of them is the oracle's business, so a wrong test cannot exist.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kernelforge.agents.base import Brief, ProposedGenerator, Tester, TesterReply
+from kernelforge.agents.json_reply import last_object
+from kernelforge.agents.prompts import tester_prompt
+from kernelforge.errors import CandidateError, PlanError, SandboxError, UsageError
+from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.llm.base import Answerer, Question
+from kernelforge.records import InputGenerator, Message
+from kernelforge.records.generator import GENERATOR_NAME, MAX_GENERATOR_BYTES
+from kernelforge.tasks.data import data_path
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class GeneratorForm(_Strict):
+    """One proposed generator."""
+
+    name: Annotated[str, Field(pattern=GENERATOR_NAME)]
+    why: str = Field(min_length=1, max_length=400)
+    plan: str = Field(min_length=1, max_length=MAX_GENERATOR_BYTES)
+
+
+class TesterForm(_Strict):
+    """A Tester's reply."""
+
+    generators: tuple[GeneratorForm, ...] = Field(max_length=MAX_GENERATORS)
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> TesterForm:
+        names = [one.name for one in self.generators]
+        if len(set(names)) != len(names):
+            raise ValueError(f"names repeat: {', '.join(names)}")
+        return self
+
+
+class PromptedTester:
+    """A Tester behind an answerer."""
+
+    def __init__(self, name: str, answerer: Answerer) -> None:
+        self.name = name
+        self._answerer = answerer
+
+    def propose(self, brief: Brief) -> TesterReply:
+        """Ask for generators. A reply that still cannot be read proposes none."""
+
+        def check(text: str) -> None:
+            for one in parse_tests(text):
+                _check_plan(one, brief)
+
+        prompt = tester_prompt(brief, generator_page())
+        answer = self._answerer.ask(Question("tester", brief.task.name, prompt, check, TesterForm))
+        try:
+            return TesterReply(parse_tests(answer.text), answer.messages)
+        except CandidateError:
+            return TesterReply((), answer.messages)
+
+
+def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
+    """Read a Tester's reply: the last JSON object in it. The plans are not read yet.
+
+    Raises:
+        CandidateError: there is none, or it has another form.
+    """
+    wanted = '{"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
+    raw = last_object(text)
+    if raw is None:
+        raise CandidateError(f"the reply holds no JSON object; give one in a ```json block: {wanted}")
+    try:
+        form = TesterForm.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CandidateError(
+            f"the JSON object is not the one asked for ({place}: {first['msg']}); it reads {wanted}"
+        ) from error
+    # Half a surrogate pair passes JSON, and could not be journalled.
+    return tuple(
+        ProposedGenerator(one.name, one.why, one.plan.encode(errors="replace").decode()) for one in form.generators
+    )
+
+
+def _check_plan(proposed: ProposedGenerator, brief: Brief) -> None:
+    try:
+        parse_generator(proposed.plan, brief.facts.at("small").inputs)
+    except PlanError as error:
+        raise CandidateError(f"generator {proposed.name!r}: {error}") from error
+
+
+def agree_on_tests(
+    brief: Brief, tester: Tester, oracle: Oracle
+) -> tuple[tuple[InputGenerator, ...], tuple[Message, ...]]:
+    """Ask a Tester for generators and keep those that torch passes.
+
+    Done once for a task, before its first attempt; give the result to ``Evaluator.use_generators`` (or
+    ``Workshop.evaluator``), and to the journal. Those refused are among the result, each with the reason.
+
+    Args:
+        brief: what the Tester may know of the task.
+        tester: who proposes.
+        oracle: the task's own; it tries each generator at every size but ``full``.
+
+    Returns:
+        The generators, and what was said.
+
+    Raises:
+        BudgetExhausted: a budget is spent, or the run is to stop.
+        ProviderError: the Tester cannot be asked.
+    """
+    reply = tester.propose(brief)
+    tried = tuple(_try(one, tester.name, brief, oracle) for one in reply.generators[:MAX_GENERATORS])
+    return tried, reply.messages
+
+
+def _try(proposed: ProposedGenerator, provider: str, brief: Brief, oracle: Oracle) -> InputGenerator:
+    sizes = [size.name for size in brief.task.sizes if size.name != "full"]
+    reason, passed = "", tuple[str, ...]()
+    try:
+        recipe = parse_generator(proposed.plan, brief.facts.at("small").inputs)
+        found = oracle.try_generator(proposed.name, recipe, sizes)
+    except PlanError as error:
+        reason = str(error)
+    except SandboxError as error:
+        reason = f"the reference did not survive such inputs: {error}"
+    else:
+        passed = tuple(one.size for one in found if one.ok)
+        reason = "; ".join(dict.fromkeys(one.text for one in found if not one.ok))
+    return InputGenerator(
+        name=proposed.name, plan=proposed.plan, provider=provider, admitted=bool(passed), reason=reason, sizes=passed
+    )
+
+
+@lru_cache(maxsize=1)
+def generator_page() -> str:
+    """The reference page of the generator language, as it ships.
+
+    Raises:
+        UsageError: the installation lacks the page.
+    """
+    path = data_path("docs") / "input-generators.md"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; reinstall kernelforge, or run from a checkout"
+        ) from error
