@@ -132,7 +132,7 @@ def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path
         ({"suite": "nowhere"}, "nowhere"),
         ({"tasks": ("softmin",)}, "has no task 'softmin'"),
         ({"device": "cuda:0"}, "emulated"),
-        ({"strategy": "guess"}, "choose 'refine'"),
+        ({"strategy": "guess"}, "choose one of: refine"),
         ({"coder": "oracle-of-delphi"}, "oracle-of-delphi"),
         ({"reward": "gold"}, "there is no reward policy 'gold'"),
         ({"jobs": 0}, "at least one"),
