@@ -18,9 +18,9 @@ _OTHER_CHAR = 0.8
 def estimate_tokens(text: str) -> int:
     """An estimate, for planning and for limits; what was spent is what the provider counted.
 
-    It cuts text as byte-pair tokenizers do before they merge: a word up to nine letters, up to three digits, up to three
-    punctuation characters are a token each. On this project's prompts and kernels it is within 10 % of OpenAI's
-    ``o200k_base`` (``benchmarks/prompts.py``); other vocabularies, and text without words, may need half as many again.
+    It cuts text as byte-pair tokenizers do before they merge: a word of up to nine letters, up to three digits, and up
+    to three punctuation characters are a token each. On this project's prompts and kernels it is within 10 % of
+    OpenAI's ``o200k_base`` (``benchmarks/prompts.py``); other vocabularies may need half as many again.
     """
     count = 0.0
     for match in _PIECE.finditer(text):
