@@ -14,12 +14,13 @@ from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
+from kernelforge.search.portfolio import Portfolio
 from kernelforge.search.refine import Refine
 from kernelforge.search.score import score
 from kernelforge.search.told import Told
 
 STRATEGIES: dict[str, type[Told[Any]]] = {
-    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)
+    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve, Portfolio)
 }
 """Every strategy by name."""
 
@@ -30,6 +31,7 @@ __all__ = [
     "Contrast",
     "Evolve",
     "Fsr",
+    "Portfolio",
     "Proposal",
     "Refine",
     "Sight",

@@ -8,12 +8,12 @@ nothing about a kernel.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from kernelforge.records import Attempt, Candidate, Operator
+from kernelforge.records import Attempt, Candidate
 from kernelforge.search.cuda_tokens import Token, tokens, words
-from kernelforge.search.generations import parent_number, value
+from kernelforge.search.generations import value
 
 Staging = Literal["none", "shared", "async"]
 
@@ -85,20 +85,3 @@ def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell]) -> dict[Cell,
         if cell not in best or value(attempt) > value(best[cell]):
             best[cell] = attempt
     return best
-
-
-def standing(attempts: Sequence[Attempt], numbers: Container[int]) -> list[Attempt]:
-    """Those of ``attempts`` with these numbers, all correct, of which of a kernel and its tuned children only the best
-    is left."""
-    best: dict[int, Attempt] = {}
-    for attempt in attempts:
-        if attempt.number not in numbers:
-            continue
-        origin = attempt
-        while origin.operator is Operator.TUNE:
-            number = parent_number(origin)
-            assert number is not None
-            origin = attempts[number]
-        if origin.number not in best or value(attempt) > value(best[origin.number]):
-            best[origin.number] = attempt
-    return sorted(best.values(), key=lambda attempt: attempt.number)

@@ -24,11 +24,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.archive import Cell, cell_of, elites, standing
+from kernelforge.search.archive import Cell, cell_of, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
 from kernelforge.search.base import Proposal
 from kernelforge.search.generations import Generational, mendable, parent_number, sound, value
 from kernelforge.search.novelty import Novelty
+from kernelforge.search.past import settled
 
 OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)
 """What an arm of the bandit may do."""
@@ -175,7 +176,7 @@ class Evolve(Generational[EvolveOptions]):
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
-        kernels = standing(self.known, self._cells)
+        kernels = settled([one for one in self.known if one.number in self._cells])
         everything = sorted(elites(kernels, self._cells).values(), key=lambda one: (-value(one), one.number))
         if not self._parted and self.options.islands > 1 and len(self.known) >= self.options.islands_after:
             self._parted = bool(everything)
