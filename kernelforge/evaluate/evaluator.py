@@ -216,7 +216,7 @@ class Evaluator:
         for position, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others take turns.
             poisons = POISONS if position == 0 else (POISONS[position % 2],)
-            with self.drawn(size, family, work.seed, work) as draw:
+            with self._drawn(size, family, work) as draw:
                 comparison = self._run_and_compare(session, size, draw, poisons, work)
             worst = max(worst, comparison.error or 0.0)
         plan = work.plans[size.name]
@@ -237,7 +237,7 @@ class Evaluator:
                 family = f"{TEST_PREFIX}{generator.name}"
                 with ExitStack() as stack:
                     try:
-                        draw = stack.enter_context(self.drawn(size, family, work.seed, work))
+                        draw = stack.enter_context(self._drawn(size, family, work))
                     except TaskError:
                         # Torch itself fails on this draw: it is no test.
                         continue
@@ -247,11 +247,11 @@ class Evaluator:
             _note(check.model_copy(update={"families": tuple(families), "error": worst}), work)
 
     @contextmanager
-    def drawn(self, size: Size, family: str, seed: int, preparation: Preparation) -> Iterator[Draw]:
+    def _drawn(self, size: Size, family: str, work: _Work) -> Iterator[Draw]:
         """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards."""
-        with preparation.clock("oracle"):
-            own = int(content_hash(seed, self.task.name, size.name, family), 16)
-            draw = self.oracle.draw(size.name, family, own)
+        with work.clock("oracle"):
+            seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
+            draw = self.oracle.draw(size.name, family, seed)
         try:
             yield draw
         finally:
@@ -336,7 +336,7 @@ class Evaluator:
         family = self.oracle.families(size.name)[0]
         plan = work.plans[size.name]
         found: tuple[Profile, Performance] | None = None
-        with self.drawn(size, family, work.seed, work) as draw:
+        with self._drawn(size, family, work) as draw:
             if profile:
                 try:
                     with work.clock("profile"):

@@ -27,8 +27,8 @@ from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.records import Candidate, TuneTrial, content_hash
 
 LEAST_GAIN = 0.02
-"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. A threshold of
-cost: the model does not claim to tell 2 % apart on a GPU, but an evaluation takes about as long as the search."""
+"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. A child that gains
+less would not replace its parent either, and the model does not claim to tell less than that apart on any GPU."""
 
 RATING_SECONDS = 10.0
 """One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
