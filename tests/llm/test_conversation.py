@@ -1,8 +1,9 @@
-"""Asking a model: it is told what is wrong, every word is kept and paid for, and no call starts once a budget refuses."""
+"""Asking a model: it is told what is wrong, every word is kept, and no call starts once a budget refuses."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -80,8 +81,8 @@ def usable(text: str) -> None:
         raise CandidateError("it lacks a word")
 
 
-def question(check: Callable[[str], None] = usable, prompt: Prompt = Prompt("the prompt", 4)) -> Question:
-    return Question("coder", "softmax", prompt, check)
+def question(check: Callable[[str], None] = usable) -> Question:
+    return Question("coder", "softmax", Prompt("the prompt", 4), check)
 
 
 def roles(messages) -> Sequence[tuple[str, str]]:
@@ -201,7 +202,12 @@ def test_a_budget_is_passed_by_less_than_one_call_for_each_place() -> None:
                 self.requests.append(request)
             return reply("usable")
 
-    model, meter = Endless(), Purse(tokens=1200)
+    class Slow(Purse):
+        def spent(self, usage: Usage) -> None:
+            time.sleep(0.002)  # long enough for a thread that came too early to ask
+            super().spent(usage)
+
+    model, meter = Endless(), Slow(tokens=1200)
     asker = conversing(model, meter, concurrency=3)
 
     def ask(_: int) -> bool:
