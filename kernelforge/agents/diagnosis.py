@@ -45,8 +45,8 @@ def diagnose(
     """Everything that holds a candidate back, the most costly first; each bottleneck once, in its worst kernel.
 
     Args:
-        profile: the candidate's profile. Counters of the emulated device tell most; of Nsight Compute's metrics those of
-            the same names are used.
+        profile: the candidate's profile. Counters of the emulated device tell most; of Nsight Compute's metrics those
+            of the same names are used.
         build: what ptxas reported, for spills.
         facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.
         spec: the device; by default the one that the profile names, and an H100 for one that is not known.
@@ -96,7 +96,8 @@ def _bounds(plan: PlanEvidence) -> list[Diagnosis]:
             ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
             floor = f"; the plan's DRAM traffic is {ratio:.2f}x the compulsory bytes"
         said = (
-            f"of {kernel.busy_us:,.3g} us under all limits together, {kernel.limits[name]:,.3g} us are under {name}{floor}"
+            f"of {kernel.busy_us:,.3g} us under all limits together, "
+            f"{kernel.limits[name]:,.3g} us are under {name}{floor}"
         )
         share = kernel.limits[name] / plan.busy_us
         found.setdefault(bottleneck, Diagnosis(bottleneck, kernel.name, said, metrics, share, curable=False))

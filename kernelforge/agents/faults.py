@@ -82,7 +82,8 @@ def redundant_loads(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     cost += saved * limits["issue"] * min(k.value(ev.REQUESTS) / max(k.instructions, 1), 1.0)
     cost += tidy * limits["dram"] * _share_beyond(fetched, plan.compulsory_bytes)
     said = (
-        f"threads ask for {asked:,.0f} byte in each launch, {times:.1f}x the {plan.compulsory_bytes:,.0f} byte that must "
+        f"threads ask for {asked:,.0f} byte in each launch, {times:.1f}x the {plan.compulsory_bytes:,.0f} byte that "
+        f"must "
         f"move (threshold 2.5x); {ev.DRAM} is {fetched / plan.compulsory_bytes:.2f}x"
     )
     return Fault(Bottleneck.REDUNDANT_LOADS, cost, said, (ev.LOAD_BYTES, ev.REQUESTS, ev.SECTORS))
@@ -129,7 +130,8 @@ def low_occupancy(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     cost = (1 - percent / 75) * (k.limits["latency"] + 0.25 * (k.busy_us - k.limits["latency"]))
     said = (
         f"{ev.OCCUPANCY} is {percent:.1f} %, limited by {limiter} to {limits[limiter]:.0f} blocks of "
-        f"{k.threads_per_block} threads ({k.value(ev.REGISTERS):.0f} registers each); threshold {50 if by_block else 45} %"
+        f"{k.threads_per_block} threads ({k.value(ev.REGISTERS):.0f} registers each); threshold "
+        f"{50 if by_block else 45} %"
     )
     raised = f"+launch__occupancy_limit_{limiter}"
     return Fault(_LIMITERS[limiter], cost, said, ("+" + ev.OCCUPANCY, raised))
@@ -140,7 +142,9 @@ def ragged_block(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     if k.fill > 0.8:
         return None
     cost = (1 - k.fill) * (k.busy_us - k.limits["dram"])
-    said = f"blocks of {k.threads_per_block} threads leave {1 - k.fill:.0%} of their warps' lanes empty (threshold 20 %)"
+    said = (
+        f"blocks of {k.threads_per_block} threads leave {1 - k.fill:.0%} of their warps' lanes empty (threshold 20 %)"
+    )
     return Fault(Bottleneck.LOW_OCCUPANCY_BLOCK, cost, said, ("+" + ev.LANES, "+" + ev.BLOCK))
 
 
@@ -213,7 +217,8 @@ def synchronisation(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
         return None
     cost = share * k.limits["latency"] + per_instruction * k.limits["issue"]
     said = (
-        f"{per_block:,.0f} barriers per block, one for every {1 / per_instruction:.0f} warp instructions (threshold 33); "
+        f"{per_block:,.0f} barriers per block, one for every {1 / per_instruction:.0f} warp instructions (threshold "
+        f"33); "
         f"about {share:.0%} of the latency chain"
     )
     return Fault(Bottleneck.SYNCHRONISATION, cost, said, (ev.BARRIERS, "ptx__inst_barrier.sum"))
@@ -289,7 +294,8 @@ def redundant_work(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
         return None
     cost = (1 - 2 / times) * (k.limits["issue"] + k.limits["arithmetic"])
     said = (
-        f"{done:,.0f} floating-point instructions of threads, {times:.1f}x the {needed:,.0f} that the reference or 24 per "
+        f"{done:,.0f} floating-point instructions of threads, {times:.1f}x the {needed:,.0f} that the reference or "
+        f"24 per "
         f"element would take (threshold 4x)"
     )
     return Fault(Bottleneck.REDUNDANT_WORK, cost, said, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
@@ -306,14 +312,17 @@ def unvectorised(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     if asked / max(k.kernel.launches, 1) > 2.5 * plan.compulsory_bytes or k.threads * 1.5 < plan.elements:
         return None  # other faults, and loops that reload
     lanes = 1 - width / 16
-    cost = 0.3 * lanes * (k.limits["issue"] + k.limits["latency"]) + 0.2 * (1 - min(width, 4) / 4) * k.data_path("global")
+    cost = 0.3 * lanes * (k.limits["issue"] + k.limits["latency"]) + 0.2 * (1 - min(width, 4) / 4) * k.data_path(
+        "global"
+    )
     said = f"{width:.1f} byte per thread and request of at most 16, over {requests:,.0f} requests (threshold 4 byte)"
     return Fault(Bottleneck.UNVECTORISED, cost, said, (ev.REQUESTS, ev.INSTRUCTIONS))
 
 
 RULES: tuple[Rule, ...] = (
     uncoalesced, bank_conflict, redundant_loads, spills, low_occupancy, ragged_block, divergence, tiny_grid,
-    atomics_contention, synchronisation, tensor_cores_unused, double_precision, issue_bound, redundant_work, unvectorised,
+    atomics_contention, synchronisation, tensor_cores_unused, double_precision, issue_bound, redundant_work,
+    unvectorised,
 )  # fmt: skip
 
 
@@ -330,7 +339,8 @@ def intermediate_traffic(plan: PlanEvidence) -> Fault | None:
     cost = share * moved + (len(plan.kernels) - 1) * plan.spec.launch_overhead_us
     ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
     said = (
-        f"{len(plan.kernels)} kernels store {written:,.0f} byte, {between:,.0f} more than the outputs hold: {share:.0%} of "
+        f"{len(plan.kernels)} kernels store {written:,.0f} byte, {between:,.0f} more than the outputs hold: "
+        f"{share:.0%} of "
         f"the bytes asked for (threshold 20 %); DRAM traffic is {ratio:.2f}x the compulsory bytes"
     )
     metrics = (ev.DRAM, ev.REQUESTED, ev.LAUNCHES) if ratio > 1.25 else (ev.REQUESTED, ev.LAUNCHES, ev.DRAM)

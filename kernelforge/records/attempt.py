@@ -44,6 +44,8 @@ class Finding(Record):
     """Name of the built-in move, where the Judge is built in."""
     metrics: tuple[str, ...] = ()
     """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
+    bottleneck: str | None = None
+    """What the built-in Judge calls the bottleneck, in the words of :mod:`kernelforge.agents.bottlenecks`."""
 
 
 AgentName = Literal["coder", "judge", "tester", "reflexion"]

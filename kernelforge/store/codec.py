@@ -273,7 +273,7 @@ def _trial(row: Row) -> TuneTrial:
 
 
 def _finding(row: Row) -> Finding:
-    columns = {name: row[name] for name in ("kind", "headline", "why", "action", "move")}
+    columns = {name: row[name] for name in ("kind", "headline", "why", "action", "move", "bottleneck")}
     return Finding(**columns, metrics=tuple(json.loads(row["metrics"])))
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernelforge.agents.bottlenecks import Bottleneck as B
-from kernelforge.records import DType
+from kernelforge.candidate.plan import parse_plan, signatures
+from kernelforge.compile import Artifact, Compiler, LaunchSignature
+from kernelforge.devices.emulated.worker import Kernel, Runner, Work
+from kernelforge.hardware.specs import H100
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.records import Build, DType, Profile, SizeFacts, TensorSpec
 
 F32, F16 = DType.FLOAT32, DType.FLOAT16
 
@@ -19,6 +26,34 @@ class Faulty:
     plan: str
     dtype: DType = F32
     flops: int = 0
+
+
+def profiled(case: Faulty, compiler: Compiler) -> tuple[Profile, Build, SizeFacts]:
+    """Build and profile a kernel as a candidate is."""
+    specs = [TensorSpec.contiguous(shape, case.dtype) for shape in case.inputs]
+    resolved = parse_plan(case.plan).resolve(specs, {}, {})
+    checks = [LaunchSignature(one.expression, one.args) for one in signatures(resolved)]
+    artifact = compiler.build(case.source, resolved.expressions, signatures=checks, constants=resolved.constants)
+    assert isinstance(artifact, Artifact), (artifact.errors, artifact.refused)
+    rng = np.random.default_rng(0)
+    tensors = {
+        buffer.id: rng.standard_normal(specs[int(buffer.source)].shape).astype(case.dtype.value).tobytes()
+        for buffer in resolved.buffers
+        if buffer.kind == "input" and buffer.source is not None
+    }
+    kernels = {one.expression: Kernel(one.symbol, one.registers_per_thread) for one in artifact.build.kernels}
+    runner = Runner(artifact.ptx.decode(), kernels, H100, memory_bytes=1 << 30, threads=1)
+    counts = runner.profile(
+        Work(plan=resolved, tensors=tensors, poison=0, mutable=frozenset(), deadline_s=60.0, memory_bytes=1 << 30,
+             max_thread_instructions=None)
+    )  # fmt: skip
+    outputs = tuple(TensorSpec.contiguous(one.shape, one.dtype) for one in resolved.outputs)
+    facts = SizeFacts(
+        size="full", inputs=tuple(specs), outputs=outputs, weights=(), attrs={},
+        compulsory_bytes=sum(one.nbytes for one in (*specs, *outputs)), flops=case.flops, eager_launches=1,
+    )  # fmt: skip
+    registers = {one.expression: one.registers_per_thread for one in artifact.build.kernels}
+    return build_profile(H100, "emulated:h100", counts, registers, facts)[0], artifact.build, facts
 
 
 def pointwise(name: str, expected: B, body: str, n: int = 1 << 20, block: int = 256, head: str = "") -> Faulty:
@@ -65,12 +100,13 @@ def forward(x):
 
 def transpose(name: str, expected: B, width: int, tiled: bool) -> Faulty:
     body = f"""__shared__ float tile[32][{width}];
-  for (int j = threadIdx.y; j < 32; j += 8) tile[j][threadIdx.x] = x[(blockIdx.y * 32 + j) * w + blockIdx.x * 32 + threadIdx.x];
+  int bx = blockIdx.x * 32, by = blockIdx.y * 32, t = threadIdx.x;
+  for (int j = threadIdx.y; j < 32; j += 8) tile[j][t] = x[(by + j) * w + bx + t];
   __syncthreads();
-  for (int j = threadIdx.y; j < 32; j += 8) y[(blockIdx.x * 32 + j) * h + blockIdx.y * 32 + threadIdx.x] = tile[threadIdx.x][j];"""
+  for (int j = threadIdx.y; j < 32; j += 8) y[(bx + j) * h + by + t] = tile[t][j];"""
     if not tiled:
-        body = """for (int j = threadIdx.y; j < 32; j += 8)
-    y[(blockIdx.x * 32 + threadIdx.x) * h + blockIdx.y * 32 + j] = x[(blockIdx.y * 32 + j) * w + blockIdx.x * 32 + threadIdx.x];"""
+        body = """int bx = blockIdx.x * 32, by = blockIdx.y * 32, t = threadIdx.x;
+  for (int j = threadIdx.y; j < 32; j += 8) y[(bx + t) * h + by + j] = x[(by + j) * w + bx + t];"""
     source = f"__global__ void k(const float* x, float* y, int h, int w) {{\n  {body}\n}}"
     return Faulty(name, expected, ((1024, 1024),), source, TRANSPOSE_PLAN)
 
@@ -114,9 +150,24 @@ def forward(x):
     return y
 """
 CHAIN = Faulty("unfused chain", B.INTERMEDIATE_TRAFFIC, ((1 << 20,),), """
-__global__ void scale(const float4* x, float4* y) { int i = blockIdx.x * 256 + threadIdx.x; float4 v = x[i]; v.x *= 2.f; v.y *= 2.f; v.z *= 2.f; v.w *= 2.f; y[i] = v; }
-__global__ void shift(const float4* x, float4* y) { int i = blockIdx.x * 256 + threadIdx.x; float4 v = x[i]; v.x += 1.f; v.y += 1.f; v.z += 1.f; v.w += 1.f; y[i] = v; }
-__global__ void relu(const float4* x, float4* y) { int i = blockIdx.x * 256 + threadIdx.x; float4 v = x[i]; v.x = fmaxf(v.x, 0.f); v.y = fmaxf(v.y, 0.f); v.z = fmaxf(v.z, 0.f); v.w = fmaxf(v.w, 0.f); y[i] = v; }
+__global__ void scale(const float4* x, float4* y) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  float4 v = x[i];
+  v.x *= 2.f; v.y *= 2.f; v.z *= 2.f; v.w *= 2.f;
+  y[i] = v;
+}
+__global__ void shift(const float4* x, float4* y) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  float4 v = x[i];
+  v.x += 1.f; v.y += 1.f; v.z += 1.f; v.w += 1.f;
+  y[i] = v;
+}
+__global__ void relu(const float4* x, float4* y) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  float4 v = x[i];
+  v.x = fmaxf(v.x, 0.f); v.y = fmaxf(v.y, 0.f); v.z = fmaxf(v.z, 0.f); v.w = fmaxf(v.w, 0.f);
+  y[i] = v;
+}
 """, """
 def forward(x):
     n = x.numel()
@@ -150,7 +201,10 @@ BLOCK_SUM = """__global__ void k(const float* x, float* y, int n) {{
   {tree}
   if (threadIdx.x == 0) atomicAdd(y, s[0]);
 }}"""
-TREE = "for (int h = 128; h > 0; h >>= 1) { if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h]; __syncthreads(); }"
+TREE = """for (int h = 128; h > 0; h >>= 1) {
+    if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h];
+    __syncthreads();
+  }"""
 
 FAULTY: tuple[Faulty, ...] = (
     pointwise("strided reads", B.UNCOALESCED, "y[i] = x[(i % 1024) * 1024 + i / 1024] + 1.f;"),
@@ -235,7 +289,8 @@ def forward(x):
     pointwise("blocks of one warp", B.LOW_OCCUPANCY_BLOCK, "y[i] = x[i] * 2.f;", block=32),
     pointwise("blocks of 40 threads", B.LOW_OCCUPANCY_BLOCK, "y[i] = __expf(x[i]);", block=40, n=40 << 14),
     pointwise("odd lanes work more", B.DIVERGENCE, """float v = x[i];
-  if (i % 2) { for (int j = 0; j < 30; j++) v = v * v + 0.5f; } else { for (int j = 0; j < 30; j++) v = __sinf(v) - 1.f; }
+  if (i % 2) { for (int j = 0; j < 30; j++) v = v * v + 0.5f; }
+  else { for (int j = 0; j < 30; j++) v = __sinf(v) - 1.f; }
   y[i] = v;"""),
     pointwise("a switch by lane", B.DIVERGENCE, """float v = x[i];
   switch (threadIdx.x & 7) {
@@ -290,7 +345,7 @@ __global__ void k(const float* x, float* y, int n) {
   float v = x[i];
   for (int j = 0; j < 64; j++) { s[threadIdx.x] = v; __syncthreads(); v += s[threadIdx.x ^ 1]; __syncthreads(); }
   y[i] = v;""", n=1 << 18),
-    pointwise("double literals", B.DOUBLE_PRECISION, "y[i] = x[i] * 0.5 * (1.0 + 0.044715 * x[i] * x[i]) + 0.79788456;"),
+    pointwise("double literals", B.DOUBLE_PRECISION, "y[i] = x[i] * 0.5 * (1.0 + 0.0447 * x[i] * x[i]) + 0.797;"),
     pointwise("integer division in a loop", B.ISSUE_BOUND, """int s = i + 1; float v = x[i];
   for (int j = 1; j < 16; j++) s += (n + s) / (i + j) + s % (j + 3 + i);
   y[i] = v + s;""", n=1 << 19),

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from kernelforge.agents import CoderRequest
-from kernelforge.agents.builtin.coder import BuiltinCoder, applicable
+from kernelforge.agents.builtin.choosing import applicable
+from kernelforge.agents.builtin.coder import BuiltinCoder
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.candidate import parse_reply
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError
-from kernelforge.records import Finding, Graph, Node, Operator
+from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Verdict
 from kernelforge.tasks.suites import load_suite
 
 TASKS = [task.name for task in load_suite("core")]
@@ -106,3 +107,120 @@ def test_an_unknown_operator_is_named_in_a_reply_without_code() -> None:
 )
 def test_a_source_without_a_readable_design_has_none(source: str) -> None:
     assert Design.of(source) is None
+
+
+def asked(name: str, operator: Operator, parent: Design | None = None, *history: Design, **more: object) -> Design:
+    """The design of the Coder's reply; ``history`` are correct attempts that came before, slower by their place."""
+    brief = workbench.brief(name)
+    past = tuple(made(name, design, number) for number, design in enumerate(history))
+    shown = more.pop("inspirations", ())
+    others = tuple(made(name, design, 50 + place, 20.0) for place, design in enumerate(shown))  # type: ignore[arg-type, var-annotated]
+    request = CoderRequest(
+        brief, operator, None if parent is None else made(name, parent, 40, 10.0), more.pop("finding", None), past,
+        inspirations=others, **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+    design = Design.of(parse_reply(BuiltinCoder().propose(request).text).source)
+    assert design is not None
+    return design
+
+
+def made(name: str, design: Design, number: int, time_us: float = 30.0, verdict: Verdict = Verdict.OK) -> Attempt:
+    written = workbench.rendered(name, design)
+    candidate = Candidate(source=written.source, plan=written.plan)
+    brief = workbench.brief(name)
+    reason = "" if verdict is Verdict.OK else "values differ"
+    time = time_us if verdict is Verdict.OK else None
+    return workbench.attempt(brief, candidate, number=number, time_us=time, verdict=verdict, reason=reason)
+
+
+@pytest.mark.parametrize("name", ["softmax", "rmsnorm", "matmul"])
+def test_seeds_of_different_samples_differ(name: str) -> None:
+    designs = [asked(name, Operator.SEED, sample=sample) for sample in range(4)]
+    assert designs[0] == Design()
+    assert len({workbench.rendered(name, design).source.partition("\n")[2] for design in designs}) == 4
+    assert designs == [asked(name, Operator.SEED, sample=sample) for sample in range(4)]
+
+
+def test_a_seed_asked_for_again_is_another_one() -> None:
+    assert asked("rmsnorm", Operator.SEED, None, Design()) == Design(("fuse",))
+
+
+@pytest.mark.parametrize("operator", [Operator.OPTIMISE, Operator.FSR])
+def test_without_a_finding_samples_take_different_moves(operator: Operator) -> None:
+    taken = [asked("rmsnorm", operator, Design(), sample=sample).moves for sample in range(4)]
+    assert taken == [("fuse",), ("warp-reduce",), ("vectorise",), ("block-shape",)]
+
+
+def test_what_was_tried_is_not_tried_again() -> None:
+    assert asked("rmsnorm", Operator.OPTIMISE, Design(), Design(), Design(("fuse",))).moves == ("warp-reduce",)
+
+
+@pytest.mark.parametrize(
+    ("technique", "move"), [("vectorisation", "vectorise"), ("warp-primitives", "warp-reduce"), ("fusion", "fuse")]
+)
+def test_a_technique_chooses_the_move(technique: str, move: str) -> None:
+    assert asked("rmsnorm", Operator.FSR, Design(), technique=technique, sample=3).moves == (move,)
+
+
+def test_a_bottleneck_chooses_the_move() -> None:
+    finding = Finding(kind="optimise", headline="h", why="w", action="a", bottleneck="unvectorised")
+    assert asked("rmsnorm", Operator.OPTIMISE, Design(), finding=finding).moves == ("vectorise",)
+
+
+def test_contrast_adds_to_the_faster_example_what_the_slower_has() -> None:
+    faster, slower = Design(("fuse",)), Design(("vectorise",))
+    assert asked("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,)).moves == ("fuse", "vectorise")
+    assert asked("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,), sample=1).moves[0] == "fuse"
+
+
+def test_contrast_answers_in_the_three_parts_that_are_asked_for() -> None:
+    brief = workbench.brief("rmsnorm")
+    request = CoderRequest(brief, Operator.CONTRAST, made("rmsnorm", Design(), 0), None, ())
+    text = BuiltinCoder().propose(request).text
+    parts = [text.index(f"## {part}") for part in ("Performance Analysis", "Algorithm Design", "Code Implementation")]
+    assert parts == sorted(parts)
+    assert parts[2] < text.index("```cuda")
+
+
+def test_crossover_joins_the_moves_of_both_parents() -> None:
+    joined = asked("bias_swish_scale", Operator.CROSSOVER, Design(("vectorise",)), inspirations=(Design(("fuse",)),))
+    assert joined.moves == ("fuse", "vectorise")
+    tried = asked(
+        "bias_swish_scale", Operator.CROSSOVER, Design(("vectorise",)), joined, inspirations=(Design(("fuse",)),)
+    )
+    assert set(tried.moves) > {"fuse", "vectorise"}
+
+
+def test_a_round_of_samples_steps_back_from_a_failed_candidate() -> None:
+    brief = workbench.brief("rmsnorm")
+    failed = made("rmsnorm", Design(("fuse", "vectorise")), 3, verdict=Verdict.WRONG)
+    designs = [
+        Design.of(
+            parse_reply(
+                BuiltinCoder().propose(CoderRequest(brief, Operator.FSR, failed, None, (failed,), sample=sample)).text
+            ).source
+        )
+        for sample in range(2)
+    ]
+    assert designs == [Design(("fuse",)), Design(("fuse", "warp-reduce"))]
+
+
+def test_another_coders_candidate_is_answered_from_the_best_of_its_own() -> None:
+    brief = workbench.brief("rmsnorm")
+    foreign = workbench.attempt(brief, Candidate(source="__global__ void k() {}", plan="def forward(x): ..."), number=9)
+    own = (made("rmsnorm", Design(), 0, 30.0), made("rmsnorm", Design(("fuse",)), 1, 5.0), foreign)
+    text = BuiltinCoder().propose(CoderRequest(brief, Operator.OPTIMISE, foreign, None, own)).text
+    assert "not mine" in text
+    assert Design.of(parse_reply(text).source) == Design(("fuse", "warp-reduce"))
+
+
+def test_when_everything_was_tried_it_says_so_without_code() -> None:
+    brief = workbench.brief("swish")
+    every = tuple(
+        made("swish", Design(moves), number)
+        for number, moves in enumerate([(), ("fuse",), ("vectorise",), ("fuse", "vectorise")])
+    )
+    text = BuiltinCoder().propose(CoderRequest(brief, Operator.OPTIMISE, every[0], None, every)).text
+    assert "was tried" in text
+    with pytest.raises(CandidateError):
+        parse_reply(text)

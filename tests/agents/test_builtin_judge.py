@@ -6,12 +6,18 @@ import re
 
 import agents_workbench as workbench
 import pytest
+from faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
-from kernelforge.agents import make_agents
+from kernelforge.agents import JudgeRequest, check_agent, make_judge
+from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.judge import RULES, BuiltinJudge
+from kernelforge.agents.builtin.judge import BuiltinJudge
+from kernelforge.agents.builtin.moves import ACTIONS, BOTTLENECKS, RULES
+from kernelforge.agents.builtin.remedies import REMEDIES
+from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Candidate, Diagnostic, Finding, Profile, Verdict
+from kernelforge.llm.providers import Providers
+from kernelforge.records import Attempt, Candidate, Diagnostic, Finding, LLMSettings, Profile, Usage, Verdict
 
 WIDE = {"sectors": 3.2e6, "requests": 1e5, "instructions": 1e6, "launches": 1}
 
@@ -21,8 +27,8 @@ def candidate(task: str, *moves: str) -> Candidate:
     return Candidate(source=written.source, plan=written.plan)
 
 
-def assess(task: str, parent: Attempt, *history: Attempt) -> Finding:
-    return BuiltinJudge().assess(workbench.brief(task), parent, history).finding
+def assess(task: str, parent: Attempt, *history: Attempt, rank: int = 1) -> Finding:
+    return BuiltinJudge().assess(JudgeRequest(workbench.brief(task), parent, history, rank=rank)).finding
 
 
 def attempt(task: str, *moves: str, profile: Profile | None = None) -> Attempt:
@@ -63,10 +69,88 @@ def test_it_stops_when_every_move_is_taken() -> None:
     assert "1.00x the compulsory bytes" in finding.why
 
 
-def test_another_coders_candidate_is_judged_by_its_metrics_alone() -> None:
-    foreign = Candidate(source="__global__ void softmax(const float* x, float* y) {}", plan="def forward(x): ...")
-    parent = workbench.attempt(workbench.brief("softmax"), foreign, profile=workbench.profile_of("softmax", **WIDE))
-    assert assess("softmax", parent).move == "warp-reduce"
+def foreign(case: Faulty, compiler: Compiler, number: int = 0) -> Attempt:
+    """A candidate that somebody else wrote, profiled as it is."""
+    profile, build, _ = profiled(case, compiler)
+    candidate = Candidate(source=case.source, plan=case.plan)
+    parent = workbench.attempt(workbench.brief("softmax"), candidate, profile=profile, number=number)
+    evaluation = parent.evaluation.model_copy(update={"build": build})
+    return parent.model_copy(update={"evaluation": evaluation})
+
+
+def planted(name: str) -> Faulty:
+    return next(case for case in FAULTY if case.name == name)
+
+
+def test_another_coders_candidate_is_judged_by_its_faults(compiler: Compiler) -> None:
+    finding = assess("softmax", foreign(planted("unpadded tile"), compiler))
+    assert (finding.kind, finding.bottleneck, finding.move) == ("optimise", Bottleneck.BANK_CONFLICT, None)
+    assert finding.headline.startswith("bank-conflict: ")
+    assert finding.headline.endswith("in kernel k")
+    assert "Pad" in finding.action
+    assert finding.metrics[0] == "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+
+
+def test_ranks_name_different_bottlenecks_and_then_stop(compiler: Compiler) -> None:
+    parent = foreign(planted("dynamic local array"), compiler)
+    findings = [assess("softmax", parent, rank=rank) for rank in (1, 2, 3, 4)]
+    named = [finding.bottleneck for finding in findings if finding.kind == "optimise"]
+    assert named[0] == Bottleneck.SPILLS
+    assert len(set(named)) == len(named) >= 2
+    assert findings[-1].kind == "stop"
+
+
+def test_ranks_of_a_built_in_candidate_are_its_moves() -> None:
+    parent = attempt("rmsnorm", profile=workbench.profile_of("rmsnorm_rows", **{**WIDE, "launches": 3}))
+    first, second = (assess("rmsnorm", parent, rank=rank) for rank in (1, 2))
+    assert None not in (first.move, second.move)
+    assert first.move != second.move
+
+
+def test_a_bottleneck_that_was_worked_on_without_gain_is_not_named_again(compiler: Compiler) -> None:
+    parent = foreign(planted("dynamic local array"), compiler, number=99)
+    first = assess("softmax", parent)
+    child = workbench.attempt(
+        workbench.brief("softmax"), Candidate(source="__global__ void k() {}", plan="def forward(x): ..."), number=1,
+        finding=first, verdict=Verdict.WRONG, reason="values differ",
+    )  # fmt: skip
+    assert child.parent == parent.id
+    assert assess("softmax", parent, parent, child).bottleneck != first.bottleneck
+
+
+def test_a_foreign_candidate_at_the_floor_ends_the_task(compiler: Compiler) -> None:
+    finding = assess("softmax", foreign(SOUND, compiler))
+    assert finding.kind == "stop"
+    assert "1.00x the compulsory bytes" in finding.why
+
+
+def test_a_built_in_candidate_without_moves_left_is_diagnosed_where_others_answer() -> None:
+    taken = attempt("transpose", *RULES, profile=workbench.profile_of("t_map", **WIDE))
+    other = workbench.attempt(workbench.brief("transpose"), candidate("transpose"), number=1)
+    other = other.model_copy(update={"coder": "exchange:desk"})
+    finding = assess("transpose", taken, taken, other)
+    assert (finding.bottleneck, finding.move) == (Bottleneck.TINY_GRID, None)  # the profile's grid is one block
+
+
+def test_every_bottleneck_has_a_remedy_and_every_move_a_bottleneck() -> None:
+    assert set(REMEDIES) == set(Bottleneck)
+    assert set(RULES) == set(ACTIONS) == set(BOTTLENECKS)
+
+
+def test_the_judge_is_made_by_its_name() -> None:
+    providers = Providers(LLMSettings())
+    check_agent("builtin", providers)
+    assert isinstance(make_judge("builtin", providers, NoMeter()), BuiltinJudge)
+
+
+class NoMeter:
+    """Nothing is bought."""
+
+    def check(self) -> None:
+        raise AssertionError("the built-in agents call no model")
+
+    def spent(self, usage: Usage) -> None:
+        raise AssertionError("the built-in agents call no model")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +192,4 @@ def test_a_seed_that_fails_ends_the_task() -> None:
 @pytest.mark.parametrize("spec", ["", "gpt", "builtin:x", "exchange", "exchange:"])
 def test_an_unknown_provider_is_refused_with_what_there_is(spec: str) -> None:
     with pytest.raises(UsageError, match="exchange:FOLDER"):
-        make_agents(spec, "builtin")
-    with pytest.raises(UsageError, match="builtin"):
-        make_agents("builtin", spec)
+        check_agent(spec, Providers(LLMSettings()))

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from kernelforge.agents.base import Brief, CoderReply, CoderRequest
-from kernelforge.agents.builtin.design import MOVES, Design
-from kernelforge.agents.builtin.render import Rendered, render
+from kernelforge.agents.base import CoderReply, CoderRequest
+from kernelforge.agents.builtin.choosing import Choice, choose, write
+from kernelforge.agents.builtin.render import Rendered
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import Finding, Message, Operator
+from kernelforge.records import Message, Operator
 
 NAME = "builtin"
 
 
 class BuiltinCoder:
-    """Writes kernels without a model. Stateless: the parent's text says which moves it has taken."""
+    """Writes kernels without a model. Stateless: the sources of earlier attempts say which moves they have taken."""
 
     name = NAME
 
     def propose(self, request: CoderRequest) -> CoderReply:
-        """A candidate for the request; where the reference cannot be written, a reply without code that says why."""
+        """A candidate for the request.
+
+        Where the reference cannot be written, or every design that could be was tried, a reply without code that says
+        so: it costs an attempt and no compilation, and a repeated candidate would cost both and teach nothing.
+        """
         try:
-            text = self._reply(request)
+            choice = choose(request)
+            text = _reply(request, choice, write(request.brief, choice.design))
         except UnsupportedError as error:
             text = f"I cannot write this candidate: {error}.\n"
         messages = (
@@ -29,72 +34,22 @@ class BuiltinCoder:
         )
         return CoderReply(text, messages)
 
-    def _reply(self, request: CoderRequest) -> str:
-        source = request.parent.candidate.source if request.parent and request.parent.candidate else ""
-        parent = Design.of(source)
-        if request.operator is Operator.SEED or parent is None:
-            design, said = (
-                Design(),
-                "A straightforward first version: one thread per output element or row, reductions as loops.",
-            )
-        elif request.operator is Operator.REPAIR:
-            design = parent.back()
-            undone = parent.moves[-1] if parent.moves else "nothing"
-            said = f"I step back to the next simpler design, without '{undone}'."
-        else:
-            move = chosen_move(request.finding, parent, request.brief)
-            design = parent.then(move)
-            said = f"I take the move '{move}': {MOVES[move]}."
-        rendered = write(request.brief, design)
-        kernels = ", ".join(f"`{name}`" for name in rendered.kernels)
-        return (
-            f"{said}\n\nKernels: {kernels}.\n\n{fenced(rendered.source, 'cuda')}\n\n{fenced(rendered.plan, 'python')}\n"
-        )
 
-
-def write(brief: Brief, design: Design) -> Rendered:
-    """A design of the brief's reference as text.
-
-    Raises:
-        UnsupportedError: the reference uses an operator that the built-in Coder does not know.
-    """
-    full, small = brief.facts.at("full").attrs, brief.facts.at("small").attrs
-    varying = {name: value for name, value in full.items() if small.get(name) != value}
-    return render(brief.graph, design, varying)
-
-
-def applicable(brief: Brief, design: Design) -> list[str]:
-    """The moves that would change the design's kernels, in the order of the table."""
-    now = _kernels(write(brief, design))
-    return [move for move in MOVES if move not in design.moves and _kernels(write(brief, design.then(move))) != now]
-
-
-def _kernels(rendered: Rendered) -> tuple[str, str]:
-    return rendered.source.partition("\n")[2], rendered.plan
-
-
-def chosen_move(finding: Finding | None, design: Design, brief: Brief) -> str:
-    """The move that a finding asks for: by name, by the words of another Judge's text, or the first that applies.
-
-    Raises:
-        UnsupportedError: no move is left.
-    """
-    if finding is not None and finding.move in MOVES and finding.move not in design.moves:
-        return str(finding.move)
-    options = applicable(brief, design)
-    if not options:
-        raise UnsupportedError("every move that applies to this reference has been taken")
-    words = f"{finding.headline} {finding.action}".lower() if finding is not None else ""
-    return next((move for move in options if any(hint in words for hint in _HINTS[move])), options[0])
-
-
-_HINTS: dict[str, tuple[str, ...]] = {
-    "fuse": ("fuse", "fusion", "one kernel", "intermediate"),
-    "warp-reduce": ("shuffle", "warp", "coalesc"),
-    "register-tile": ("register",),
-    "tile": ("tile", "tiling", "shared memory"),
-    "stage": ("shared memory", "re-read", "reread", "passes"),
-    "vectorise": ("vector", "float4"),
-    "block-shape": ("block", "grid"),
-}
-"""Words by which a Judge that is not built in asks for a move."""
+def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:
+    kernels = ", ".join(f"`{name}`" for name in rendered.kernels)
+    code = f"{fenced(rendered.source, 'cuda')}\n\n{fenced(rendered.plan, 'python')}\n"
+    if request.operator is not Operator.CONTRAST:
+        return f"{choice.said}\n\nKernels: {kernels}.\n\n{code}"
+    # The three parts that CUDA-L1's prompt asks for.
+    examples = [one for one in (request.parent, *request.inspirations) if one is not None]
+    times = (
+        f"- example {place} takes {one.evaluation.performance.time_us:,.4g} us"
+        for place, one in enumerate(examples, 1)
+        if one.evaluation.performance is not None
+    )
+    analysis = "\n".join(times) or "- the examples have no times to compare"
+    return (
+        f"## Performance Analysis\n\n{analysis}\n\n## Algorithm Design\n\n1. {choice.said}\n2. The kernels are "
+        f"{kernels}.\n\n"
+        f"## Code Implementation\n\n{code}"
+    )

@@ -289,6 +289,6 @@ def _add(
             for name in ("requests", "threads", "transactions", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
             sketches.setdefault(key, []).append(op.sketch)
-    for key, met in sketches.items():
+    for place, met in sketches.items():
         # Launches of one shape are taken to update the same words.
-        ops[key].addresses = max(ops[key].addresses, distinct_in_grid(met, scale))
+        ops[place].addresses = max(ops[place].addresses, distinct_in_grid(met, scale))
