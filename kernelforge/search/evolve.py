@@ -109,6 +109,11 @@ class Evolve(Generational[EvolveOptions]):
         return 50
 
     @property
+    def _by_name(self) -> dict[str, int]:
+        """Coders by name, as far as names are known; one that the run has twice is one."""
+        return {name: coder for coder, name in sorted(self._names.items(), reverse=True)}
+
+    @property
     def novelty_rate(self) -> float | None:
         """Share of the steps with a candidate whose candidate was new; None before there are any."""
         return self._new / self._tested if self._tested else None
@@ -135,7 +140,7 @@ class Evolve(Generational[EvolveOptions]):
 
     def _arm(self, slot: int, rng: Random) -> Arm:
         operators = OPERATORS if any(len(island) > 1 for island in self.archives) else OPERATORS[:1]
-        arms = [(coder, operator) for operator in operators for coder in range(self.coders)]
+        arms = [(coder, operator) for operator in operators for coder in sorted(self._by_name.values()) or [0]]
         coder, operator = self.bandit.choose(arms, slot, rng)
         # An attempt says who wrote it by name. Until all names are known, turns tell whose is whose.
         if len(self._names) < self.coders:
@@ -168,11 +173,11 @@ class Evolve(Generational[EvolveOptions]):
         if parent is None or attempt.operator is Operator.TUNE:
             return
         self._children[parent] += 1
-        coders = [coder for coder, name in sorted(self._names.items()) if name == attempt.coder]
-        if attempt.operator in OPERATORS and coders:
+        coder = self._by_name.get(attempt.coder)
+        if attempt.operator in OPERATORS and coder is not None:
             before = max(value(self.known[parent]), self._baseline)
             gain = value(attempt) - before if new and math.isfinite(before) else 0.0
-            self.bandit.update((coders[0], attempt.operator), gain, cost_of(attempt))
+            self.bandit.update((coder, attempt.operator), gain, cost_of(attempt))
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""

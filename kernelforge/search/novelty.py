@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelforge.candidate import parse_plan
 from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, Candidate, content_hash
+from kernelforge.records import Attempt, content_hash
 from kernelforge.search.cuda_tokens import Token, tokens, words
 
 _INTRODUCE = frozenset({"struct", "class", "typename", "enum", "union", "using", "namespace"})
@@ -33,6 +33,8 @@ _QUALIFIERS = words("const volatile constexpr static inline extern unsigned sign
 _TYPES = words("void bool char short int long float double auto unsigned signed half half2 dim3")
 _TYPE = re.compile(r"(u?(char|short|int|long|longlong)|float|double)[1-4] | \w+_t | __half2? | __nv_bfloat16\d?", re.X)
 _KEYWORDS = _INTRODUCE | _NO_TYPES | _QUALIFIERS | _TYPES | words("true false nullptr this friend typedef")
+_ACCESS = (".", "->")
+_INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _FOLLOW = frozenset(";,)=([{:")
 
 
@@ -57,23 +59,36 @@ def fingerprints(attempt: Attempt) -> tuple[str, ...]:
     candidate, build = attempt.candidate, attempt.evaluation.build
     if candidate is None:
         return ()
-    source, names = normalised_source(candidate.source)
-    values = _tuned_values(candidate)
-    text = content_hash("text/1", source, normalised_plan(candidate.plan, names), values, candidate.lane)
+    tunables = _tunables(candidate.plan)
+    constants, bound = _plan_names(candidate.plan)
+    constants |= set(tunables)
+    source, names = normalised_source(candidate.source, constants)
+    # What the plan binds is its own, but for the constants that it shares with the source.
+    known = {name: given for name, given in names.items() if name in constants or name not in bound}
+    own = bound | constants
+    values = [candidate.choices.get(name, first) for name, first in tunables.items()] or list(
+        candidate.choices.values()
+    )
+    plan = normalised_plan(candidate.plan, known, own)
+    text = content_hash("text/1", source, plan, values, candidate.lane)
     if build is None or build.ptx_hash is None:
         return (text,)
-    plan = normalised_plan(candidate.plan, dict.fromkeys(names, ""))
+    # Names of the source are numbered as the plan uses them: the source itself may well differ.
+    plan = normalised_plan(candidate.plan, {}, own | set(names))
     return text, content_hash("ptx/1", build.ptx_hash, plan, values)
 
 
-def normalised_source(source: str) -> tuple[list[str], dict[str, str]]:
-    """The tokens with declared names replaced, and what replaces each of these names."""
+def normalised_source(source: str, constants: set[str]) -> tuple[list[str], dict[str, str]]:
+    """The tokens with declared names replaced, and what replaces each of these names.
+
+    ``constants`` are names of the plan that the source sees.
+    """
     found = tokens(source)
-    known = declared_names(found)
+    known = declared_names(found) | constants
     names: dict[str, str] = {}
     text = []
     for position, token in enumerate(found):
-        field = position > 0 and found[position - 1].text in (".", "->")
+        field = position > 0 and found[position - 1].text in _ACCESS
         if token.kind == "word" and token.text in known and not field:
             text.append(names.setdefault(token.text, f"#{len(names)}"))
         else:
@@ -82,9 +97,14 @@ def normalised_source(source: str) -> tuple[list[str], dict[str, str]]:
 
 
 def declared_names(found: Sequence[Token]) -> set[str]:
-    """Names that the text plainly declares: types, macros, and what stands behind a type."""
+    """Names that the text plainly declares: types, macros, and what stands behind a type. Fields keep their names."""
     types = {found[at].text for at in range(1, len(found)) if found[at - 1].text in _INTRODUCE}
-    return {found[at].text for at in range(1, len(found)) if _declares(found, at, types)}
+    fields = {
+        found[at].text
+        for at in range(2, len(found))
+        if found[at - 1].text in _ACCESS and found[at - 2].text not in _INDICES
+    }
+    return {found[at].text for at in range(1, len(found)) if _declares(found, at, types)} - fields
 
 
 def _declares(found: Sequence[Token], at: int, types: set[str]) -> bool:
@@ -117,16 +137,11 @@ def _bounds_before(found: Sequence[Token], close: int) -> bool:
     return at > 0 and found[at - 1].text == "__launch_bounds__"
 
 
-def normalised_plan(plan: str, names: dict[str, str]) -> list[str]:
-    """The plan's tokens without comments; ``names`` of the source and those that the plan binds are replaced.
-
-    A name of the source with an empty replacement is numbered with the plan's own.
-    """
+def normalised_plan(plan: str, known: dict[str, str], own: set[str]) -> list[str]:
+    """The plan's tokens without comments; ``known`` names are replaced as given, its ``own`` ones by their order."""
     try:
-        known = {name: given for name, given in names.items() if given}
-        own = {*names, *_bound_names(ast.parse(plan))} - set(known)
         return list(_plan_tokens(plan, known, own))
-    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
+    except (SyntaxError, tokenize.TokenError):
         return [plan]
 
 
@@ -134,9 +149,9 @@ def _plan_tokens(plan: str, known: dict[str, str], own: set[str]) -> Iterator[st
     order: dict[str, str] = {}
 
     def replaced(name: str) -> str:
-        if name in own:
-            return order.setdefault(name, f"${len(order)}")
-        return known.get(name, name)
+        if name in known:
+            return known[name]
+        return order.setdefault(name, f"${len(order)}") if name in own else name
 
     before = ""
     for token in tokenize.generate_tokens(io.StringIO(plan).readline):
@@ -154,20 +169,27 @@ def _plan_tokens(plan: str, known: dict[str, str], own: set[str]) -> Iterator[st
         yield text
 
 
-def _bound_names(tree: ast.Module) -> Iterator[str]:
+def _plan_names(plan: str) -> tuple[set[str], set[str]]:
+    """Names that the plan binds: at its top level, where the source sees them, and anywhere."""
+    try:
+        tree = ast.parse(plan)
+    except (SyntaxError, ValueError, RecursionError):
+        return set(), set()
+    bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            bound.add(node.id)
         elif isinstance(node, ast.arg):
-            yield node.arg
+            bound.add(node.arg)
         elif isinstance(node, ast.FunctionDef) and node.name not in ("forward", "setup"):
-            yield node.name
+            bound.add(node.name)
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}, bound
 
 
-def _tuned_values(candidate: Candidate) -> list[int]:
-    """Values of the plan's ``# tune:`` names, in the plan's order."""
+def _tunables(plan: str) -> dict[str, int]:
+    """Names of the plan's ``# tune:`` lines and their first values, in order."""
     try:
-        first = parse_plan(candidate.plan).combinations[0]
+        return parse_plan(plan).combinations[0]
     except CandidateError:
-        return list(candidate.choices.values())
-    return [candidate.choices.get(name, value) for name, value in first.items()]
+        return {}

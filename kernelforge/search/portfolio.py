@@ -34,7 +34,7 @@ class PortfolioOptions(Record):
     """Strategies with commas between them, in the order of their turns; each has its own defaults. Ours: the cheapest
     first."""
     plateau: int = Field(default=10, ge=1)
-    """Steps without a new best after which the next member has its turn. Ours: two rounds of the default beam and more."""
+    """Steps without a new best after which the next member has its turn. Ours: over two rounds of the beam."""
 
     @field_validator("members")
     @classmethod

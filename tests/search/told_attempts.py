@@ -15,12 +15,14 @@ from kernelforge.search import Proposal, Strategy
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes of a proposal. ``time_us`` counts for OK only; ``code`` is None for a reply without a candidate."""
+    """What comes of a proposal. ``time_us`` and ``bound`` count for OK only; ``code`` is the source: empty for one of
+    its own, None for a reply without a candidate."""
 
     verdict: Verdict = Verdict.OK
     time_us: float = 10.0
     code: str | None = ""
     ptx: str | None = None
+    bound: str = "dram"
     changes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -48,7 +50,7 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome, past: Sequence[
         outcome.verdict,
         candidate="none" if candidate is None else candidate.hash,
         build=build,
-        performance=modelled(outcome.time_us) if good else None,
+        performance=modelled(outcome.time_us, bound=outcome.bound) if good else None,
     )
     return make_attempt(
         number,
@@ -58,7 +60,7 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome, past: Sequence[
         candidate=candidate,
         evaluation=evaluation,
         inspirations=tuple(name(one) for one in proposal.inspirations),
-        **outcome.changes,
+        **({"coder": f"test:{proposal.coder}"} | outcome.changes),
     )
 
 
