@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kernelforge.candidate import parse_plan
+from kernelforge.devices.base import Rating, RunRequest
+from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluate import Evaluator, Workshop
 from kernelforge.evaluate.tuning import LEAST_GAIN, tune, winner
 from kernelforge.records import Candidate, Size, Task, TuneTrial, Verdict
@@ -130,6 +132,36 @@ def test_each_rung_keeps_the_better_half_and_the_candidates_own_values(evaluator
     assert {block: trial.rung for block, trial in found.items()} == {64: 1, 8: 2, 16: 0, 32: 0, 128: 1, 256: 2, 512: 2}
     assert len({trial.time_us for trial in found.values()}) == 7
     assert winner(tuple(found.values()), candidate.choices) == {"BLOCK": 512}
+
+
+@pytest.fixture
+def efforts(monkeypatch: pytest.MonkeyPatch) -> Counter[float]:
+    """Counts the ratings that a device is really asked for, by effort."""
+    seen: Counter[float] = Counter()
+    rate = EmulatedSession.rate
+
+    def counted(session: EmulatedSession, request: RunRequest, effort: float) -> Rating:
+        seen[effort] += 1
+        return rate(session, request, effort)
+
+    monkeypatch.setattr(EmulatedSession, "rate", counted)
+    return seen
+
+
+def test_a_sampled_kernel_is_rated_with_twice_the_effort_on_each_rung(
+    evaluator: Evaluator, efforts: Counter[float]
+) -> None:
+    loop = "for (int k = 0; k < 8; ++k) sum += expf(row[i] - top + k)"
+    candidate = Candidate(source=SOFTMAX.replace("sum += expf(row[i] - top)", loop), plan=PLAN)
+    trials = tune(evaluator, candidate, seed=2)
+    assert {block: trial.rung for block, trial in by_choice(trials).items()} == {64: 1, 128: 0, 256: 1, 512: 1}
+    assert efforts == {0.5: 4, 1.0: 3}
+
+
+def test_a_time_that_no_effort_can_change_is_taken_once(evaluator: Evaluator, efforts: Counter[float]) -> None:
+    trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN), seed=2)
+    assert {block: trial.rung for block, trial in by_choice(trials).items()} == {64: 1, 128: 0, 256: 1, 512: 1}
+    assert efforts == {0.5: 4}
 
 
 def test_the_same_seed_gives_the_same_trials(evaluator: Evaluator) -> None:
