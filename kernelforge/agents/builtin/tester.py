@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 from kernelforge.agents.base import Brief, ProposedGenerator, TesterReply
 from kernelforge.agents.memory import families_of
+from kernelforge.agents.prompts import fenced, tester_prompt
+from kernelforge.agents.tester import generator_page
 from kernelforge.evaluate.generators import MAX_GENERATORS
-from kernelforge.records import TensorSpec
+from kernelforge.records import Message, TensorSpec
 
 _FLOATS: dict[str, tuple[str, str]] = {
     "whole_offset": ("pick(31, 32, 33)", "a variance as mean of squares minus squared mean cancels"),
     "small_spread": ("normal(0, 0.001)", "an epsilon is left out or in the wrong place"),
     "far_below_zero": ("uniform(-900, -800)", "a maximum starts at zero or at a small constant"),
-    "masked": ("where(chance(0.25), -inf, {own})", "minus infinity minus itself becomes NaN"),
     "cancelling": ("alternate(4096, -4096) + pick(-1, 0, 1)", "sums are kept in too few bits"),
     "few_values": ("pick(-2, -1)", "ties, and a start value that wins over every element"),
     "odd_bits": ("pick(-2049, 2049, 1)", "operands are rounded to eleven bits"),
@@ -26,7 +29,7 @@ _BY_FAMILY: dict[str, tuple[str, ...]] = {
     "convolution": ("odd_bits", "sparse", "cancelling"),
     "matmul": ("odd_bits", "sparse", "cancelling"),
     "recurrent": ("saturated", "sparse"),
-    "softmax": ("far_below_zero", "masked"),
+    "softmax": ("far_below_zero", "few_values"),
     "normalisation": ("whole_offset", "small_spread"),
     "pooling": ("few_values", "far_below_zero"),
     "scan": ("cancelling", "few_values"),
@@ -55,7 +58,18 @@ class BuiltinTester:
                 for name in _BY_FAMILY[family]:
                     fill, why = _FLOATS[name]
                     found.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))
-        return TesterReply(tuple(found.values())[:MAX_GENERATORS], ())
+        generators = tuple(found.values())[:MAX_GENERATORS]
+        reply = {"generators": [{"name": one.name, "why": one.why, "plan": one.plan} for one in generators]}
+        messages = (
+            Message(
+                agent="tester",
+                role="prompt",
+                provider=self.name,
+                content=tester_prompt(brief, generator_page()).text,
+            ),
+            Message(agent="tester", role="reply", provider=self.name, content=fenced(json.dumps(reply), "json") + "\n"),
+        )
+        return TesterReply(generators, messages)
 
 
 def _plan(inputs: tuple[TensorSpec | int | float | bool | None, ...], floating: str | None, whole: str | None) -> str:
