@@ -17,7 +17,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from kernelforge.candidate import parse_plan
 from kernelforge.errors import CandidateError
@@ -59,26 +60,21 @@ def fingerprints(attempt: Attempt) -> tuple[str, ...]:
     candidate, build = attempt.candidate, attempt.evaluation.build
     if candidate is None:
         return ()
-    tunables = _tunables(candidate.plan)
-    constants, bound = _plan_names(candidate.plan)
-    constants |= set(tunables)
-    source, names = normalised_source(candidate.source, constants)
+    plan = _read_plan(candidate.plan)
+    source, names = normalised_source(candidate.source, plan.constants)
     # What the plan binds is its own, but for the constants that it shares with the source.
-    known = {name: given for name, given in names.items() if name in constants or name not in bound}
-    own = bound | constants
-    values = [candidate.choices.get(name, first) for name, first in tunables.items()] or list(
-        candidate.choices.values()
-    )
-    plan = normalised_plan(candidate.plan, known, own)
-    text = content_hash("text/1", source, plan, values, candidate.lane)
+    known = {name: given for name, given in names.items() if name in plan.constants or name not in plan.bound}
+    own = plan.bound | plan.constants
+    values = [candidate.choices.get(name, first) for name, first in plan.tunables.items()]
+    rest = [values or list(candidate.choices.values()), candidate.lane]
+    text = content_hash("text/1", source, normalised_plan(plan, known, own), *rest)
     if build is None or build.ptx_hash is None:
         return (text,)
     # Names of the source are numbered as the plan uses them: the source itself may well differ.
-    plan = normalised_plan(candidate.plan, {}, own | set(names))
-    return text, content_hash("ptx/1", build.ptx_hash, plan, values)
+    return text, content_hash("ptx/1", build.ptx_hash, normalised_plan(plan, {}, own | set(names)), *rest)
 
 
-def normalised_source(source: str, constants: set[str]) -> tuple[list[str], dict[str, str]]:
+def normalised_source(source: str, constants: Set[str]) -> tuple[list[str], dict[str, str]]:
     """The tokens with declared names replaced, and what replaces each of these names.
 
     ``constants`` are names of the plan that the source sees.
@@ -137,44 +133,26 @@ def _bounds_before(found: Sequence[Token], close: int) -> bool:
     return at > 0 and found[at - 1].text == "__launch_bounds__"
 
 
-def normalised_plan(plan: str, known: dict[str, str], own: set[str]) -> list[str]:
-    """The plan's tokens without comments; ``known`` names are replaced as given, its ``own`` ones by their order."""
+class _Plan(NamedTuple):
+    """A plan and its names."""
+
+    text: str
+    readable: bool = False
+    tunables: dict[str, int] = {}
+    """Names of the ``# tune:`` lines with their first values."""
+    constants: frozenset[str] = frozenset()
+    """Names bound at the top level, where the source sees them; tunables too."""
+    bound: frozenset[str] = frozenset()
+    """All names that it binds, but for tunables."""
+
+
+def _read_plan(text: str) -> _Plan:
     try:
-        return list(_plan_tokens(plan, known, own))
-    except (SyntaxError, tokenize.TokenError):
-        return [plan]
-
-
-def _plan_tokens(plan: str, known: dict[str, str], own: set[str]) -> Iterator[str]:
-    order: dict[str, str] = {}
-
-    def replaced(name: str) -> str:
-        if name in known:
-            return known[name]
-        return order.setdefault(name, f"${len(order)}") if name in own else name
-
-    before = ""
-    for token in tokenize.generate_tokens(io.StringIO(plan).readline):
-        if token.type in (tokenize.COMMENT, tokenize.NL):
-            continue
-        if token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
-            text = tokenize.tok_name[token.type]
-        elif token.type == tokenize.NAME and before != ".":
-            text = replaced(token.string)
-        elif token.type == tokenize.STRING:
-            text = re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token.string)
-        else:
-            text = token.string
-        before = token.string
-        yield text
-
-
-def _plan_names(plan: str) -> tuple[set[str], set[str]]:
-    """Names that the plan binds: at its top level, where the source sees them, and anywhere."""
-    try:
-        tree = ast.parse(plan)
-    except (SyntaxError, ValueError, RecursionError):
-        return set(), set()
+        # Only what this lets through is safe to give to Python's own parser and tokenizer.
+        plan = parse_plan(text)
+    except CandidateError:
+        return _Plan(text)
+    tree = ast.parse(plan.text)
     bound: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -184,12 +162,35 @@ def _plan_names(plan: str) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.FunctionDef) and node.name not in ("forward", "setup"):
             bound.add(node.name)
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return {target.id for target in targets if isinstance(target, ast.Name)}, bound
+    top = {target.id for target in targets if isinstance(target, ast.Name)}
+    tunables = plan.combinations[0]
+    return _Plan(plan.text, True, tunables, frozenset(top | set(tunables)), frozenset(bound))
 
 
-def _tunables(plan: str) -> dict[str, int]:
-    """Names of the plan's ``# tune:`` lines and their first values, in order."""
-    try:
-        return parse_plan(plan).combinations[0]
-    except CandidateError:
-        return {}
+def normalised_plan(plan: _Plan, known: Mapping[str, str], own: Container[str]) -> list[str]:
+    """The plan's tokens without comments; ``known`` names are replaced as given, its ``own`` ones by their order.
+
+    A plan that cannot be read stays as it is.
+    """
+    if not plan.readable:
+        return [plan.text]
+    order: dict[str, str] = {}
+
+    def replaced(name: str) -> str:
+        if name in known:
+            return known[name]
+        return order.setdefault(name, f"${len(order)}") if name in own else name
+
+    found: list[str] = []
+    before = ""
+    for token in tokenize.generate_tokens(io.StringIO(plan.text).readline):
+        if token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
+            found.append(tokenize.tok_name[token.type])
+        elif token.type == tokenize.NAME and before != ".":
+            found.append(replaced(token.string))
+        elif token.type == tokenize.STRING:
+            found.append(re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token.string))
+        elif token.type not in (tokenize.COMMENT, tokenize.NL):
+            found.append(token.string)
+        before = token.string
+    return found
