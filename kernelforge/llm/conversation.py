@@ -92,10 +92,9 @@ class Conversing:
 
     def _call(self, request: ChatRequest) -> tuple[ChatReply, Usage]:
         """One reply, and what it cost."""
-        characters = sum(len(turn.text) for turn in request.turns)
 
         def once(failed: int) -> tuple[ChatReply, Usage]:
-            with self._limits.slot(characters) as slot:
+            with self._limits.slot(turn.text for turn in request.turns) as slot:
                 # Asked last, and told before the place is free: whoever gets it next knows what this call cost. So a
                 # budget is passed by less than one call for each that was in flight.
                 self._meter.check()

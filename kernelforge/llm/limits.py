@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kernelforge.errors import BudgetExhausted
+from kernelforge.llm.tokens import estimate_tokens
 from kernelforge.llm.waiting import LOOK_S, pause
 from kernelforge.records import LLMSettings
 
 MINUTE_S = 60.0
 FIRST_OUTPUT_TOKENS = 4096
 """What a reply is taken to cost until the model has given one."""
-CHARACTERS_PER_TOKEN = 3
-"""Of CUDA and Python source; prose has about four, so prompts are estimated high rather than low."""
 
 
 @dataclass
@@ -101,8 +100,8 @@ class CallLimits:
         self._output = float(FIRST_OUTPUT_TOKENS)
 
     @contextmanager
-    def slot(self, characters: int) -> Iterator[Slot]:
-        """Wait for leave to make one call with a prompt of so many characters; the call is over when the block ends.
+    def slot(self, prompt: Iterable[str]) -> Iterator[Slot]:
+        """Wait for leave to make one call with a prompt of these texts; the call is over when the block ends.
 
         Raises:
             BudgetExhausted: the wait was stopped.
@@ -112,7 +111,8 @@ class CallLimits:
                 self._wait_for(self._requests, 1)
             entry = None
             if self._tokens is not None:
-                entry = self._wait_for(self._tokens, characters / CHARACTERS_PER_TOKEN + self._output)
+                estimate = sum(estimate_tokens(text) for text in prompt) + self._output
+                entry = self._wait_for(self._tokens, estimate)
             slot = Slot()
             yield slot
             if self._tokens is not None and entry is not None and slot.tokens is not None:

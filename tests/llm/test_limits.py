@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelforge.errors import BudgetExhausted
-from kernelforge.llm.limits import CHARACTERS_PER_TOKEN, FIRST_OUTPUT_TOKENS, MINUTE_S, CallLimits, Window
+from kernelforge.llm.limits import FIRST_OUTPUT_TOKENS, MINUTE_S, CallLimits, Window
 from kernelforge.records import LLMSettings
 
 
@@ -31,8 +31,8 @@ def limits(clock: Clock, **settings) -> CallLimits:
     return CallLimits(LLMSettings(**settings), clock=clock, sleep=clock.sleep)
 
 
-def call(limits: CallLimits, *, characters: int = 0, tokens: int | None = None, output: int | None = None) -> None:
-    with limits.slot(characters) as slot:
+def call(limits: CallLimits, prompt: str = "", *, tokens: int | None = None, output: int | None = None) -> None:
+    with limits.slot([prompt]) as slot:
         slot.tokens, slot.output_tokens = tokens, output
 
 
@@ -74,13 +74,13 @@ def test_calls_per_minute_wait_for_the_first_to_be_a_minute_old() -> None:
 
 def test_tokens_per_minute_reserve_an_estimate_and_correct_it() -> None:
     clock = Clock()
-    estimate = 300 / CHARACTERS_PER_TOKEN + FIRST_OUTPUT_TOKENS
-    some = limits(clock, tokens_per_minute=int(estimate) + 50)
-    call(some, characters=300, tokens=60)
+    prompt = "word " * 100
+    some = limits(clock, tokens_per_minute=100 + FIRST_OUTPUT_TOKENS + 50)
+    call(some, prompt, tokens=60)
     assert clock.now == 1000
-    call(some, characters=300)
+    call(some, prompt)
     assert clock.now == 1060, "60 tokens were used and 4196 are estimated: they do not fit a minute"
-    call(some, characters=300, tokens=60)
+    call(some, prompt, tokens=60)
     assert clock.now == 1120, "an unknown count leaves the estimate"
 
 
@@ -101,7 +101,7 @@ def test_only_so_many_calls_are_in_flight() -> None:
 
     def one(_: int) -> None:
         nonlocal running, peak
-        with some.slot(0):
+        with some.slot([]):
             with lock:
                 running += 1
                 peak = max(peak, running)
@@ -117,9 +117,9 @@ def test_only_so_many_calls_are_in_flight() -> None:
 def test_a_call_that_fails_frees_its_place() -> None:
     some = CallLimits(LLMSettings(concurrency=1))
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), some.slot(0):
+        with pytest.raises(ZeroDivisionError), some.slot([]):
             raise ZeroDivisionError
-    with some.slot(0):
+    with some.slot([]):
         pass
 
 
@@ -130,7 +130,7 @@ def test_a_stop_ends_the_wait_for_a_place_and_for_a_minute() -> None:
     call(slow)
 
     def wait_for(some: CallLimits) -> str:
-        with pytest.raises(BudgetExhausted) as caught, some.slot(0):
+        with pytest.raises(BudgetExhausted) as caught, some.slot([]):
             pass
         return str(caught.value)
 
@@ -144,6 +144,6 @@ def test_a_stop_ends_the_wait_for_a_place_and_for_a_minute() -> None:
 def test_batches_have_limits_of_their_own() -> None:
     clock = Clock()
     some = limits(clock, batch=True, concurrency=1, requests_per_minute=1, tokens_per_minute=1)
-    with some.slot(10**9):
-        call(some, characters=10**9)
+    with some.slot(["word " * 1000]):
+        call(some, "word " * 1000)
     assert clock.now == 1000
