@@ -59,7 +59,8 @@ class _Arm:
     def trial(self) -> TuneTrial:
         source = self.same_as or self
         if source.rating is None or source.problem:
-            return TuneTrial(choices=self.choices, rung=source.rung, problem=source.problem or "not rated")
+            problem = source.problem or "not rated, for the candidate's own values could not be"
+            return TuneTrial(choices=self.choices, rung=source.rung, problem=problem)
         return TuneTrial(choices=self.choices, rung=source.rung, time_us=source.rating.time_us)
 
 
