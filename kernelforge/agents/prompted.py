@@ -67,6 +67,14 @@ def _check_contrast(text: str) -> None:
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_blanks(cls, data: object) -> object:
+        """Structured output makes a model give every key: one with nothing to say is null or blank."""
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if value is not None and str(value).strip()}
+
 
 # Names go into later prompts as they are, so they hold nothing but a name.
 MetricName = Annotated[str, Field(pattern=r"^\+?[A-Za-z]\w*(\.\w+)*$", max_length=120)]

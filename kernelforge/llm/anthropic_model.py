@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 import anthropic
 import httpx2
-from anthropic import types as events
 
 from kernelforge.llm.base import ChatReply, ChatRequest, Turn
 from kernelforge.llm.failures import BrokenReply, Remote
-from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, plain, read_wire
+from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage
@@ -74,6 +73,8 @@ class AnthropicModel(RemoteModel):
             config["format"] = {"type": "json_schema", "schema": strict_schema(request.schema)}
         if config:
             body["output_config"] = config
+        if self.spec.thinking is not None:
+            body["thinking"] = _thinking(self.spec.thinking)
         if self.spec.temperature is not None:
             body["temperature"] = self.spec.temperature
         return body
@@ -92,32 +93,36 @@ class AnthropicModel(RemoteModel):
     async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
         texts: list[str] = []
-        # The SDK's parameters do not name all that the API takes (temperature), hence the body as a whole.
-        stream = await self.client.messages.create(
-            model=body["model"],
-            max_tokens=body["max_tokens"],
-            messages=body["messages"],
+        # As plain JSON, which is cheaper than the SDK's objects, and lets events pass that the SDK does not know.
+        stream = await self.client.post(
+            "/v1/messages",
+            cast_to=object,
+            body={**body, "stream": True},
             stream=True,
-            extra_body=body,
+            stream_cls=anthropic.AsyncStream[object],
         )
         async with stream:
-            async for event in stream:
-                if isinstance(event, events.RawMessageStartEvent):
-                    whole = plain(event.message)
-                elif isinstance(event, events.RawContentBlockDeltaEvent):
-                    if isinstance(event.delta, events.TextDelta):
-                        texts.append(event.delta.text)
-                elif isinstance(event, events.RawMessageDeltaEvent):
-                    whole |= plain(event.delta)
+            async for data in stream:
+                event = read_wire(_Event, data)
+                if event.type == "message_start":
+                    whole = event.message or {}
+                elif event.type == "content_block_delta" and event.delta is not None:
+                    texts.append(event.delta.text if event.delta.type == "text_delta" else "")
+                elif event.type == "message_delta" and event.delta is not None:
+                    whole |= {"stop_reason": event.delta.stop_reason, "stop_details": event.delta.stop_details}
                     # Counts are cumulative; those that are left out stay as the start gave them.
-                    told = {name: count for name, count in plain(event.usage).items() if count is not None}
+                    told = {name: count for name, count in (event.usage or {}).items() if count is not None}
                     whole["usage"] = {**(whole.get("usage") or {}), **told}
-                elif isinstance(event, events.RawMessageStopEvent):
+                elif event.type == "message_stop":
                     return {**whole, "content": [{"type": "text", "text": "".join(texts)}]}
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _close_client(self) -> None:
         await self.client.close()
+
+
+def _thinking(choice: str) -> dict[str, Any]:
+    return {"type": "enabled", "budget_tokens": int(choice)} if choice.isdecimal() else {"type": choice}
 
 
 def _text(turn: Turn) -> str:
@@ -133,6 +138,22 @@ def _first_content(turn: Turn, stable: int) -> list[dict[str, Any]]:
         {"type": "text", "text": head, "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": rest},
     ]
+
+
+class _Delta(Wire):
+    type: str | None = None
+    text: str = ""
+    stop_reason: str | None = None
+    stop_details: dict[str, Any] | None = None
+
+
+class _Event(Wire):
+    """An event of a streamed message."""
+
+    type: str
+    message: dict[str, Any] | None = None
+    delta: _Delta | None = None
+    usage: dict[str, Any] | None = None
 
 
 class _Block(Wire):

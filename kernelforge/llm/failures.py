@@ -35,6 +35,14 @@ class BrokenReply(Exception):
     """A reply that arrived whole by HTTP's rules and is not one by the protocol's."""
 
 
+class ReportedFailure(Exception):
+    """A failure that a provider reports inside a reply; ``body`` is its error object, with whatever it repeats."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__("the provider reports a failure")
+        self.body = body
+
+
 @dataclass(frozen=True)
 class Remote:
     """Who is called, for messages."""
@@ -129,7 +137,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def _code_and_message(body: object) -> tuple[str | None, str]:
     """From OpenAI's ``{"error": {"code", "type", "message"}}``, with or without its wrapping, or Anthropic's."""
-    inner: Any = body.get("error", body) if isinstance(body, Mapping) else None
+    inner: Any = (body.get("error") or body) if isinstance(body, Mapping) else None
     if isinstance(inner, str):
         return None, inner
     if not isinstance(inner, Mapping):

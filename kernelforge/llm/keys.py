@@ -27,8 +27,8 @@ def find_key(provider: str, *, required: bool) -> SecretStr:
         UsageError: the key is required and missing, or holds what no HTTP header can.
     """
     name = KEY_NAMES[provider]
-    value = _find(name)
-    if value is None:
+    key = _find(name)
+    if key is None:
         if not required:
             return NO_KEY
         raise UsageError(
@@ -36,28 +36,36 @@ def find_key(provider: str, *, required: bool) -> SecretStr:
             "working directory"
         )
     # An HTTP library that refuses a header quotes it; so a bad key must not get that far.
-    if not value.isascii() or not value.isprintable() or " " in value:
+    if not _fits_a_header(key):
         raise UsageError(f"{name} holds characters that no key has; set it again, without spaces and quotes")
-    return SecretStr(value)
+    return key
 
 
 def find_url(provider: str) -> str | None:
     """The server that the environment or ``.env`` names for a provider, if any."""
-    return _find(URL_NAMES[provider])
+    url = _find(URL_NAMES[provider])
+    return None if url is None else url.get_secret_value()
 
 
-def _find(name: str) -> str | None:
+def _fits_a_header(key: SecretStr) -> bool:
+    value = key.get_secret_value()
+    return value.isascii() and value.isprintable() and " " not in value
+
+
+def _find(name: str) -> SecretStr | None:
     """A variable's value, blanks around it removed; the environment comes before ``.env``."""
-    if value := os.environ.get(name, "").strip():
-        return value
-    path = Path.cwd() / ".env"
+    value = os.environ.get(name, "").strip() or _read_file(Path.cwd() / ".env", name)
+    return SecretStr(value) if value else None
+
+
+def _read_file(path: Path, name: str) -> str:
     if not path.is_file():
-        return None
+        return ""
     from dotenv import dotenv_values
 
     try:
-        value = (dotenv_values(path, interpolate=False, encoding="utf-8").get(name) or "").strip()
+        return (dotenv_values(path, interpolate=False, encoding="utf-8").get(name) or "").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{path} cannot be read: {reason}; change its rights, or remove it") from None
-    return value or None
+        reason = (error.strerror or "unknown") if isinstance(error, OSError) else "it is not UTF-8 text"
+    # Outside the handler: a decoding error holds the bytes that it could not decode.
+    raise UsageError(f"{path} cannot be read: {reason}; change its rights, or remove it")

@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import httpx2
 import openai
-from openai.types import responses as events
 
 from kernelforge.llm.base import ChatReply, ChatRequest
-from kernelforge.llm.failures import BrokenReply, Remote, code_failure
-from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, plain, read_wire
+from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure
+from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage, content_hash
@@ -95,23 +94,20 @@ class OpenAIModel(RemoteModel):
             return _read_completion(read_wire(_Completion, body), seconds=seconds, batch=batch)
         response = read_wire(_Response, body)
         if response.error is not None and response.error.code not in _REFUSAL_CODES:
-            raise code_failure(response.error.model_dump(), self.remote)
+            raise ReportedFailure(response.error.model_dump())
         return _read_response(response, seconds=seconds, batch=batch)
 
     async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        if self.api == "chat":
-            return await self._stream_completion(body)
-        stream = await self.client.responses.create(
-            model=body["model"], input=body["input"], stream=True, extra_body=body
-        )
-        async with stream:
-            async for event in stream:
-                if isinstance(event, events.ResponseErrorEvent):
-                    raise code_failure({"code": event.code, "message": event.message}, self.remote)
-                if isinstance(
-                    event, events.ResponseCompletedEvent | events.ResponseIncompleteEvent | events.ResponseFailedEvent
-                ):
-                    return plain(event.response)
+        return await (self._stream_response if self.api == "responses" else self._stream_completion)(body)
+
+    async def _stream_response(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        async with await self._events("/responses", {**body, "stream": True}) as events:
+            async for data in events:
+                event = read_wire(_Event, data)
+                if event.type == "error":
+                    raise ReportedFailure(event.model_dump())
+                if event.type in ("response.completed", "response.incomplete", "response.failed"):
+                    return event.response or {}
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _stream_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,18 +115,14 @@ class OpenAIModel(RemoteModel):
         refusals: list[str] = []
         finish: str | None = None
         whole: dict[str, Any] = {"model": body["model"]}
-        stream = await self.client.chat.completions.create(
-            model=body["model"],
-            messages=body["messages"],
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body=body,
-        )
-        async with stream:
-            async for chunk in stream:
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        async with await self._events("/chat/completions", {**body, **options}) as events:
+            async for data in events:
+                chunk = read_wire(_Chunk, data)
+                if chunk.error is not None:
+                    raise ReportedFailure({"error": chunk.error})
                 whole["model"] = chunk.model or whole["model"]
-                if chunk.usage is not None:
-                    whole["usage"] = plain(chunk.usage)
+                whole["usage"] = chunk.usage or whole.get("usage")
                 for choice in chunk.choices or ():
                     finish = choice.finish_reason or finish
                     if choice.delta is not None:
@@ -141,6 +133,12 @@ class OpenAIModel(RemoteModel):
         message = {"content": "".join(texts), "refusal": "".join(refusals) or None}
         return {**whole, "choices": [{"message": message, "finish_reason": finish}]}
 
+    async def _events(self, path: str, body: Mapping[str, Any]) -> openai.AsyncStream[object]:
+        # As plain JSON: to make the SDK's objects of a reply's thousands of pieces takes six times as long.
+        return await self.client.post(
+            path, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
+        )
+
     async def _close_client(self) -> None:
         await self.client.close()
 
@@ -148,6 +146,16 @@ class OpenAIModel(RemoteModel):
 def _form(request: ChatRequest) -> dict[str, Any]:
     assert request.schema is not None
     return {"name": request.schema.__name__, "schema": strict_schema(request.schema), "strict": True}
+
+
+class _Event(Wire):
+    """An event of a streamed response."""
+
+    type: str
+    response: dict[str, Any] | None = None
+    code: str | None = None
+    message: str | None = None
+    error: dict[str, Any] | None = None
 
 
 class _Part(Wire):
@@ -223,6 +231,20 @@ def _read_response(response: _Response, *, seconds: float, batch: bool) -> ChatR
 class _Message(Wire):
     content: str | None = None
     refusal: str | None = None
+
+
+class _ChunkChoice(Wire):
+    delta: _Message | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(Wire):
+    """An event of a streamed completion; servers leave out what they like."""
+
+    model: str | None = None
+    choices: list[_ChunkChoice] | None = None
+    usage: dict[str, Any] | None = None
+    error: dict[str, Any] | str | None = None
 
 
 class _Choice(Wire):

@@ -12,11 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kernelforge.llm.background import BackgroundLoop
 from kernelforge.llm.base import ChatReply, ChatRequest
-from kernelforge.llm.failures import BrokenReply, Remote, failure
+from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure, failure
 from kernelforge.llm.spec import AgentSpec
 
 CONNECT_SECONDS = 20.0
 """Longest wait for a connection; waiting for bytes has a limit of its own."""
+
+
+_OURS = (BrokenReply, ReportedFailure, json.JSONDecodeError, UnicodeDecodeError)
 
 
 class Wire(BaseModel):
@@ -78,7 +81,7 @@ class RemoteModel(ABC):
 
     async def guarded(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """What ``call`` returns, with what the SDK raises put into a ProviderError that holds nothing of the SDK's."""
-        theirs: tuple[type[Exception], ...] = (*self.sdk_errors, BrokenReply, json.JSONDecodeError, UnicodeDecodeError)
+        theirs: tuple[type[Exception], ...] = (*self.sdk_errors, *_OURS)
         try:
             return await call()
         except theirs as error:
@@ -101,7 +104,7 @@ class RemoteModel(ABC):
 
         Raises:
             BrokenReply: it is none.
-            ProviderError: it reports a failure.
+            ReportedFailure: it reports a failure.
         """
 
     @abstractmethod
@@ -110,6 +113,7 @@ class RemoteModel(ABC):
 
         Raises:
             BrokenReply: the stream ended early.
+            ReportedFailure: it reports a failure.
         """
 
     @abstractmethod

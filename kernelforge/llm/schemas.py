@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_KEPT = ("type", "enum", "const", "$ref", "description")
+_KEPT = ("type", "enum", "const", "description")
 _LIMITS = (
     "minLength", "maxLength", "pattern", "format", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf",
@@ -24,6 +24,9 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        # OpenAI takes nothing beside a reference.
+        return {"$ref": schema["$ref"]}
     found: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
     limits = ", ".join(f"{key} {schema[key]}" for key in _LIMITS if key in schema)
     if limits:

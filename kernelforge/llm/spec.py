@@ -29,12 +29,16 @@ OPTIONS: dict[Provider, dict[str, str]] = {
     },
     "anthropic": {
         "effort": "|".join(EFFORTS["anthropic"]),
+        "thinking": "adaptive|disabled|a budget of at least 1024 tokens",
         "temperature": "0 to 1",
         "max_output_tokens": "a positive integer",
         "base_url": "http://HOST:PORT of a compatible server",
     },
 }
 """What may follow the model's name, and its values."""
+
+MIN_THINKING_TOKENS = 1_024
+"""Smallest budget that Anthropic takes (messages API, ``thinking.budget_tokens``)."""
 
 _MAX_TEMPERATURE: dict[Provider, float] = {"openai": 2.0, "anthropic": 1.0}
 
@@ -46,6 +50,8 @@ class AgentSpec(Record):
     model: str = Field(min_length=1)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     effort: str | None = None
+    thinking: str | None = None
+    """Anthropic's: ``adaptive``, ``disabled``, or a budget in tokens; what a model does by default differs."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     base_url: str | None = None
     api: Literal["responses", "chat"] | None = None
@@ -115,12 +121,19 @@ def _check_value(text: str, provider: Provider, option: str, value: str) -> None
         good = value in EFFORTS[provider]
     elif option == "api":
         good = value in ("responses", "chat")
+    elif option == "thinking":
+        good = value in ("adaptive", "disabled") or _whole(value) >= MIN_THINKING_TOKENS
     elif option == "temperature":
         good = 0 <= _number(value) <= _MAX_TEMPERATURE[provider]
     else:
-        good = value.isascii() and value.isdecimal() and int(value) >= 1
+        good = _whole(value) >= 1
     if not good:
         _refuse(text, provider, f"{option}={value} is not one of its values")
+
+
+def _whole(value: str) -> int:
+    """The number that the digits of ``value`` spell, or -1."""
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else -1
 
 
 def _number(value: str) -> float:

@@ -85,7 +85,8 @@ def _response_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     begun = {**final, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     kind = "refusal" if action.ended == "refused" else "output_text"
     place = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
-    events: list[Json] = [{"type": "response.created", "response": begun}]
+    # Providers add events; a client must look past those that it does not know.
+    events: list[Json] = [{"type": "response.created", "response": begun}, {"type": "response.news", "delta": "news"}]
     events += [{"type": f"response.{kind}.delta", "delta": piece, **place} for piece in _pieces(action)]
     events.append({"type": f"response.{final['status']}", "response": final})
     for number, event in enumerate(events):
@@ -140,7 +141,7 @@ def _chat_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     for piece in _pieces(action):
         yield _event({**head, "choices": [{"index": 0, "delta": {field: piece}, "finish_reason": None}]}, named=False)
     end = {"index": 0, "delta": {}, "finish_reason": _FINISH[action.ended]}
-    yield _event({**head, "choices": [end]}, named=False)
+    yield b": keep-alive\n\n" + _event({**head, "choices": [end]}, named=False)
     if action.count_usage and (body.get("stream_options") or {}).get("include_usage"):
         yield _event({**head, "choices": [], "usage": _chat_usage(action)}, named=False)
     yield b"data: [DONE]\n\n"
@@ -197,6 +198,7 @@ def _message_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
     yield _event({"type": "message_start", "message": begun})
     yield _event({"type": "ping"})
+    yield _event({"type": "news", "message": {"model": "news"}, "delta": {"type": "news", "text": "news"}})
     yield _event({"type": "content_block_start", "index": 0, "content_block": whole["content"][0]})
     yield _event({"type": "content_block_stop", "index": 0})
     if action.text:

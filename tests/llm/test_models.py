@@ -120,6 +120,21 @@ def test_effort_temperature_and_limit_are_sent_as_the_protocol_spells_them(conne
     }[wire]()
 
 
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("adaptive", {"type": "adaptive"}),
+        ("disabled", {"type": "disabled"}),
+        ("2048", {"type": "enabled", "budget_tokens": 2048}),
+    ],
+)
+@pytest.mark.parametrize("wire", ["messages"], indirect=True)
+def test_thinking_is_sent_as_anthropic_spells_it(connect, value, sent):
+    server, model = connect(options=f"&thinking={value}")
+    model.complete(ask())
+    assert server.calls[0].body["thinking"] == sent
+
+
 @pytest.mark.parametrize("schema", [OptimiseReply, RepairReply])
 def test_a_schema_is_sent_as_structured_output(connect, wire, schema):
     server, model = connect(Say("{}"), options="&effort=low")
