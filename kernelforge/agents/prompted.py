@@ -93,7 +93,7 @@ class OptimiseReply(_Strict):
     def _one_of_both(self) -> OptimiseReply:
         missing = [name for name in ("bottleneck", "method", "plan") if getattr(self, name) is None]
         if self.stop is None and missing:
-            raise ValueError(f"{missing[0]} is missing")
+            raise ValueError(f"{missing[0]} is missing, and so is stop")
         return self
 
 
