@@ -128,6 +128,15 @@ class TaskSpending:
         if reason is not None:
             raise TaskBudgetExhausted(reason)
 
+    def check_time(self) -> None:
+        """See that work may go on that needs no call of a model: evaluating a reply that was paid for.
+
+        Raises:
+            BudgetExhausted: the run is to stop, or its wall time is over.
+        """
+        if self.stopped():
+            raise BudgetExhausted(self._run.refusal() or "asked to stop")
+
     def stopped(self) -> bool:
         """Whether whoever waits should give up."""
         return self._run.out_of_time()

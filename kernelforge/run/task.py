@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from random import Random
 from typing import NamedTuple
 
-from kernelforge.agents.acceptance import improves
 from kernelforge.agents.base import Brief
 from kernelforge.agents.memory import choose, families_of
 from kernelforge.agents.tester import agree_on_tests
@@ -30,7 +29,6 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import (
     Attempt,
     Candidate,
-    Evaluation,
     InputGenerator,
     Lesson,
     Message,
@@ -46,6 +44,7 @@ from kernelforge.rewards import reward
 from kernelforge.run.crew import Crew
 from kernelforge.run.drafting import Drafting, Ready
 from kernelforge.run.events import Event
+from kernelforge.run.rules import accept, check_admitted, infra
 from kernelforge.run.spending import TaskSpending
 from kernelforge.search import make_strategy
 from kernelforge.store import Store
@@ -165,6 +164,7 @@ class TaskLoop:
 
     def _rounds(self, drafting: Drafting) -> _Ended:
         while True:
+            self.spending.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
             if not self._order(drafting, step):
@@ -204,13 +204,7 @@ class TaskLoop:
         self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage))
 
     def _brief(self) -> Brief:
-        admission = self._evaluator.oracle.admit(("small",))
-        if not admission.ok:
-            trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
-            raise TaskError(
-                f"task {self.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
-                f"`kernelforge tasks check` shows every finding"
-            )
+        check_admitted(self._evaluator)
         brief = make_brief(self._evaluator, self.workshop.device.describe())
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
         families = families_of(brief.graph)
@@ -273,7 +267,7 @@ class TaskLoop:
         }
 
     def _journal(self, attempt: Attempt, step: int | None) -> None:
-        accepted, note = self._accept(attempt)
+        accepted, note = accept(attempt, self.attempts, self._best)
         attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
@@ -326,31 +320,11 @@ class TaskLoop:
         except (SandboxError, TaskError, UnsupportedError) as error:
             evaluator.oracle.close()
             self._evaluator = self.workshop.evaluator(self.task, self._tests)
-            return EvaluationResult(_infra(evaluator, candidate, str(error)), None)
+            return EvaluationResult(infra(evaluator, candidate, str(error)), None)
 
     def _seed(self) -> int:
         """The secret from which the next attempt's inputs are drawn."""
         return int(content_hash(self.run.config.seed, self.task.name, len(self.attempts)), 16)
-
-    def _accept(self, attempt: Attempt) -> tuple[bool, str]:
-        verdict = attempt.evaluation.verdict
-        if verdict is not Verdict.OK:
-            return False, f"not accepted: {verdict}"
-        best = self._best
-        if best is None:
-            return True, "first correct attempt"
-        answered = self._answered(attempt)
-        # A finding speaks of the kernel that the Judge read; against any other, time alone decides.
-        finding = answered.finding if answered is not None and answered.parent == best.id else None
-        return improves(best, attempt, finding)
-
-    def _answered(self, attempt: Attempt) -> Attempt | None:
-        """The attempt whose finding a chain of repairs set out to answer."""
-        current: Attempt | None = attempt
-        by_id = {one.id: one for one in self.attempts}
-        while current is not None and current.operator is Operator.REPAIR:
-            current = by_id.get(current.parent or "")
-        return current
 
     def _reflect(self, brief: Brief) -> tuple[tuple[Lesson, ...], tuple[Message, ...]]:
         """Lessons of this task for later ones. A task without any is finished all the same."""
@@ -385,15 +359,4 @@ def make_brief(evaluator: Evaluator, device: Mapping[str, str]) -> Brief:
         shared=shared_facts(task, facts),
         graph=evaluator.oracle.trace("full"),
         device=device,
-    )
-
-
-def _infra(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:
-    return Evaluation(
-        candidate=candidate.hash,
-        task=evaluator.task.digest,
-        fingerprint=evaluator.fingerprint,
-        verdict=Verdict.INFRA,
-        stage="compile",
-        reason=reason,
     )
