@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store, write_text
 from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records import Message, Run
+    from kernelforge.store import Store
+
+
+class Format(StrEnum):
+    """What ``export`` writes."""
+
+    ATTEMPTS = "attempts"
+    TRANSCRIPT = "transcript"
 
 
 def export(
@@ -18,13 +30,27 @@ def export(
     task: Annotated[
         list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; repeat for more.")
     ] = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="Attempts, or a transcript of prompts and replies for 'replay:FILE'.")
+    ] = Format.ATTEMPTS,
+    written_by: Annotated[
+        str, typer.Option("--written-by", metavar="NAME", help="Who wrote a transcript's replies.")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to a file, whole or not at all; else stdout.")
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Write attempts as JSONL: prompt, reply, finding, candidate, verdict, reward, metrics and fingerprint."""
+    """Write attempts as JSONL: prompt, reply, finding, candidate, verdict, reward, metrics and fingerprint.
+
+    With '--format transcript': every prompt with its reply, as 'replay:FILE' plays them.
+    """
     from kernelforge.report import export_lines
+
+    if format_ is Format.TRANSCRIPT and not written_by:
+        raise UsageError("a transcript says who wrote it: give --written-by, such as a model's full name")
+    if format_ is Format.ATTEMPTS and written_by:
+        raise UsageError("--written-by belongs to '--format transcript'")
 
     with open_store(results, read_only=True) as store:
         runs = store.runs() if run == "all" else [store.run(run)]
@@ -32,12 +58,30 @@ def export(
         unknown = [name for name in task or () if name not in known]
         if unknown:
             raise UsageError(f"no task '{unknown[0]}' in {run}; there is: {', '.join(sorted(known)) or 'none'}")
-        lines = [
-            line
+        attempts = [
+            attempt
             for one in runs
-            for name in (task or [None])  # type: ignore[list-item]
-            for line in export_lines(store.attempts(one.id, name))
+            for name in task or one.config.tasks
+            if name in one.config.tasks
+            for attempt in store.attempts(one.id, name)
         ]
-    write_text("".join(line + "\n" for line in lines), output)
+        if format_ is Format.ATTEMPTS:
+            text, what = "".join(line + "\n" for line in export_lines(attempts)), f"{len(attempts)} attempts"
+        else:
+            from kernelforge.llm.transcript import transcript_lines
+
+            said = _task_messages(store, runs, task)
+            lines = list(transcript_lines(attempts, said, written_by=written_by))
+            text, what = "".join(lines), f"{len(lines) - 1} replies"
+    write_text(text, output)
     if output is not None:
-        typer.echo(f"{len(lines)} attempts written to {output}", err=True)
+        typer.echo(f"{what} written to {output}", err=True)
+
+
+def _task_messages(store: Store, runs: list[Run], tasks: list[str] | None) -> dict[str, list[Message]]:
+    """What was said of each task outside attempts."""
+    said: dict[str, list[Message]] = {}
+    for run in runs:
+        for name in tasks or run.config.tasks:
+            said.setdefault(name, []).extend(store.task_messages(run.id, name))
+    return said
