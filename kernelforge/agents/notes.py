@@ -27,6 +27,8 @@ class Note(BaseModel):
     text: str = Field(min_length=1)
     bottlenecks: tuple[Bottleneck, ...] = Field(min_length=1)
     """What it is about, the most telling first."""
+    families: tuple[str, ...] = ()
+    """Operator families that it is about; empty: any."""
     source: str = Field(min_length=1)
     """Document and section, or paper."""
 
@@ -42,14 +44,16 @@ def all_notes() -> tuple[Note, ...]:
         return TypeAdapter(tuple[Note, ...]).validate_python(tomllib.load(file)["note"])
 
 
-def notes_for(bottlenecks: Sequence[Bottleneck], limit: int = NOTES_SHOWN) -> tuple[Note, ...]:
+def notes_for(bottlenecks: Sequence[Bottleneck], families: Sequence[str], limit: int = NOTES_SHOWN) -> tuple[Note, ...]:
     """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first.
 
-    A note whose own first bottleneck is the one at hand comes before one that names it in passing.
+    A note whose own first bottleneck is the one at hand comes before one that names it in passing. Notes about other
+    operators than those of ``families`` are left out.
     """
     chosen: list[Note] = []
     for bottleneck in bottlenecks:
         about = [note for note in all_notes() if bottleneck in note.bottlenecks and note not in chosen]
+        about = [note for note in about if not note.families or not set(note.families).isdisjoint(families)]
         about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
         chosen += about[:NOTES_EACH]
     return tuple(chosen[:limit])

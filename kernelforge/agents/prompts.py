@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
 from kernelforge.agents.diagnosis import diagnose
+from kernelforge.agents.memory import families_of
 from kernelforge.agents.notes import Note, notes_for
 from kernelforge.agents.prompting.attempts import history_text
 from kernelforge.agents.prompting.render import launch_plan_page, render
@@ -177,7 +178,7 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
         return ()
     sizes = {one.size: one for one in request.brief.facts.sizes}
     found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size))
-    return notes_for([one.bottleneck for one in found[request.rank - 1 :]])
+    return notes_for([one.bottleneck for one in found[request.rank - 1 :]], families_of(request.brief.graph))
 
 
 def _has_code(attempt: Attempt | None) -> bool:

@@ -129,8 +129,9 @@ def changes(before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHAN
             continue
         change = relative_change(old, metric.value)
         if abs(change) >= LEAST_CHANGE:
+            relative = f"{change:+.1%}" if math.isfinite(change) else "new"
             unit = "" if metric.unit == "1" else f" {inline(metric.unit, 20)}"
-            told = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({change:+.1%})"
+            told = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({relative})"
             found.append((_magnitude(change), told))
     found.sort(key=lambda one: -one[0])
     return [text for _, text in found[:limit]]
@@ -149,4 +150,6 @@ def _magnitude(change: float) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.6g}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:,.6g}"

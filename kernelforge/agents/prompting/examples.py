@@ -1,0 +1,192 @@
+"""Real material to render a prompt with: attempts made on the spot by the built-in agents, or journalled ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kernelforge.agents.acceptance import improves
+from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
+from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge
+from kernelforge.agents.memory import families_of
+from kernelforge.agents.prompts import PROMPTS, coder_prompt, judge_prompt, reflexion_prompt, tester_prompt
+from kernelforge.agents.tester import generator_page
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError, UsageError
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.llm.base import Prompt
+from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
+from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.search.base import DEFAULT_SIGHT, Sight
+
+ABOUT_FAILED = frozenset({"repair", "judge-repair"})
+ABOUT_CORRECT = frozenset({"optimise", "judge-optimise"})
+WITHOUT_ATTEMPTS = frozenset({"seed", "tester"})
+SEED = 1
+"""Seed of the inputs that examples are checked with; nothing depends on its being secret."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a prompt is rendered with."""
+
+    brief: Brief
+    history: tuple[Attempt, ...] = ()
+    parent: Attempt | None = None
+    """The attempt that the prompt is about."""
+    finding: Finding | None = None
+    """What a Judge said of it."""
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What may differ between prompts of one name about one attempt."""
+
+    technique: str | None = None
+    sample: int = 0
+    rank: int = 1
+    sight: Sight = DEFAULT_SIGHT
+
+
+PLAIN = Variation()
+
+
+def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
+    """The prompt of that name.
+
+    Raises:
+        UsageError: there is no such prompt, or it is not about such an attempt.
+    """
+    kind = PROMPTS[check_name(name)]
+    if kind.agent == "tester":
+        return tester_prompt(case.brief, generator_page())
+    if kind.agent == "reflexion":
+        return reflexion_prompt(case.brief, case.history, families_of(case.brief.graph))
+    _check_fits(name, case.parent)
+    best = next((one for one in reversed(case.history) if one.accepted), None)
+    if kind.agent == "judge":
+        assert case.parent is not None
+        return judge_prompt(JudgeRequest(case.brief, case.parent, case.history, best, variation.rank, variation.sight))
+    others = [one for one in case.history if one.candidate is not None and one is not case.parent]
+    if name == "crossover" and not others:
+        raise UsageError("a crossover needs a second attempt with code; name one that has another before it")
+    return coder_prompt(
+        CoderRequest(
+            case.brief,
+            Operator(name),
+            case.parent,
+            case.finding,
+            case.history,
+            best,
+            inspirations=tuple(others[-1:]) if name in ("contrast", "crossover") else (),
+            technique=variation.technique,
+            sample=variation.sample,
+            sight=variation.sight,
+        )
+    )
+
+
+def check_name(name: str) -> str:
+    """
+    Raises:
+        UsageError: there is no prompt of that name; the message lists them.
+    """
+    if name not in PROMPTS:
+        raise UsageError(f"there is no prompt {name!r}; choose one of: {', '.join(PROMPTS)}")
+    return name
+
+
+def _check_fits(name: str, parent: Attempt | None) -> None:
+    if name == "seed":
+        return
+    if parent is None or parent.candidate is None:
+        raise UsageError(f"the prompt {name!r} is about an attempt with code; name another with --attempt")
+    correct = parent.evaluation.verdict is Verdict.OK
+    if name in ABOUT_FAILED and correct:
+        raise UsageError(f"the prompt {name!r} is about an attempt that failed, and {parent.id} is correct")
+    if name in ABOUT_CORRECT and not correct:
+        verdict = parent.evaluation.verdict
+        raise UsageError(f"the prompt {name!r} is about a correct attempt, and {parent.id} is {verdict}")
+
+
+def journalled(brief: Brief, attempts: Sequence[Attempt], number: int) -> Case:
+    """The case of a journalled attempt: what was known when it had been evaluated, and what was said of it next."""
+    history = tuple(one for one in attempts if one.number <= number)
+    parent = next((one for one in history if one.number == number), None)
+    if parent is None:
+        raise UsageError(f"there is no attempt {number} at task {brief.task.name}")
+    said = (one.finding for one in attempts if one.parent == parent.id and one.finding is not None)
+    return Case(brief, history, parent, next(said, None))
+
+
+def made_here(name: str, brief: Brief, evaluator: Evaluator) -> Case:
+    """A case for a prompt, made by the built-in agents and evaluated on the spot: seconds per attempt.
+
+    For a prompt about a failure, the seed's code loses its last semicolon.
+
+    Raises:
+        UsageError: the built-in Coder cannot write this task.
+    """
+    if check_name(name) in WITHOUT_ATTEMPTS:
+        return Case(brief)
+    seed = _proposed(CoderRequest(brief, Operator.SEED, None, None, ()))
+    if name in ABOUT_FAILED:
+        head, _, tail = seed.source.rpartition(";")
+        broken = _evaluated(brief, evaluator, seed.model_copy(update={"source": head + tail}), (), None)
+        return Case(brief, (broken,), broken, _judged(brief, (broken,)))
+    first = _evaluated(brief, evaluator, seed, (), None)
+    finding = _judged(brief, (first,))
+    if first.evaluation.verdict is not Verdict.OK or finding is None:
+        return Case(brief, (first,), first, finding)
+    better = _proposed(CoderRequest(brief, Operator.OPTIMISE, first, finding, (first,), first))
+    second = _evaluated(brief, evaluator, better, (first,), finding)
+    history = (first, second)
+    return Case(brief, history, second, _judged(brief, history))
+
+
+def _proposed(request: CoderRequest) -> Candidate:
+    try:
+        return parse_reply(BuiltinCoder().propose(request).text)
+    except CandidateError as error:
+        raise UsageError(
+            f"the built-in Coder cannot write an example for task {request.brief.task.name} ({error}); "
+            "name a journalled attempt with --attempt RUN/TASK/NUMBER"
+        ) from error
+
+
+def _judged(brief: Brief, history: tuple[Attempt, ...]) -> Finding | None:
+    """What the built-in Judge says of the last attempt; None when it has nothing to improve."""
+    finding = BuiltinJudge().assess(JudgeRequest(brief, history[-1], history)).finding
+    return None if finding.kind == "stop" else finding
+
+
+def _evaluated(
+    brief: Brief, evaluator: Evaluator, candidate: Candidate, history: tuple[Attempt, ...], finding: Finding | None
+) -> Attempt:
+    """One attempt, as a run would have made it."""
+    started, clock = datetime.now(UTC), time.perf_counter()
+    result = evaluator.evaluate(candidate, seed=SEED)
+    number = len(history)
+    attempt = Attempt(
+        id=f"example/{brief.task.name}/{number:02d}",
+        run="example",
+        task=brief.task.name,
+        number=number,
+        operator=Operator.OPTIMISE if history else Operator.SEED,
+        parent=history[-1].id if history else None,
+        coder=BuiltinCoder.name,
+        finding=finding,
+        candidate=candidate,
+        evaluation=result.evaluation,
+        profile=result.profile,
+        reward=reward(DEFAULT_POLICY, result.evaluation),
+        accepted=False,
+        started=started.isoformat(timespec="milliseconds"),
+        seconds=round(time.perf_counter() - clock, 6),
+    )
+    accepted, note = attempt.evaluation.verdict is Verdict.OK, "first correct attempt"
+    if history and finding is not None:
+        accepted, note = improves(history[-1], attempt, finding)
+    return attempt.model_copy(update={"accepted": accepted, "note": note if accepted or history else ""})

@@ -1,0 +1,228 @@
+"""What a prompt shows, what it hides when it is told to, and how long it may get."""
+
+from __future__ import annotations
+
+import re
+
+import prompt_samples as samples
+import pytest
+from builders import modelled
+from prompt_samples import BLIND, BRIEF, FAILED, FAST, FINDING, FULL_SIGHT, GPU_BRIEF, HISTORY, SLOW, coder, judge
+
+from kernelforge.agents import CoderRequest, JudgeRequest
+from kernelforge.agents.prompting.attempts import HISTORY_CHARS, history_text
+from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
+from kernelforge.agents.prompting.text import clipped
+from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
+from kernelforge.records import Operator, Verdict
+from kernelforge.search.base import DEFAULT_SIGHT, Sight
+
+CODER_SAMPLES = [name for name in samples.SAMPLES if not name.startswith(("judge", "reflexion", "tester"))]
+
+
+def test_every_call_of_an_agent_on_a_task_begins_alike() -> None:
+    coders = [samples.SAMPLES[name]() for name in CODER_SAMPLES]
+    judges = [samples.SAMPLES[name]() for name in samples.SAMPLES if name.startswith("judge")]
+    for prompts in (coders, judges):
+        assert len({prompt.text[: prompt.stable] for prompt in prompts}) == 1
+        assert all(0 < prompt.stable < len(prompt.text) for prompt in prompts)
+        assert all(prompt.text[prompt.stable :].startswith("# Request") for prompt in prompts)
+
+
+def test_what_varies_is_not_in_the_stable_part() -> None:
+    prompt = coder(Operator.OPTIMISE, FAST, finding=FINDING)
+    for text in ("version 1", FINDING.headline, "18.5 us", "dram__bytes_read.sum", "10.02 us"):
+        assert text not in prompt.text[: prompt.stable]
+        assert text in prompt.text[prompt.stable :]
+
+
+def test_the_subset_is_cudaforges_24_metrics_and_the_absent_ones_are_named() -> None:
+    assert len(set(CUDAFORGE_METRICS)) == 24
+    text = coder(Operator.OPTIMISE, FAST, finding=None).text
+    assert "| dram__bytes_read.sum | 16,777,216 |" in text
+    assert "| l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum |" not in text
+    assert "Roofline" not in text
+    absent = re.search(r"Not available on this device: (.*)\.\n", text)
+    assert absent
+    assert set(absent[1].split(", ")) == set(CUDAFORGE_METRICS) - {
+        "dram__bytes_read.sum",
+        "launch__registers_per_thread",
+    }
+
+
+def test_a_full_sight_has_every_metric_roofline_and_hot_spots() -> None:
+    text = coder(Operator.OPTIMISE, FAST, finding=None, sight=FULL_SIGHT).text
+    for part in ("| l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum | 1,572,864 |", "Roofline: bound by dram", "line 3"):
+        assert part in text, part
+    assert "Not available" not in text
+
+
+@pytest.mark.parametrize("parent", [FAST, FAILED])
+def test_no_metrics_means_no_profile_and_no_notes(parent: object) -> None:
+    sight = Sight("none")
+    texts = [
+        coder(Operator.FSR, parent, sight=sight).text,  # type: ignore[arg-type]
+        coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=sight).text,
+        coder(Operator.CROSSOVER, SLOW, inspirations=(FAST,), sight=sight).text,
+        judge(FAST, sight).text,
+    ]
+    for text in texts:
+        for part in ("dram__bytes", "launch__", "Roofline", "## Notes", "rows<256>"):
+            assert part not in text, part
+
+
+@pytest.mark.parametrize("metrics", ["none", "subset", "full"])
+def test_without_sight_of_latency_there_is_no_time_and_no_speedup(metrics: str) -> None:
+    sight = Sight(metrics, latency=False)  # type: ignore[arg-type]
+    gpu = samples.on_gpu(1, 18.5, 1.7, parent=0, note="accepted: lower bound of the speedup 1.2x -> 1.6x")
+    history = (samples.on_gpu(0, 31.4, 1.25), gpu)
+    operators = (Operator.SEED, Operator.OPTIMISE, Operator.CONTRAST, Operator.FSR, Operator.CROSSOVER)
+    texts = [
+        coder_prompt(CoderRequest(GPU_BRIEF, one, gpu, None, history, gpu, inspirations=history[:1], sight=sight)).text
+        for one in operators
+    ]
+    texts.append(judge_prompt(JudgeRequest(GPU_BRIEF, gpu, history, history[0], 1, sight)).text)
+    shown = [text.partition("# Request")[2].partition("## Notes")[0] for text in texts]
+    for text in shown:
+        assert not re.search(r"\b(18\.5|31\.4|1\.7|1\.25|1\.2x|1\.6x)\b", text)
+        assert not re.search(r"\d us\b|speedup|time_duration|Floor", text)
+
+
+def test_a_measured_time_has_its_interval_samples_and_speedups() -> None:
+    parent = samples.on_gpu(1, 20.0, 1.8)
+    text = coder_prompt(CoderRequest(GPU_BRIEF, Operator.OPTIMISE, parent, None, (parent,), parent)).text
+    for part in (
+        "20 us (measured, confidence interval 18 to 22 us, 30 samples)", "speedup 1.8x (at least 1.71x)",
+        "which takes 36 us", "3.6x over eager PyTorch", "Floor: 6.991 us",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "modelled, not measured" not in text
+
+
+def test_on_an_emulated_device_times_are_said_to_be_modelled() -> None:
+    for prompt in (coder(Operator.SEED, None), coder(Operator.OPTIMISE, FAST), judge(FAST)):
+        assert "modelled, not measured" in prompt.text
+        assert "No baseline is measured" in prompt.text
+
+
+def test_changes_against_the_parents_parent_come_largest_first_and_leave_out_what_stayed() -> None:
+    after = samples.attempt(1, parent=0, seen=samples.profile(1_572_864, registers=40))
+    text = coder(Operator.OPTIMISE, after, history=(SLOW, after), sight=FULL_SIGHT).text
+    told = text.partition("## What its last change did")[2].partition("##")[0]
+    lines = [line for line in told.splitlines() if line.startswith("- ")]
+    assert lines == [
+        "- l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum: 12,582,912 -> 1,572,864 sector (-87.5%)",
+        "- launch__registers_per_thread: 32 -> 40 register/thread (+25.0%)",
+    ]
+    assert "What its last change did" not in coder(Operator.OPTIMISE, SLOW, history=(SLOW,)).text
+
+
+def test_a_judge_sees_how_the_candidate_differs_from_the_best() -> None:
+    worse = samples.attempt(3, parent=0, seen=samples.profile(12_582_912, registers=64))
+    text = judge_prompt(JudgeRequest(BRIEF, worse, (*HISTORY, worse), FAST, 1, FULL_SIGHT)).text
+    told = text.partition("## Against the best")[2].partition("##")[0]
+    assert "those of attempt 1, the best so far" in told
+    assert "launch__registers_per_thread: 32 -> 64" in told
+
+
+def test_technique_and_sample_are_asked_for_only_when_given() -> None:
+    plain, asked = coder(Operator.FSR, FAST).text, coder(Operator.FSR, FAST, technique="use cp.async", sample=3).text
+    assert "## Technique" not in plain
+    assert "One of several" not in plain
+    assert "use cp.async" in asked
+    assert "This is attempt 4 of several" in asked
+
+
+def test_lessons_are_shown_where_there_are_any() -> None:
+    assert "What earlier tasks taught" in coder(Operator.SEED, None).text
+    request = CoderRequest(GPU_BRIEF, Operator.SEED, None, None, ())
+    assert "What earlier tasks taught" not in coder_prompt(request).text
+
+
+def test_a_rank_names_the_place_of_the_bottleneck() -> None:
+    assert "place 3" in judge(SLOW, rank=3).text
+    assert "place" not in judge(SLOW).text.partition("# Request")[2].partition("## Notes")[0]
+
+
+def test_fsr_shows_errors_of_a_failed_parent_and_the_profile_of_a_correct_one() -> None:
+    failed, correct = coder(Operator.FSR, FAILED).text, coder(Operator.FSR, FAST).text
+    assert "17 of 16,384 elements differ" in failed.partition("## What happened")[2]
+    assert "## Its profile" not in failed
+    assert "## Its profile" in correct
+    for text in (failed, correct):
+        assert "attempt 0, seed: OK" in text
+
+
+def test_what_a_prompt_needs_and_lacks_makes_it_a_simpler_one() -> None:
+    unread = FAILED.model_copy(update={"candidate": None})
+    for operator in (Operator.REPAIR, Operator.OPTIMISE, Operator.CROSSOVER):
+        text = coder(operator, unread).text
+        assert "# Request: a first candidate" in text
+        assert "17 of 16,384 elements differ" in text
+    assert "# Request: make a candidate faster" in coder(Operator.CROSSOVER, FAST).text
+    assert "# Request: a first candidate" in coder(Operator.CONTRAST, unread).text
+
+
+def test_contrast_shows_two_examples_however_they_are_handed_over() -> None:
+    for parent, others in ((SLOW, (FAST,)), (SLOW, (SLOW, FAST)), (FAILED, (SLOW, FAST))):
+        text = coder(Operator.CONTRAST, parent, inspirations=others).text
+        assert text.index("// version 0") < text.index("// version 1")
+        assert "## Example 3" not in text
+        assert "version 2" not in text
+
+
+def test_tuned_values_are_shown_with_the_code() -> None:
+    assert FAST.candidate is not None
+    candidate = FAST.candidate.model_copy(update={"choices": {"BLOCK": 128}})
+    evaluation = FAST.evaluation.model_copy(update={"candidate": candidate.hash})
+    tuned = FAST.model_copy(update={"candidate": candidate, "evaluation": evaluation})
+    assert "BLOCK = 128" in coder(Operator.OPTIMISE, tuned).text
+
+
+def test_history_is_the_latest_attempts_within_its_budget() -> None:
+    many = tuple(samples.attempt(n, parent=n - 1 if n else None, finding=FINDING, note="n" * 500) for n in range(40))
+    text = history_text(many, DEFAULT_SIGHT)
+    assert len(text) <= HISTORY_CHARS + 100
+    assert text.startswith("(30 earlier attempts are left out)")
+    assert text.count("the Judge had said") == 5
+    assert "attempt 39, optimise" in text
+    short = history_text(many, DEFAULT_SIGHT, budget=1500)
+    assert len(short) <= 1600
+    assert "attempt 39, optimise" in short
+
+
+def test_huge_texts_do_not_make_huge_prompts() -> None:
+    huge = "x" * 260_000
+    parent = samples.attempt(1, parent=0, source=huge + "\n// the end")
+    failed = samples.attempt(2, parent=1, verdict=Verdict.CRASH, source=huge)
+    failed = failed.model_copy(update={"evaluation": failed.evaluation.model_copy(update={"reason": huge})})
+    finding = FINDING.model_copy(update={"action": huge})
+    history = (SLOW, parent, failed) * 20
+    for operator, of in ((Operator.OPTIMISE, parent), (Operator.CONTRAST, parent), (Operator.FSR, failed)):
+        text = coder(operator, of, finding=finding, history=history, inspirations=(parent, failed)).text
+        assert len(text) < 120_000
+        assert "characters are left out here" in text
+    assert "// the end" in coder(Operator.OPTIMISE, parent).text
+    assert len(judge_prompt(JudgeRequest(BRIEF, failed, history)).text) < 100_000
+    assert len(reflexion_prompt(BRIEF, history, ("softmax",)).text) < 30_000
+
+
+@pytest.mark.parametrize("limit", [10, 100, 1000])
+def test_a_cut_text_keeps_its_ends_and_says_how_much_is_missing(limit: int) -> None:
+    text = "".join(f"line {number}\n" for number in range(1000))
+    cut = clipped(text, limit)
+    left_out = re.search(r"\n\[\.\.\. ([\d,]+) characters are left out here \.\.\.\]\n", cut)
+    assert left_out
+    assert len(cut) <= limit + 60
+    assert abs(len(cut) - len(left_out[0]) + int(left_out[1].replace(",", "")) - len(text)) <= 2
+    assert clipped("short", limit) == "short"
+
+
+def test_a_modelled_time_has_no_speedup() -> None:
+    parent = samples.attempt(0, evaluation=None, time_us=modelled(12.5).time_us)
+    assert "12.5 us (modelled)" in coder(Operator.OPTIMISE, parent, history=(parent,)).text
+
+
+def test_the_blind_sample_hides_what_others_show() -> None:
+    assert "dram__bytes_read" in samples.SAMPLES["optimise"]().text
+    assert "dram__bytes_read" not in coder(Operator.OPTIMISE, FAST, sight=BLIND).text

@@ -1,0 +1,60 @@
+"""Every note is short, sourced, about a known bottleneck, and reaches the Judge whose profile shows that bottleneck."""
+
+from __future__ import annotations
+
+import pytest
+from prompt_samples import FULL_SIGHT, SLOW, judge
+
+from kernelforge.agents.bottlenecks import Bottleneck
+from kernelforge.agents.memory import FAMILIES, OTHER
+from kernelforge.agents.notes import NOTES_SHOWN, Note, all_notes, notes_for
+
+SOURCES = (
+    "Best Practices", "Hopper Tuning", "CUDA Programming Guide", "PTX ISA", "CUTLASS", "NVIDIA Technical Blog",
+    "Nsight Compute", "arXiv", "NVIDIA", "edition, ", "GTC", "ICML", "CACM", "1979",
+)  # fmt: skip
+
+
+def test_there_are_at_least_thirty_and_each_is_there_once() -> None:
+    notes = all_notes()
+    assert len(notes) >= 30
+    assert len({note.id for note in notes}) == len({note.text for note in notes}) == len(notes)
+
+
+@pytest.mark.parametrize("note", all_notes(), ids=lambda note: note.id)
+def test_a_note_is_short_sourced_and_about_known_operators(note: Note) -> None:
+    assert len(note.text.split()) <= 60
+    assert note.text.endswith(".")
+    assert not note.title.endswith(".")
+    assert any(source in note.source for source in SOURCES), note.source
+    assert len(set(note.bottlenecks)) == len(note.bottlenecks)
+    assert set(note.families) <= {*FAMILIES, OTHER}
+
+
+@pytest.mark.parametrize("bottleneck", Bottleneck)
+def test_every_bottleneck_has_a_note(bottleneck: Bottleneck) -> None:
+    assert notes_for([bottleneck], [*FAMILIES, OTHER])
+
+
+def test_the_first_bottleneck_has_its_own_notes_first_and_no_more_than_two() -> None:
+    found = notes_for([Bottleneck.BANK_CONFLICT, Bottleneck.SPILLS], ["softmax"])
+    assert found[0].bottlenecks[0] is Bottleneck.BANK_CONFLICT
+    assert [Bottleneck.BANK_CONFLICT in note.bottlenecks for note in found] == [True, True, False, False]
+
+
+def test_notes_are_bounded_and_none_comes_twice() -> None:
+    found = notes_for(list(Bottleneck), [*FAMILIES])
+    assert len(found) == len({note.id for note in found}) == NOTES_SHOWN
+    assert notes_for([], [*FAMILIES]) == ()
+
+
+def test_notes_about_other_operators_are_left_out() -> None:
+    tensor = notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["matmul"])
+    assert "tensor-cores-half" in {note.id for note in tensor}
+    assert notes_for([Bottleneck.TENSOR_CORES_UNUSED], ["softmax"]) == ()
+
+
+def test_a_judge_is_given_the_notes_on_what_the_profile_shows() -> None:
+    text = judge(SLOW, FULL_SIGHT).text.partition("## Notes")[2].partition("##")[0]
+    assert text
+    assert sum(note.text in text for note in all_notes()) == text.count("\n- ")
