@@ -6,6 +6,7 @@ restricted plan for inputs alone; what must come out of them is the oracle's bus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated
 
@@ -16,9 +17,10 @@ from kernelforge.agents.json_reply import last_object
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.errors import CandidateError, PlanError, SandboxError, UsageError
 from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
-from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.oracle import GeneratorFinding, Oracle
+from kernelforge.evaluate.preparation import masked
 from kernelforge.llm.base import Answerer, Question
-from kernelforge.records import InputGenerator, Message
+from kernelforge.records import InputGenerator, Message, Task
 from kernelforge.records.generator import GENERATOR_NAME, MAX_GENERATOR_BYTES
 from kernelforge.tasks.data import data_path
 
@@ -88,10 +90,7 @@ def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
         raise CandidateError(
             f"the JSON object is not the one asked for ({place}: {first['msg']}); it reads {wanted}"
         ) from error
-    # Half a surrogate pair passes JSON, and could not be journalled.
-    return tuple(
-        ProposedGenerator(one.name, one.why, one.plan.encode(errors="replace").decode()) for one in form.generators
-    )
+    return tuple(ProposedGenerator(one.name, one.why, one.plan) for one in form.generators)
 
 
 def _check_plan(proposed: ProposedGenerator, brief: Brief) -> None:
@@ -138,10 +137,20 @@ def _try(proposed: ProposedGenerator, provider: str, brief: Brief, oracle: Oracl
         reason = f"the reference did not survive such inputs: {error}"
     else:
         passed = tuple(one.size for one in found if one.ok)
-        reason = "; ".join(dict.fromkeys(one.text for one in found if not one.ok))
+        reason = _told(found, brief.task)
     return InputGenerator(
         name=proposed.name, plan=proposed.plan, provider=provider, admitted=bool(passed), reason=reason, sizes=passed
     )
+
+
+def _told(found: Sequence[GeneratorFinding], task: Task) -> str:
+    """Why a generator was not admitted somewhere, each reason once, without the numbers of hidden sizes."""
+    told: dict[str, str] = {}
+    for one in found:
+        if not one.ok:
+            without = masked(one.text)
+            told.setdefault(without, without if task.size(one.size).is_hidden else one.text)
+    return "; ".join(told.values())
 
 
 @lru_cache(maxsize=1)
