@@ -14,7 +14,7 @@ from types import MappingProxyType
 from kernelforge.agents import evidence as ev
 from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.evidence import KernelEvidence, PlanEvidence
-from kernelforge.profiling.model import BARRIER_CYCLES
+from kernelforge.profiling.model import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.records import DType
 
 
@@ -169,9 +169,14 @@ def tiny_grid(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     sms, blocks = k.spec.sm_count, k.blocks
     idle = 1 - blocks / (sms * math.ceil(blocks / sms))
     spread = plan.elements / max(k.threads * k.kernel.launches, 1)
+    waves = k.value(ev.WAVES)
+    if waves > 1 and blocks / waves <= 2 * sms:
+        return _last_wave(k, waves)
     if idle < 0.3 or blocks >= 2 * sms:
         return None
-    weight = idle**2 if blocks < sms else 0.5 * idle
+    # A grid that reaches some of the multiprocessors is often a symptom: a thread per row, say. So few idle ones weigh
+    # less than their share, and an eighth of the device or less is the fault itself.
+    weight = idle**4 if blocks < sms else 0.5 * idle
     if spread < 2:
         # As many threads as there are elements: the problem is small, not the grid wrong.
         weight *= 0.1
@@ -183,13 +188,27 @@ def tiny_grid(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     return Fault(Bottleneck.TINY_GRID, cost, said, ("+" + ev.GRID, "+" + ev.WAVES))
 
 
+def _last_wave(k: KernelEvidence, waves: float) -> Fault | None:
+    """Few blocks fit at a time, so a last wave of few leaves most multiprocessors idle."""
+    idle = 1 - waves / math.ceil(waves)
+    if idle < 0.25:
+        return None
+    cost = 0.5 * idle * (k.busy_us - k.limits["dram"])
+    said = f"{ev.WAVES} is {waves:.2f}: the last wave leaves {idle:.0%} of all block slots idle (threshold 25 %)"
+    return Fault(Bottleneck.TINY_GRID, cost, said, ("+" + ev.GRID, ev.BLOCK))
+
+
+SHARED_ATOMIC_CYCLES = 4.0
+"""An assumption: cycles of one lane's update where lanes of a warp meet in one word of shared memory."""
+
+
 def atomics_contention(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     """The L2 updates one address once per clock (NVIDIA's GK110 whitepaper, "Faster Atomic Operations"); shared memory
     serves the lanes that meet in one word one by one."""
     to_us = 1e6 / k.spec.clock_hz
     per_word, inside = (k.value(f"ptx__{space}_atomics_per_address.max") for space in ("global", "shared"))
     at_l2 = per_word * to_us * k.kernel.launches
-    at_sm = inside * math.ceil(k.blocks / k.spec.sm_count) * to_us * k.kernel.launches
+    at_sm = inside * math.ceil(k.blocks / k.spec.sm_count) * SHARED_ATOMIC_CYCLES * to_us * k.kernel.launches
     # What the rest of the kernel takes hides as much of it.
     hidden = max(k.limits.values())
     cost = max(at_l2, at_sm) - 0.5 * hidden
@@ -269,8 +288,10 @@ def issue_bound(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     idle = k.share("int", "control", "move", "convert")
     per_instruction = k.limits["issue"] / max(k.instructions, 1)
     by_division = hidden / max(hidden + k.instructions, 1)
-    # A division waits for itself too: its instructions are one dependent chain.
-    cost = hidden * per_instruction + k.limits["latency"] * by_division
+    # A division waits for itself too: its instructions are one dependent chain of each warp.
+    warps = k.blocks * math.ceil(k.threads_per_block / 32)
+    chain = hidden / warps * CYCLES_PER_INSTRUCTION * math.ceil(k.value(ev.WAVES, 1.0)) * 1e6 / k.spec.clock_hz
+    cost = hidden * per_instruction + chain
     if by_division < 0.4:
         useful = k.share("fp32", "fp64", "fp16", "special", "memory", "warp", "barrier")
         if idle < 0.7 or useful > 0.28 or k.limits["issue"] < 0.3 * k.busy_us:
@@ -286,17 +307,18 @@ def issue_bound(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
 
 def redundant_work(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     """Arithmetic beyond what the reference does; a pointwise function may take some tens of instructions."""
+    if plan.facts is None:
+        return None
     done = 32 * sum(k.value(f"ptx__inst_{name}.sum") for name in ("fp32", "fp64", "special"))
     done *= k.value(ev.LANES, 32.0) / 32
-    needed = max(plan.facts.flops if plan.facts is not None else 0.0, 24 * plan.all_elements)
+    needed = max(plan.facts.flops, 24 * plan.all_elements * max(plan.facts.eager_launches, 1))
     times = done / needed
     if times < 4 or k.value("ptx__inst_matrix.sum"):
         return None
     cost = (1 - 2 / times) * (k.limits["issue"] + k.limits["arithmetic"])
     said = (
-        f"{done:,.0f} floating-point instructions of threads, {times:.1f}x the {needed:,.0f} that the reference or "
-        f"24 per "
-        f"element would take (threshold 4x)"
+        f"{done:,.0f} floating-point instructions of threads, {times:.1f}x the {needed:,.0f} that the reference would "
+        f"take at 24 per element and operator (threshold 4x)"
     )
     return Fault(Bottleneck.REDUNDANT_WORK, cost, said, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
 

@@ -205,19 +205,21 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
 
 
 def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
-    """Atomics by thread, and how many of them the busiest instruction sends to one word in one launch."""
+    """Atomics by thread, and how many of them one word gets in one launch (of shared memory: from one block)."""
     metrics: list[Metric] = []
     for space in ("global", "shared"):
         ops = [(kernel, op) for kernel in kernels for op in kernel.select(space, "atomic") if op.threads]
         if not ops:
             continue
         metrics.append(_counted(f"ptx__{space}_atomics.sum", sum(op.threads for _, op in ops), "inst"))
-        # Each block has its own shared memory, so a word there is met by one block alone.
-        per_word = max(
-            op.threads / max(op.addresses, 1.0) / (kernel.blocks if space == "shared" else kernel.launches)
-            for kernel, op in ops
-        )
-        metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", per_word, "inst"))
+        per_word: dict[tuple[int, str, int], float] = {}
+        for place, (kernel, op) in enumerate(ops):
+            # Each block has its own shared memory, so a word there is met by one block alone. Instructions that update
+            # as many words (an unrolled loop's) are taken to update the same ones.
+            key = (id(kernel), op.opcode, round(op.addresses) or -place)
+            share = op.threads / max(op.addresses, 1.0) / (kernel.blocks if space == "shared" else kernel.launches)
+            per_word[key] = per_word.get(key, 0.0) + share
+        metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", max(per_word.values()), "inst"))
     return metrics
 
 

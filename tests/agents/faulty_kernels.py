@@ -355,6 +355,64 @@ __global__ void k(const float* x, float* y, int n) {
     pointwise("a word at a time", B.UNVECTORISED, "y[i] = x[i] * 2.f + 1.f;", n=1 << 22),
 )  # fmt: skip
 
+REDUCE = """__global__ void k(const float* x, float* y, int n) {{
+  __shared__ float s[256];
+  int t = threadIdx.x;
+  s[t] = x[blockIdx.x * 256 + t];
+  __syncthreads();
+  for (int d = 1; d < 256; d *= 2) {{ {step} __syncthreads(); }}
+  if (t == 0) y[blockIdx.x] = s[0];
+}}"""
+PER_BLOCK = """
+def forward(x):
+    n = x.numel()
+    y = empty((n // 256,), x.dtype)
+    k[n // 256, 256](x, y, i32(n))
+    return y
+"""
+FAULTY += (
+    Faulty("a tree with strides", B.BANK_CONFLICT, ((1 << 18,),),
+           REDUCE.format(step="int at = 2 * d * t; if (at < 256) s[at] += s[at + d];"), PER_BLOCK),
+    Faulty("a tree by modulo", B.DIVERGENCE, ((1 << 18,),),
+           REDUCE.format(step="if (t % (2 * d) == 0) s[t] += s[t + d];"), PER_BLOCK),
+    Faulty("atomics in shared memory", B.ATOMICS_CONTENTION, ((1 << 18,),), """
+__global__ void k(const float* x, float* y, int n) {
+  __shared__ float s;
+  if (threadIdx.x == 0) s = 0.f;
+  __syncthreads();
+  atomicAdd(&s, x[blockIdx.x * 256 + threadIdx.x]);
+  __syncthreads();
+  if (threadIdx.x == 0) y[blockIdx.x] = s;
+}""", PER_BLOCK),
+    Faulty("a matrix times a vector, a thread per row", B.UNCOALESCED, ((4096, 512), (512,)), """
+__global__ void k(const float* a, const float* x, float* y, int m, int n) {
+  int r = blockIdx.x * 256 + threadIdx.x;
+  if (r >= m) return;
+  float s = 0.f;
+  for (int j = 0; j < n; j++) s += a[r * n + j] * x[j];
+  y[r] = s;
+}""", """
+def forward(a, x):
+    m, n = a.shape
+    y = empty((m,), a.dtype)
+    k[ceil_div(m, 256), 256](a, x, y, i32(m), i32(n))
+    return y
+"""),
+    Faulty("a row's mean by each of its threads", B.REDUNDANT_LOADS, ((256, 512),), """
+__global__ void k(const float* x, float* y, int rows, int cols) {
+  int c = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
+  float s = 0.f;
+  for (int j = 0; j < cols; j++) s += x[r * cols + j];
+  y[r * cols + c] = x[r * cols + c] - s / cols;
+}""", """
+def forward(x):
+    rows, cols = x.shape
+    y = empty_like(x)
+    k[(cols // 256, rows), 256](x, y, i32(rows), i32(cols))
+    return y
+"""),
+)  # fmt: skip
+
 SOUND = Faulty("four words at a time", B.DRAM_BOUND, ((1 << 22,),), """
 __global__ void k(const float4* __restrict__ x, float4* __restrict__ y) {
   int i = blockIdx.x * 256 + threadIdx.x;
