@@ -1,0 +1,63 @@
+"""What every run decides in the same way, whoever wrote the candidate: admission, acceptance, and trouble of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelforge.agents.acceptance import improves
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.records import Attempt, Candidate, Evaluation, Operator, Verdict
+
+
+def check_admitted(evaluator: Evaluator) -> None:
+    """
+    Raises:
+        TaskError: wrong answers to the task could earn a reward.
+    """
+    admission = evaluator.oracle.admit(("small",))
+    if not admission.ok:
+        trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
+        raise TaskError(
+            f"task {evaluator.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
+            f"`kernelforge tasks check` shows every finding"
+        )
+
+
+def accept(attempt: Attempt, earlier: Sequence[Attempt], best: Attempt | None) -> tuple[bool, str]:
+    """Whether an attempt becomes its task's best, and why, in one line.
+
+    Args:
+        earlier: every earlier attempt at the task.
+        best: the best of them.
+    """
+    verdict = attempt.evaluation.verdict
+    if verdict is not Verdict.OK:
+        return False, f"not accepted: {verdict}"
+    if best is None:
+        return True, "first correct attempt"
+    answered = _answered(attempt, earlier)
+    # A finding speaks of the kernel that the Judge read; against any other, time alone decides.
+    finding = answered.finding if answered is not None and answered.parent == best.id else None
+    return improves(best, attempt, finding)
+
+
+def _answered(attempt: Attempt, earlier: Sequence[Attempt]) -> Attempt | None:
+    """The attempt whose finding a chain of repairs set out to answer."""
+    current: Attempt | None = attempt
+    by_id = {one.id: one for one in earlier}
+    while current is not None and current.operator is Operator.REPAIR:
+        current = by_id.get(current.parent or "")
+    return current
+
+
+def infra(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:
+    """The evaluation of a candidate that could not be judged, for a reason that is not its own."""
+    return Evaluation(
+        candidate=candidate.hash,
+        task=evaluator.task.digest,
+        fingerprint=evaluator.fingerprint,
+        verdict=Verdict.INFRA,
+        stage="compile",
+        reason=reason,
+    )
