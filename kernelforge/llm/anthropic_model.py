@@ -10,7 +10,7 @@ import httpx2
 
 from kernelforge.llm.base import ChatReply, ChatRequest, Turn
 from kernelforge.llm.failures import BrokenReply, Remote
-from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, read_wire
+from kernelforge.llm.remote import RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage
@@ -46,14 +46,13 @@ class AnthropicModel(RemoteModel):
         self, spec: AgentSpec, remote: Remote, *, base_url: str, timeout_seconds: float, stopped: Callable[[], bool]
     ) -> None:
         super().__init__(spec, remote, stopped=stopped)
-        timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+        options = client_options(timeout_seconds)
         self.client = anthropic.AsyncAnthropic(
             api_key=remote.key.get_secret_value(),
             base_url=base_url,
-            timeout=timeout,
+            timeout=options["timeout"],
             max_retries=0,
-            # A redirect would carry the key, in a header that HTTP libraries do not know, to any other server.
-            http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+            http_client=anthropic.DefaultAsyncHttpxClient(**options),
         )
 
     def body(self, request: ChatRequest) -> dict[str, Any]:

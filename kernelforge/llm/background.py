@@ -13,6 +13,9 @@ from kernelforge.errors import BudgetExhausted
 LOOK_SECONDS = 0.1
 """How often a waiting caller looks whether it is to stop."""
 
+Ending = Callable[[], Coroutine[Any, Any, None]]
+"""Something to await before the thread ends."""
+
 _T = TypeVar("_T")
 
 
@@ -45,14 +48,14 @@ class BackgroundLoop:
         finally:
             future.cancel()
 
-    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Cancel whatever runs, await ``last``, and end the thread. A second call does nothing."""
+    def close(self, *, first: Ending | None = None, last: Ending) -> None:
+        """Await ``first``, cancel whatever runs, await ``last``, and end the thread. A second call does nothing."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
             if loop is None or self._thread is None:
                 return
-            ending = asyncio.run_coroutine_threadsafe(_wind_up(last), loop)
+            ending = asyncio.run_coroutine_threadsafe(_wind_up(first, last), loop)
         ending.result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
@@ -70,7 +73,9 @@ class BackgroundLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-async def _wind_up(last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _wind_up(first: Ending | None, last: Ending) -> None:
+    if first is not None:
+        await first()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

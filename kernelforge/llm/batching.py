@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -67,7 +68,9 @@ class BatchingModel:
         self._gather_seconds = gather_seconds
         self._poll_seconds = poll_seconds
         self._waiting: list[_Waiting] = []
+        self._live: set[_Waiting] = set()
         self._running: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
 
     def complete(self, request: ChatRequest) -> ChatReply:
         """Make one call in a batch with whatever else is asked for meanwhile.
@@ -80,7 +83,7 @@ class BatchingModel:
 
     def close(self) -> None:
         """Give up whatever waits, cancel its batches, and close connections."""
-        self._model.close()
+        self._model.close(first=self._abandon)
 
     async def _complete(self, request: ChatRequest) -> ChatReply:
         started = time.monotonic()
@@ -90,7 +93,11 @@ class BatchingModel:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         self._waiting.append(waiting)
-        result = await waiting.result
+        self._live.add(waiting)
+        try:
+            result = await waiting.result
+        finally:
+            self._live.discard(waiting)
         if isinstance(result, ProviderError):
             raise result
         return await self._model.guarded(lambda: self._read(result, time.monotonic() - started))
@@ -100,7 +107,7 @@ class BatchingModel:
 
     async def _run(self) -> None:
         """Gather, submit, wait, and hand out. Whatever goes wrong goes to those who wait."""
-        await asyncio.sleep(self._gather_seconds)
+        await self._nap(self._gather_seconds)
         gathered, self._waiting = self._waiting, []
         calls = {f"call-{number}": waiting for number, waiting in enumerate(gathered) if not waiting.result.done()}
         if not calls:
@@ -122,12 +129,13 @@ class BatchingModel:
     async def _results(self, calls: Mapping[str, _Waiting]) -> Results:
         bodies = {name: waiting.body for name, waiting in calls.items()}
         batch = await self._model.guarded(lambda: self._jobs.submit(bodies))
-        results: Results | None = None
         try:
             results = await self._collect(batch, calls)
-        finally:
-            if results is None:
-                await self._cancel(batch)
+        except ProviderError:
+            await self._cancel(batch)
+            raise
+        if results is None:
+            await self._cancel(batch)
         return results or {}
 
     async def _collect(self, batch: str, calls: Mapping[str, _Waiting]) -> Results | None:
@@ -138,14 +146,14 @@ class BatchingModel:
         """
         failed = 0
         while not all(waiting.result.done() for waiting in calls.values()):
-            await asyncio.sleep(self._poll_seconds)
+            await self._nap(self._poll_seconds)
             try:
                 results = await self._model.guarded(lambda: self._jobs.collect(batch))
             except ProviderError as error:
                 failed += 1
                 if not error.passing or failed > MAX_FAILED_POLLS:
                     raise
-                await asyncio.sleep(max(0.0, (error.retry_after_s or 0.0) - self._poll_seconds))
+                await self._nap((error.retry_after_s or 0.0) - self._poll_seconds)
                 continue
             if results is not None:
                 return results
@@ -158,6 +166,19 @@ class BatchingModel:
             await asyncio.wait_for(self._model.guarded(lambda: self._jobs.cancel(batch)), CANCEL_SECONDS)
         except (ProviderError, TimeoutError):
             return
+
+    async def _nap(self, seconds: float) -> None:
+        """Sleep, unless the model is being closed."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), max(0.0, seconds))
+
+    async def _abandon(self) -> None:
+        """End batches in good order: one that is just being submitted can be cancelled once it has an id."""
+        for waiting in self._live:
+            waiting.result.cancel()
+        self._closing.set()
+        if self._running:
+            await asyncio.wait(self._running, timeout=2 * CANCEL_SECONDS)
 
 
 class _Waiting:

@@ -14,7 +14,7 @@ import openai
 
 from kernelforge.llm.base import ChatReply, ChatRequest
 from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure
-from kernelforge.llm.remote import CONNECT_SECONDS, RemoteModel, Wire, read_wire
+from kernelforge.llm.remote import RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage, content_hash
@@ -48,14 +48,13 @@ class OpenAIModel(RemoteModel):
         self.hosted = base_url.rstrip("/") == OPENAI_URL
         """Whether the server is OpenAI's own."""
         self.api: Literal["responses", "chat"] = spec.api or ("responses" if self.hosted else "chat")
-        timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+        options = client_options(timeout_seconds)
         self.client = openai.AsyncOpenAI(
             api_key=remote.key.get_secret_value(),
             base_url=base_url,
-            timeout=timeout,
+            timeout=options["timeout"],
             max_retries=0,
-            # A redirect could carry the key to a server that nobody named.
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout),
+            http_client=openai.DefaultAsyncHttpxClient(**options),
         )
 
     def body(self, request: ChatRequest) -> dict[str, Any]:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, TypeVar
 
+import httpx2
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kernelforge.llm.background import BackgroundLoop
+from kernelforge.llm.background import BackgroundLoop, Ending
 from kernelforge.llm.base import ChatReply, ChatRequest
 from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure, failure
 from kernelforge.llm.spec import AgentSpec
 
 CONNECT_SECONDS = 20.0
 """Longest wait for a connection; waiting for bytes has a limit of its own."""
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """The settings of encrypted connections, for all clients: reading the list of authorities takes some 20 ms."""
+    return httpx2.create_ssl_context()
+
+
+def client_options(timeout_seconds: float) -> dict[str, Any]:
+    """How every SDK's HTTP client is made."""
+    timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
+    # A redirect could carry the key to a server that nobody named.
+    return {"follow_redirects": False, "timeout": timeout, "verify": tls()}
 
 
 _OURS = (BrokenReply, ReportedFailure, json.JSONDecodeError, UnicodeDecodeError)
@@ -75,9 +91,9 @@ class RemoteModel(ABC):
         work = self.guarded(lambda: self._complete(request))
         return self.loop.run(work, self.stopped, f"waiting for {self.name}")
 
-    def close(self) -> None:
-        """Give up whatever waits, and close connections."""
-        self.loop.close(self._close_client)
+    def close(self, *, first: Ending | None = None) -> None:
+        """Give up whatever waits, after ``first``, and close connections."""
+        self.loop.close(first=first, last=self._close_client)
 
     async def guarded(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """What ``call`` returns, with what the SDK raises put into a ProviderError that holds nothing of the SDK's."""

@@ -112,6 +112,7 @@ class FakeLLM:
     Args:
         script: what to answer.
         batch_polls: how often a batch is still in progress when looked at.
+        submit_seconds: how long it takes to accept a batch.
         batch_ends: how every batch ends; the items of one that failed or expired have no results.
     """
 
@@ -121,10 +122,14 @@ class FakeLLM:
         *,
         batch_polls: int = 1,
         batch_ends: Literal["completed", "failed", "expired"] = "completed",
+        submit_seconds: float = 0.0,
     ) -> None:
         self.script = script
         self.batch_polls = batch_polls
         self.batch_ends = batch_ends
+        self.submit_seconds = submit_seconds
+        self.submitting = 0
+        """Batches that came in, accepted or not yet."""
         self.calls: list[Call] = []
         self.batches: dict[str, Batch] = {}
         self.failing_looks: list[int] = []
@@ -235,8 +240,10 @@ class _Handler(BaseHTTPRequestHandler):
             case ["v1", "files"]:
                 self._json(200, {"id": self.fake.store(self._upload(raw)), "object": "file", "purpose": "batch"})
             case ["v1", "batches"]:
+                self._accept()
                 self._openai_batch(json.loads(raw))
             case ["v1", "messages", "batches"]:
+                self._accept()
                 self._anthropic_batch(json.loads(raw))
             case ["v1", "batches", name, "cancel"] | ["v1", "messages", "batches", name, "cancel"]:
                 self.fake.batches[name].cancelled = True
@@ -341,6 +348,10 @@ class _Handler(BaseHTTPRequestHandler):
         assert len(files) == 1
         assert isinstance(files[0], bytes)
         return files[0]
+
+    def _accept(self) -> None:
+        self.fake.submitting += 1
+        self.fake.closing.wait(self.fake.submit_seconds)
 
     def _openai_batch(self, order: dict[str, Any]) -> None:
         protocol = fake_wire.PROTOCOLS[order["endpoint"].split("/")[2]]

@@ -165,6 +165,19 @@ def test_a_batch_that_nobody_waits_for_is_cancelled(connect):
     assert [batch.cancelled for batch in server.batches.values()] == [True]
 
 
+def test_a_batch_that_is_just_being_submitted_is_cancelled_too(connect):
+    server, model = connect(echo, batch_polls=10**9, submit_seconds=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(model.complete, ask("one"))
+        while not server.submitting:
+            time.sleep(0.01)
+        assert not server.batches
+        model.close()
+        with pytest.raises(BudgetExhausted):
+            waiting.result(timeout=10)
+    assert [batch.cancelled for batch in server.batches.values()] == [True]
+
+
 def test_a_call_that_stops_before_its_batch_is_sent_is_never_sent(connect):
     halt = []
     server, model = connect(echo, stopped=lambda: bool(halt), gather_seconds=30)
