@@ -96,6 +96,49 @@ def test_sectors_per_request_is_a_ratio_of_sums() -> None:
     assert profile.value("kernelforge__global_bytes_requested") == 2 * (12 << 20)
 
 
+def test_sectors_beyond_the_ideal_are_counted_by_access() -> None:
+    profile, _ = profiled(streaming(1 << 20, sectors_per_request=32.0, name="naive"))
+    assert profile.value("kernelforge__global_sectors_excess_op_ld.sum") == 2 * 28 * (1 << 15)
+    assert profile.value("kernelforge__global_sectors_excess_op_st.sum") == 0
+    assert profile.value("kernelforge__global_load_bytes_requested") == 8 << 20
+    assert profile.value("kernelforge__global_store_bytes_requested") == 4 << 20
+
+
+def test_atomics_on_one_word_are_summed_over_the_instructions_that_share_it() -> None:
+    kernel = streaming(1 << 20)
+    for line in (30, 31):
+        op = MemoryCounts(line, 5, "red.global.add.f32", "global", "atomic", 4, 1 << 15, 1 << 20, addresses=4.0)
+        kernel.memory.append(op)
+    shared = MemoryCounts(32, 6, "atom.shared.add.u32", "shared", "atomic", 4, 1 << 15, 1 << 20, addresses=2.0)
+    kernel.memory.append(shared)
+    profile, _ = profiled(kernel)
+    assert profile.value("ptx__global_atomics.sum") == 2 << 20
+    assert profile.value("ptx__global_atomics_per_address.max") == 2 * (1 << 18)
+    assert profile.value("ptx__shared_atomics_per_address.max") == 256 / 2
+    assert profile.metric("ptx__shared_atomics_per_address.max").origin is Origin.MODELLED  # type: ignore[union-attr]
+
+
+def test_barriers_divisions_lanes_and_matrix_instructions_are_counted() -> None:
+    kernel = streaming(1 << 20)
+    kernel.barriers = 24.0
+    kernel.mix |= {"div.s32": (5.0, 160.0), "rem.u64": (7.0, 224.0), "div.f32": (9.0, 9.0), "mma.f32": (2.0, 64.0)}
+    profile, _ = profiled(kernel)
+    assert profile.value("ptx__block_barriers.sum") == 24
+    assert profile.value("ptx__inst_int_division_32.sum") == 5
+    assert profile.value("ptx__inst_int_division_64.sum") == 7
+    assert profile.value("ptx__inst_matrix.sum") == 2
+    assert profile.value("ptx__thread_inst_executed_per_inst_executed.ratio") == 32
+
+
+def test_a_kernels_time_under_each_limit_is_on_its_profile() -> None:
+    kernel = streaming(1 << 26)
+    profile, _ = profiled(kernel, elements=1 << 26)
+    limits = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 16)).limits_us
+    found = {metric.name: metric.value for metric in profile.kernels[0].metrics}
+    assert {name: found[f"kernelforge__limit_{name}_us"] for name in limits} == dict(limits)
+    assert profile.metric("kernelforge__limit_dram_us") is None
+
+
 def test_launch_metrics_are_those_of_the_kernel_that_takes_most_time() -> None:
     profile, _ = profiled(streaming(1 << 16), streaming(1 << 22, block=128, name="naive"))
     assert profile.value("launch__block_size") == 128

@@ -7,6 +7,7 @@ import pytest
 from harness import cuda
 
 from kernelforge.devices.emulated import CacheModel
+from kernelforge.devices.emulated.profile.addresses import distinct, distinct_in_grid
 
 
 def only(report, space: str, access: str):  # type: ignore[no-untyped-def]
@@ -171,3 +172,40 @@ def test_local_memory_is_interleaved() -> None:
     stores = [op for op in report.memory if (op.space, op.access) == ("local", "store")]
     assert sum(op.transactions for op in stores) == 4 * 8  # 32 lanes x 32 bytes: 32 sectors, whatever the vector width
     assert all(op.transactions == op.ideal_transactions for op in stores)
+
+
+@pytest.mark.parametrize(("words", "index"), [(1, "0"), (4, "i & 3"), (64, "i & 63"), (512, "i & 511")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_atomics_are_counted_with_the_words_they_meet(words: int, index: str, threads: int) -> None:
+    source = f"""extern "C" __global__ void k(float* y) {{
+  int i = blockIdx.x * 128 + threadIdx.x;
+  atomicAdd(&y[{index}], 1.0f);
+}}"""
+    y = np.zeros(512, np.float32)
+    report = cuda(source, threads=threads).run(16, 128, y)
+    assert y.sum() == 2048
+    op = only(report, "global", "atomic")
+    assert op.threads == 2048
+    assert distinct(op.sketch) == pytest.approx(words, rel=0.1)
+
+
+def test_atomics_on_shared_memory_have_words_of_their_own() -> None:
+    source = """extern "C" __global__ void k(float* y) {
+  __shared__ float s[32];
+  s[threadIdx.x & 31] = 0; __syncthreads();
+  atomicAdd(&s[threadIdx.x & 7], 1.0f); __syncthreads();
+  if (threadIdx.x < 8) y[threadIdx.x] = s[threadIdx.x];
+}"""
+    op = only(cuda(source).run(4, 64, np.zeros(8, np.float32)), "shared", "atomic")
+    assert (op.threads, round(distinct(op.sketch))) == (256, 8)
+
+
+def test_words_of_a_grid_are_estimated_from_its_blocks() -> None:
+    def sketch(*bits: int) -> int:
+        return sum(1 << bit for bit in bits)
+
+    assert distinct_in_grid([], 4.0) == 0
+    same = distinct_in_grid([sketch(3), sketch(3)], 10.0)
+    apart = distinct_in_grid([sketch(3), sketch(900)], 10.0)
+    assert same == pytest.approx(1, rel=0.01)
+    assert apart == pytest.approx(20, rel=0.01)
