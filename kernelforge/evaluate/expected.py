@@ -68,6 +68,7 @@ class Reckoner:
         self._sums: dict[str, bool] = {}
         """Whether the reference sums anything at a size; where not, there is no order to measure."""
         self._habits: dict[str, dict[int, Habit]] = {}
+        self._shapes: dict[str, list[torch.Size]] = {}
         self.tests: dict[str, Recipe] = {}
         """Further input families by name, without :data:`TEST_PREFIX`."""
         self._constants = parse_task_file(task.source, task.name).constants
@@ -122,6 +123,8 @@ class Reckoner:
         if not expected:
             return Drawn(size, family, inputs, None)
         outputs, selections = self._expected(size, reference, inputs)
+        if [output.reference.shape for output in outputs] != self._shapes_at(size, own):
+            raise TaskError("the result has another shape on such inputs than on the task's own")
         if not all(output.finite for output in outputs):
             raise TaskError("torch's own result is not finite on such inputs")
         if not all(output.admitted for output in outputs):
@@ -130,6 +133,13 @@ class Reckoner:
             # torch may pass by luck here; another honest kernel might not.
             raise TaskError("the result is ill-conditioned on such inputs: rounding them alone could make it wrong")
         return Drawn(size, family, inputs, outputs, selections)
+
+    def _shapes_at(self, size: str, own: tuple[Value, ...]) -> list[torch.Size]:
+        """Shapes of the outputs on the task's own inputs; candidates allocate these."""
+        if size not in self._shapes:
+            found = self.reference(size).run(own, self.task.policy.mutates)
+            self._shapes[size] = [output.shape for output in found]
+        return self._shapes[size]
 
     def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, Habit]:
         """What the integer inputs of a size have in common over the task's own draws."""

@@ -21,6 +21,9 @@ TEST_PREFIX: Final = "tester:"
 MAX_STEPS: Final = 120
 """Steps of one recipe. Each costs one pass over a tensor of the task."""
 
+MAX_WORK: Final = 1 << 25
+"""Elements that all steps of one draw may work on together: some tenths of a second, a few with sorts."""
+
 MAX_INPUTS: Final = 64
 
 MAX_AXES: Final = 16
@@ -87,6 +90,16 @@ class Recipe(Record):
             if result is not None and not 0 <= result < len(self.steps):
                 raise ValueError(f"there is no step {result} to give an input")
         return self
+
+    def needed(self, result: int) -> list[int]:
+        """The steps that one result takes, in order."""
+        needed, waiting = set[int](), [result]
+        while waiting:
+            step = waiting.pop()
+            if step not in needed:
+                needed.add(step)
+                waiting += self.steps[step].of
+        return sorted(needed)
 
     def _check(self, position: int, step: Step) -> None:
         operation = OPERATIONS.get(step.op)

@@ -14,7 +14,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.inputs import derived_seed, laid_out
-from kernelforge.evaluate.recipe import Recipe, Step
+from kernelforge.evaluate.recipe import MAX_WORK, Recipe, Step
 from kernelforge.evaluate.reference import Value
 
 PROBES: Final = 16
@@ -57,6 +57,13 @@ def draw_recipe(recipe: Recipe, own: Sequence[Value], habits: Mapping[int, Habit
     """
     if len(recipe.results) != len(own):
         raise TaskError(f"the generator is for {len(recipe.results)} inputs, the task has {len(own)}")
+    work = sum(
+        len(recipe.needed(result)) * value.numel()
+        for value, result in zip(own, recipe.results, strict=True)
+        if result is not None and isinstance(value, torch.Tensor)
+    )
+    if work > MAX_WORK:
+        raise TaskError(f"the generator takes {work:,} steps over elements; the limit is {MAX_WORK:,}")
     drawn = tuple(
         value if result is None else _draw_one(recipe, result, own, position, habits, seed)
         for position, (value, result) in enumerate(zip(own, recipe.results, strict=True))
@@ -99,13 +106,7 @@ class _Drawing:
 
     def at(self, result: int) -> torch.Tensor:
         """Values of one step, in the target's shape."""
-        needed, waiting = set[int](), [result]
-        while waiting:
-            step = waiting.pop()
-            if step not in needed:
-                needed.add(step)
-                waiting += self._recipe.steps[step].of
-        for step in sorted(needed):
+        for step in self._recipe.needed(result):
             self._done[step] = self._step(step, self._recipe.steps[step])
         return self._full(self._done[result])
 

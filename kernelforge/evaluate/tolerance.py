@@ -59,7 +59,8 @@ class Expected:
     capped: bool = False
     """The cap cut the tolerance: an honest candidate might not meet it."""
     ill_conditioned: bool = False
-    """Rounding the inputs alone may move an element further than the tolerance allows."""
+    """Rounding the inputs alone may move an element further than the tolerance allows; or an integer of torch is not
+    the oracle's."""
 
     @property
     def sound(self) -> bool:
@@ -90,7 +91,7 @@ def expected_output(
     """
     dtype = reference.dtype
     if not dtype.is_floating_point:
-        return Expected(reference, None, None)
+        return Expected(reference, None, None, ill_conditioned=not torch.equal(reference, exact.to(dtype)))
     unit = unit_roundoff(dtype)
     double = exact.double()
     finite = _all_finite(double) and _all_finite(reference)

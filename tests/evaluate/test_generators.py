@@ -14,7 +14,7 @@ from kernelforge.evaluate import generators as language
 from kernelforge.evaluate.expected import PROBE_LIMIT
 from kernelforge.evaluate.generator_functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluate.generators import generators_digest, parse_generator
-from kernelforge.evaluate.recipe import MAX_STEPS, OPERATIONS, Recipe, Step
+from kernelforge.evaluate.recipe import MAX_STEPS, MAX_WORK, OPERATIONS, Recipe, Step
 from kernelforge.evaluate.recipe_inputs import draw_recipe, habit_of
 from kernelforge.records import DType, InputGenerator, TensorSpec
 from kernelforge.records.generator import MAX_GENERATOR_BYTES
@@ -88,7 +88,7 @@ def test_the_page_names_every_function_constant_and_limit() -> None:
     words = set(re.findall(r"\w+", PAGE))
     assert {*FUNCTIONS, *CONSTANTS, "low", "high"} <= words
     table = PAGE.split("## Limits")[1]
-    for figure in (language.MAX_GENERATORS, MAX_GENERATOR_BYTES, MAX_STEPS, PROBE_LIMIT):
+    for figure in (language.MAX_GENERATORS, MAX_GENERATOR_BYTES, MAX_STEPS, MAX_WORK, PROBE_LIMIT):
         assert f"| {figure:,}" in table
 
 
@@ -178,6 +178,14 @@ def test_inputs_of_other_shapes_cannot_be_mixed_up_to_a_larger_one() -> None:
     huge = torch.zeros(1).expand(1 << 20, 1), torch.zeros(1).expand(1, 1 << 20)
     with pytest.raises(TaskError, match="do not fit"):
         draw("return a + b, b", *huge)
+
+
+def test_work_is_bounded_before_any_of_it_is_done() -> None:
+    own = torch.zeros(1).expand(1 << 20)
+    assert one("return a + 1", own)[0] == 1
+    body = "; ".join(f"a = ascending(a + {i}.5)" for i in range(20))
+    with pytest.raises(TaskError, match="steps over elements"):
+        one(f"{body}; return a", own)
 
 
 def test_a_number_input_can_be_read_and_not_changed() -> None:

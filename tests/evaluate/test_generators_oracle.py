@@ -65,6 +65,8 @@ def test_a_generator_that_torch_passes_is_admitted_at_every_size(zygote: Zygote)
         ("a.sum()", "torch.randn(4096)", "alternate(65504, -65504) + normal()", "not accurate"),
         ("a - 1000", "torch.randn(8, 64)", "near(1000, ulps=3)", "ill-conditioned"),
         ("F.layer_norm(a, (64,))", "torch.randn(8, 64)", "constant(1000)", "ill-conditioned"),
+        ("a[:8] * 2 if float(a.max()) < 1e6 else a[:2]", "torch.randn(64)", "constant(1e7)", "another shape"),
+        ("((a * 10 - 7) * 1e9).long()", "torch.randn(8, 64)", "constant(0.7)", "ill-conditioned"),
         ("a * 2", "torch.randn(64)", "inf - inf", "NaN"),
         ("a * 2", "torch.randn(64)", "index(3)", "no axis"),
     ],
