@@ -17,6 +17,7 @@ from kernelforge.records import (
     SizeCheck,
     Verdict,
 )
+from kernelforge.report.cost import Cost
 from kernelforge.report.summary import View
 from kernelforge.report.task_view import MetricChange, metric_changes
 
@@ -27,6 +28,15 @@ MAX_DIFF_LINES = 20_000
 class TrialRow(View):
     """One combination of ``# tune:`` values that was tried on the attempt's candidate."""
 
+    coder: str
+    """Specification of the Coder that wrote it; empty for a tuned child."""
+    technique: str
+    """The technique that the Coder was asked to use; empty for none."""
+    inspirations: tuple[str, ...]
+    """Ids of the other attempts that the Coder was shown."""
+    cost: Cost
+    caught_by: str | None
+    """Name of the Tester's generator whose inputs it failed on."""
     choices: dict[str, int]
     own: bool
     """Whether these are the candidate's own values."""
@@ -45,6 +55,15 @@ class AttemptView(View):
     candidate: str | None
     """Hash of the candidate; None when the reply held none."""
     lane: str | None
+    coder: str
+    """Specification of the Coder that wrote it; empty for a tuned child."""
+    technique: str
+    """The technique that the Coder was asked to use; empty for none."""
+    inspirations: tuple[str, ...]
+    """Ids of the other attempts that the Coder was shown."""
+    cost: Cost
+    caught_by: str | None
+    """Name of the Tester's generator whose inputs it failed on."""
     choices: dict[str, int]
     """Value of every ``# tune:`` name."""
     parent_choices: dict[str, int]
@@ -90,6 +109,11 @@ def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = F
         parent=attempt.parent,
         candidate=candidate.hash if candidate else None,
         lane=candidate.lane if candidate else None,
+        coder=attempt.coder,
+        technique=attempt.technique,
+        inspirations=attempt.inspirations,
+        cost=total_cost(attempt.messages),
+        caught_by=caught_by(evaluation),
         choices=chosen_values(candidate) if candidate else {},
         parent_choices=chosen_values(before) if before else {},
         source=candidate.source if candidate else None,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kernelforge.evaluate.generators import caught_by
 from kernelforge.records import Attempt
 
 EXPORT_VERSION = 1
@@ -25,6 +26,8 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
     return {
         "version": EXPORT_VERSION,
         **{name: data[name] for name in ("id", "run", "task", "number", "parent", "operator")},
+        **{name: data[name] for name in ("inspirations", "coder", "technique")},
+        "caught_by": caught_by(attempt.evaluation),
         "prompt": _last(words, "prompt"),
         "reply": _last(words, "reply"),
         "messages": data["messages"],

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
-from kernelforge.records import Attempt, Verdict
+from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.report.cost import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.source import RunRecords, ShownState
 from kernelforge.report.summary import TaskSummary, View
+from kernelforge.search import pass_at_k
 
 _STAGES = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done")
 _FUNNEL = (
@@ -57,6 +59,13 @@ class RunView(View):
     """INFRA attempts count where they came through; they are not judged where they ended."""
     mean_reward: float | None
     """Over the tasks' best attempts, a task without one counting 0; None when nothing was scored."""
+    cost: Cost
+    """What all models were paid."""
+    costs: tuple[AgentCost, ...]
+    """The same by agent and provider; empty where nothing was bought."""
+    pass_at_k: dict[int, float] | None
+    """Chance that k samples of a task hold a correct one, the mean over tasks; None where samples are not independent
+    (any strategy but ``best-of-n``) or a task has fewer than it was to have."""
     tasks: tuple[TaskSummary, ...]
 
 
@@ -89,8 +98,30 @@ def run_view(records: RunRecords) -> RunView:
         verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
         funnel=_funnel(attempts),
         mean_reward=sum(scored) / len(summaries) if scored else None,
+        cost=total_cost(records.said()),
+        costs=agent_costs(records.said()),
+        pass_at_k=_pass_at_k(records),
         tasks=summaries,
     )
+
+
+def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
+    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... as far as the samples go. ``INFRA`` is no sample."""
+    if records.run.config.strategy != "best-of-n":
+        return None
+    counts: list[tuple[int, int]] = []
+    for task in records.run.config.tasks:
+        samples = [
+            one.evaluation.verdict
+            for one in records.of_task(task)
+            if one.operator is not Operator.TUNE and one.evaluation.verdict is not Verdict.INFRA
+        ]
+        counts.append((len(samples), samples.count(Verdict.OK)))
+    least = min(samples for samples, _ in counts)
+    if least == 0 or any(task not in records.finished for task in records.run.config.tasks):
+        return None
+    sizes = [k * 10**power for power in range(len(str(least))) for k in (1, 2, 5) if k * 10**power <= least]
+    return {k: sum(pass_at_k(samples, correct, k) for samples, correct in counts) / len(counts) for k in sizes}
 
 
 def _funnel(attempts: tuple[Attempt, ...]) -> tuple[FunnelStep, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kernelforge.records import Attempt, Operator, Profile, Verdict
+from kernelforge.evaluate.generators import caught_by
+from kernelforge.records import Attempt, InputGenerator, Lesson, Operator, Profile, Verdict
+from kernelforge.report.cost import Cost, total_cost
 from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import TaskSummary, View, step_name, summarise
 
@@ -46,6 +48,19 @@ class LineageNode(View):
     seconds: float
 
 
+class GeneratorView(View):
+    """One input generator that a Tester proposed."""
+
+    name: str
+    provider: str
+    admitted: bool
+    reason: str
+    """Why it was refused, at some size at least."""
+    caught: tuple[int, ...]
+    """Numbers of the attempts that it failed."""
+    plan: str
+
+
 class TaskView(View):
     """One task of one run."""
 
@@ -53,6 +68,12 @@ class TaskView(View):
     task: str
     summary: TaskSummary
     lineage: tuple[LineageNode, ...]
+    cost: Cost
+    """What models were paid for the task."""
+    tests: tuple[GeneratorView, ...]
+    """Further inputs that a Tester proposed."""
+    lessons: tuple[Lesson, ...]
+    """What the task taught."""
 
 
 def task_view(records: RunRecords, task: str) -> TaskView:
@@ -63,7 +84,22 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     lineage = tuple(
         _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best) for attempt, depth in _tree(attempts)
     )
-    return TaskView(run=records.run.id, task=task, summary=summary, lineage=lineage)
+    said = [message for attempt in attempts for message in attempt.messages]
+    return TaskView(
+        run=records.run.id,
+        task=task,
+        summary=summary,
+        lineage=lineage,
+        cost=total_cost([*said, *records.messages.get(task, ())]),
+        tests=tuple(_test(one, attempts) for one in records.generators.get(task, ())),
+        lessons=tuple(records.lessons.get(task, ())),
+    )
+
+
+def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> GeneratorView:
+    caught = tuple(one.number for one in attempts if caught_by(one.evaluation) == generator.name)
+    names = ("name", "provider", "admitted", "reason", "plan")
+    return GeneratorView(**{name: getattr(generator, name) for name in names}, caught=caught)
 
 
 def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from kernelforge.records import Build, Fingerprint, Message, Origin, Performance
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.board import Leaderboard
+    from kernelforge.report.cost import Cost
     from kernelforge.report.evaluation_view import EvaluationView
     from kernelforge.report.run_view import RunView
     from kernelforge.report.suite_view import AdmissionRow
-    from kernelforge.report.task_view import LineageNode, TaskView
+    from kernelforge.report.task_view import LineageNode, TaskView, GeneratorView
 
 _DEEPEST = 12
 """A lineage is indented no further than this many steps, so that a long one can still be read."""
@@ -52,8 +53,26 @@ def run_summary(view: RunView) -> list[RenderableType]:
         ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
         ("funnel", " → ".join(f"{step.step} {step.count}" for step in view.funnel)),
         ("reward", reward),
+        *(("cost", f"{one.agent} {one.provider}: {_cost(one)}") for one in view.costs),
     ]
+    if len(view.costs) > 1:
+        rows.append(("cost", f"in all: {_cost(view.cost)}"))
+    if view.pass_at_k:
+        told = ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())
+        rows.append(("pass@k", told))
     return [_field(label, value) for label, value in rows]
+
+
+def _cost(cost: Cost) -> str:
+    """Calls, tokens and dollars in a line."""
+    cached = "" if not cost.cached_tokens else f" ({cost.cached_tokens:,} cached)"
+    tokens = (
+        "tokens unknown"
+        if cost.input_tokens is None or cost.output_tokens is None
+        else f"{cost.input_tokens:,} tokens in{cached}, {cost.output_tokens:,} out"
+    )
+    dollars = "dollars unknown" if cost.dollars is None else f"${cost.dollars:,.4f}"
+    return f"{cost.calls} calls, {tokens}, {dollars}, {duration(cost.seconds)}"
 
 
 def _field(label: str, value: str) -> RenderableType:
@@ -70,9 +89,19 @@ def task_lines(view: TaskView) -> Group:
         _field("task", f"{view.task}  of run {view.run}"),
         _field("best", _best(view)),
         _field("state", best.finished or "not finished"),
+        *([_field("cost", _cost(view.cost))] if view.cost.calls else []),
+        *(_field("test", _test(one)) for one in view.tests),
+        *(_field("lesson", f"{one.family}: {one.text}") for one in view.lessons),
         Text(),
     ]
     return Group(*head, *(line for node in view.lineage for line in _node(node)))
+
+
+def _test(test: GeneratorView) -> str:
+    state = "in force" if test.admitted else "refused"
+    reason = f", but {test.reason}" if test.reason else ""
+    caught = f"; caught {', '.join(f'{number:02d}' for number in test.caught)}" if test.caught else ""
+    return f"{test.name} by {test.provider}, {state}{reason}{caught}"
 
 
 def _best(view: TaskView) -> str:
@@ -115,6 +144,9 @@ def attempt_lines(view: AttemptView) -> Group:
         _field("verdict", f"{view.verdict.value} at stage {view.stage}"),
         _field("status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", _why(view.note))))),
         _field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
+        *([_field("coder", _coder(view))] if view.coder else []),
+        *([_field("cost", _cost(view.cost))] if view.cost.calls else []),
+        *([_field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
         _field("where", _where(view.fingerprint)),
         _field("took", f"{duration(view.seconds)}: {_timings(view.timings)}"),
     ]
@@ -139,6 +171,12 @@ def attempt_lines(view: AttemptView) -> Group:
     for message in view.messages or ():
         parts += _message(message)
     return Group(*parts)
+
+
+def _coder(view: AttemptView) -> str:
+    technique = f", asked for {view.technique}" if view.technique else ""
+    shown = f", shown {', '.join(view.inspirations)}" if view.inspirations else ""
+    return view.coder + technique + shown
 
 
 def _origin(fingerprint: Fingerprint) -> Origin:

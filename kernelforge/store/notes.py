@@ -137,10 +137,13 @@ class TaskNotes:
             f"SELECT * FROM lessons WHERE {where} ORDER BY written DESC, rowid DESC", tuple(values)
         )
         with readable(self.path):
-            return [
-                Lesson(**{name: row[name] for name in ("family", "text", "task", "provider", "gain", "written")})
-                for row in rows
-            ]
+            return [_lesson(row) for row in rows]
+
+    def lessons_of(self, run_id: str, task: str) -> tuple[Lesson, ...]:
+        """What one task of a run taught."""
+        rows = self._database.rows("SELECT * FROM lessons WHERE run = ? AND task = ? ORDER BY position", (run_id, task))
+        with readable(self.path):
+            return tuple(_lesson(row) for row in rows)
 
     def _blobs(self, names: set[str]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -151,6 +154,10 @@ class TaskNotes:
             rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
             found |= {row["sha256"]: row["content"] for row in rows}
         return found
+
+
+def _lesson(row: Row) -> Lesson:
+    return Lesson(**{name: row[name] for name in ("family", "text", "task", "provider", "gain", "written")})
 
 
 def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:

@@ -43,8 +43,8 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "doctor", "eval", "export", "leaderboard show", "resume", "run", "show", "tasks check", "tasks list",
-        "tasks show",
+        "doctor", "eval", "export", "leaderboard show", "mcp", "prompts list", "prompts show", "resume", "run", "show",
+        "strategies", "tasks check", "tasks list", "tasks show",
     ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_every_command_and_option_has_help(path: str):
         assert getattr(parameter, "help", None), f"{path} {parameter.name}"
 
 
-READING = ("doctor", "tasks list", "tasks show", "tasks check", "eval", "show", "leaderboard show")
+READING = ("doctor", "tasks list", "tasks show", "tasks check", "eval", "show", "leaderboard show", "strategies")
 
 
 @pytest.mark.parametrize("path", READING)
