@@ -15,13 +15,13 @@ from kernelforge.records import content_hash
 
 _TOKEN = re.compile(
     r"""
-      (?P<skip>\s+ | //[^\n]* | /\*.*?\*/
+      (?P<skip>\s+ | //[^\n]* | /\*.*?(?:\*/|\Z)
         | \.loc\s+\d+\s+\d+\s+\d+ (?:\s*,\s*function_name\s+[\w$]+(?:\+\d+)?)? (?:\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?
-        | \.file\s+\d+\s+"[^"]*" (?:\s*,\s*\d+\s*,\s*\d+)?
-        | \.section\s+[\w.$]+\s*\{[^}]*\})
+        | \.file\s+\d+\s+"[^"]*"? (?:\s*,\s*\d+\s*,\s*\d+)?
+        | \.section\s+[\w.$]+\s*\{[^}]*\}?)
     | (?P<target>\.target[^\n]*)
     | (?P<word>[%.]?[A-Za-z_$][\w$]*(?:(?:\.|::)\w+)*)
-    | (?P<other>"[^"]*" | \d[\w.]* | .)
+    | (?P<other>"[^"]*"? | \d[\w.]* | .)
     """,
     re.X | re.S,
 )

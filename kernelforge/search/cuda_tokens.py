@@ -1,4 +1,7 @@
-"""Tokens of CUDA C++ text, as the language splits it: no comments, no layout, strings whole."""
+"""Tokens of CUDA C++ text, as the language splits it: no comments, no layout, strings whole.
+
+What is not closed ends with its line, or with the text, so that reading takes time in proportion to the text.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Literal, NamedTuple
 _TOKEN = re.compile(
     r"""
       (?P<skip>[^\S\n]*\n\s* | [^\S\n]+ | \\\n | //(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z))
-    | (?P<string>(?:u8|[uUL])?R"(?P<fence>[^()\\\s"]{0,16})\(.*?\)(?P=fence)"
-        | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*" | [uUL]?'(?:\\.|[^'\\\n])*')
+    | (?P<string>(?:u8|[uUL])?R"(?P<fence>[^()\\\s"]{0,16})\((?:.*?\)(?P=fence)"|.*)
+        | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*+"? | [uUL]?'(?:\\.|[^'\\\n])*+'?)
     | (?P<number>\.?\d(?:[eEpP][+-] | '?[\w.])*)
     | (?P<word>[A-Za-z_]\w*)
     | (?P<mark><<= | >>= | \.\.\. | :: | ->\*? | \+\+ | -- | << | >> | <= | >= | == | != | && | \|\| | [-+*/%&|^]=

@@ -36,6 +36,8 @@ _TYPE = re.compile(r"(u?(char|short|int|long|longlong)|float|double)[1-4] | \w+_
 _KEYWORDS = _INTRODUCE | _NO_TYPES | _QUALIFIERS | _TYPES | words("true false nullptr this friend typedef")
 _ACCESS = (".", "->")
 _INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
+_BOUNDS_TOKENS = 64
+"""How far back the words before a parenthesis are looked for."""
 _FOLLOW = frozenset(";,)=([{:")
 
 
@@ -126,8 +128,8 @@ def _declares(found: Sequence[Token], at: int, types: set[str]) -> bool:
 
 def _bounds_before(found: Sequence[Token], close: int) -> bool:
     """Whether a closing parenthesis is that of ``__launch_bounds__``."""
-    depth, at = 1, close
-    while depth and at > 0:
+    depth, at, farthest = 1, close, max(0, close - _BOUNDS_TOKENS)
+    while depth and at > farthest:
         at -= 1
         depth += (found[at].text == ")") - (found[at].text == "(")
     return at > 0 and found[at - 1].text == "__launch_bounds__"

@@ -19,6 +19,9 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "best-of-n": ({"samples": 3},),
     "contrast": ({"samples": 1}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "ncu": True}),
     "fsr": ({"samples": 2, "depth": 9}, {"samples": 8, "depth": 3, "features": True}),
+    "beam": ({"width": 1, "bottlenecks": 1, "patience": 5}, {"width": 3, "seeds": 2, "repairs": 1}),
+    "evolve": ({"batch": 1}, {"batch": 4, "islands": 3, "islands_after": 6, "migration_rate": 0.1}),
+    "portfolio": ({"plateau": 1}, {"members": "evolve,contrast,fsr,best-of-n,beam,refine", "plateau": 3}),
 }
 """Options beside the defaults with which every promise is tried."""
 CASES = [(name, options) for name in STRATEGIES for options in ({}, *VARIANTS.get(name, ()))]
