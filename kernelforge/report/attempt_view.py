@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from kernelforge.candidate import chosen_values
+from kernelforge.evaluate.generators import caught_by
 from kernelforge.records import (
     Attempt,
     Build,

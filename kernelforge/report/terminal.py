@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernelforge.report.evaluation_view import EvaluationView
     from kernelforge.report.run_view import RunView
     from kernelforge.report.suite_view import AdmissionRow
-    from kernelforge.report.task_view import LineageNode, TaskView, GeneratorView
+    from kernelforge.report.task_view import GeneratorView, LineageNode, TaskView
 
 _DEEPEST = 12
 """A lineage is indented no further than this many steps, so that a long one can still be read."""
