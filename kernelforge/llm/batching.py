@@ -103,7 +103,7 @@ class BatchingModel:
         return await self._model.guarded(lambda: self._read(result, time.monotonic() - started))
 
     async def _read(self, body: Mapping[str, Any], seconds: float) -> ChatReply:
-        return self._model.read(body, seconds=seconds, batch=True)
+        return self._model.reply(body, seconds=seconds, batch=True)
 
     async def _run(self) -> None:
         """Gather, submit, wait, and hand out. Whatever goes wrong goes to those who wait."""

@@ -76,8 +76,8 @@ def failure(error: Exception, remote: Remote) -> ProviderError:
         return code_failure(body, remote)
     if "Timeout" in type(error).__name__:
         return ProviderError(f"{remote.server} sent nothing for too long; the call was given up", passing=True)
-    if isinstance(error, ValueError):
-        return ProviderError(f"{remote.server} sent a broken reply: it is not JSON", passing=True)
+    if isinstance(error, ValueError | RecursionError):
+        return ProviderError(f"{remote.server} sent a broken reply: it is not JSON that can be read", passing=True)
     cause = error.__cause__ or error
     return ProviderError(
         f"the connection to {remote.server} failed: {remote.redact(str(cause)) or type(cause).__name__}", passing=True

@@ -8,6 +8,7 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import httpx2
@@ -35,7 +36,13 @@ def client_options(timeout_seconds: float) -> dict[str, Any]:
     return {"follow_redirects": False, "timeout": timeout, "verify": tls()}
 
 
-_OURS = (BrokenReply, ReportedFailure, json.JSONDecodeError, UnicodeDecodeError)
+def well_formed(text: str) -> str:
+    """``text`` with halves of surrogate pairs joined, or replaced: servers cut characters between pieces of a stream,
+    and JSON lets halves through that no encoding takes."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_OURS = (BrokenReply, ReportedFailure, json.JSONDecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Wire(BaseModel):
@@ -108,7 +115,12 @@ class RemoteModel(ABC):
     async def _complete(self, request: ChatRequest) -> ChatReply:
         started = time.monotonic()
         final = await self._stream(self.body(request))
-        return self.read(final, seconds=time.monotonic() - started)
+        return self.reply(final, seconds=time.monotonic() - started)
+
+    def reply(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
+        """:meth:`read`, with text that can be stored and sent on."""
+        reply = self.read(body, seconds=seconds, batch=batch)
+        return replace(reply, text=well_formed(reply.text))
 
     @abstractmethod
     def body(self, request: ChatRequest) -> dict[str, Any]:

@@ -118,16 +118,15 @@ def test_a_call_that_the_provider_never_came_to_is_passing(connect):
     assert second.text == "re: 1"
 
 
-def test_a_batch_that_expired_is_passing_for_all(connect, wire):
-    if wire == "messages":
-        pytest.skip("Anthropic's batches expire call by call")
+# Anthropic's batches expire call by call, and are refused when they are made.
+@pytest.mark.parametrize("wire", ["responses", "chat"], indirect=True)
+def test_a_batch_that_expired_is_passing_for_all(connect):
     _, model = connect(echo, batch_ends="expired", gather_seconds=0.2)
     assert [error.passing for error in together(model, 2)] == [True, True]
 
 
-def test_a_batch_that_was_refused_is_not_passing_and_says_why(connect, wire):
-    if wire == "messages":
-        pytest.skip("Anthropic refuses a batch when it is made")
+@pytest.mark.parametrize("wire", ["responses", "chat"], indirect=True)
+def test_a_batch_that_was_refused_is_not_passing_and_says_why(connect):
     _, model = connect(echo, batch_ends="failed", gather_seconds=0.2)
     errors = together(model, 2)
     assert [error.passing for error in errors] == [False, False]

@@ -79,9 +79,8 @@ def test_written_cache_tokens_are_part_of_the_input(connect, wire):
     assert usage.cache_write_tokens == (None if wire == "chat" else 500)
 
 
+@pytest.mark.parametrize("wire", ["responses", "chat"], indirect=True)
 def test_usage_that_the_server_does_not_tell_is_unknown(connect, wire):
-    if wire == "messages":
-        pytest.skip("Anthropic's messages always tell it")
     _, model = connect(Say(count_usage=False))
     usage = model.complete(ask()).usage
     assert usage.input_tokens is usage.output_tokens is usage.cached_tokens is usage.reasoning_tokens is None
@@ -184,11 +183,11 @@ def test_a_long_cache_key_is_shortened_the_same_way_each_time(connect, wire):
     assert wire != "responses" or len(keys.pop()) <= 64
 
 
+@pytest.mark.parametrize("wire", ["messages"], indirect=True)
 def test_a_turn_without_text_is_never_sent_empty_to_anthropic(connect, wire):
     server, model = connect()
     model.complete(ChatRequest((Turn("user", "one"), Turn("assistant", " \n"), Turn("user", "three"))))
-    if wire == "messages":
-        assert all(text.strip() for _, text in server.calls[0].turns)
+    assert all(text.strip() for _, text in server.calls[0].turns)
 
 
 @pytest.mark.parametrize(("ended", "expected"), [("length", "length"), ("refused", "refused"), ("filtered", "refused")])
@@ -259,6 +258,16 @@ def test_an_error_inside_the_stream_is_passing_unless_its_code_says_otherwise(co
 def test_a_body_that_is_no_stream_is_passing(connect):
     _, model = connect(Fail(200, raw="{}"))
     assert failure_of(model).passing
+
+
+def test_json_that_is_too_deep_is_passing(connect):
+    _, model = connect(Fail(200, raw="event: message_start\ndata: " + "[" * 200_000 + "\n\n"))
+    assert failure_of(model).passing
+
+
+def test_characters_that_were_cut_are_joined_and_others_replaced(connect):
+    _, model = connect(Say("a\ud83d\ude00b\ude00c", pieces=99))
+    assert model.complete(ask()).text == "a\U0001f600b\ufffdc"
 
 
 @pytest.mark.parametrize("script", [Hang(), Say("text", break_after=2, break_how="hang")])
