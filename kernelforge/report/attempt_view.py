@@ -18,7 +18,7 @@ from kernelforge.records import (
     SizeCheck,
     Verdict,
 )
-from kernelforge.report.cost import Cost
+from kernelforge.report.cost import Cost, total_cost
 from kernelforge.report.summary import View
 from kernelforge.report.task_view import MetricChange, metric_changes
 
@@ -29,15 +29,6 @@ MAX_DIFF_LINES = 20_000
 class TrialRow(View):
     """One combination of ``# tune:`` values that was tried on the attempt's candidate."""
 
-    coder: str
-    """Specification of the Coder that wrote it; empty for a tuned child."""
-    technique: str
-    """The technique that the Coder was asked to use; empty for none."""
-    inspirations: tuple[str, ...]
-    """Ids of the other attempts that the Coder was shown."""
-    cost: Cost
-    caught_by: str | None
-    """Name of the Tester's generator whose inputs it failed on."""
     choices: dict[str, int]
     own: bool
     """Whether these are the candidate's own values."""
