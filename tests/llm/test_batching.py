@@ -69,7 +69,7 @@ def together(model, count):
 
 
 def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connect, wire):
-    server, model = connect(echo, gather_seconds=0.2)
+    server, model = connect(echo, gather_seconds=1.0)
     replies = together(model, 12)
     assert [reply.text for reply in replies] == [f"re: {number}" for number in range(12)]
     assert len(server.batches) == 1
@@ -102,7 +102,7 @@ def test_later_calls_are_a_batch_of_their_own(connect):
 
 def test_one_failed_call_fails_alone(connect, wire):
     bad = Fail(400, code="invalid_request_error", message="too long")
-    _, model = connect(lambda call: bad if call.prompt == "1" else echo(call), gather_seconds=0.2)
+    _, model = connect(lambda call: bad if call.prompt == "1" else echo(call), gather_seconds=0.1)
     first, second, third = together(model, 3)
     assert (first.text, third.text) == ("re: 0", "re: 2")
     assert isinstance(second, ProviderError)
@@ -111,7 +111,7 @@ def test_one_failed_call_fails_alone(connect, wire):
 
 
 def test_a_call_that_the_provider_never_came_to_is_passing(connect):
-    _, model = connect(lambda call: Hang() if call.prompt == "0" else echo(call), gather_seconds=0.2)
+    _, model = connect(lambda call: Hang() if call.prompt == "0" else echo(call), gather_seconds=0.1)
     first, second = together(model, 2)
     assert isinstance(first, ProviderError)
     assert first.passing
@@ -121,13 +121,13 @@ def test_a_call_that_the_provider_never_came_to_is_passing(connect):
 # Anthropic's batches expire call by call, and are refused when they are made.
 @pytest.mark.parametrize("wire", ["responses", "chat"], indirect=True)
 def test_a_batch_that_expired_is_passing_for_all(connect):
-    _, model = connect(echo, batch_ends="expired", gather_seconds=0.2)
+    _, model = connect(echo, batch_ends="expired", gather_seconds=0.1)
     assert [error.passing for error in together(model, 2)] == [True, True]
 
 
 @pytest.mark.parametrize("wire", ["responses", "chat"], indirect=True)
 def test_a_batch_that_was_refused_is_not_passing_and_says_why(connect):
-    _, model = connect(echo, batch_ends="failed", gather_seconds=0.2)
+    _, model = connect(echo, batch_ends="failed", gather_seconds=0.1)
     errors = together(model, 2)
     assert [error.passing for error in errors] == [False, False]
     assert "line 1 is bad" in str(errors[0])
