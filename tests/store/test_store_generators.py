@@ -9,7 +9,7 @@ import pytest
 from golden_run import make_facts, make_run, make_task
 
 from kernelforge.errors import StoreError
-from kernelforge.records import InputGenerator
+from kernelforge.records import InputGenerator, Message
 from kernelforge.store import Store
 
 OFFSET = InputGenerator(
@@ -44,6 +44,20 @@ def test_generators_come_back_equal_and_in_order(store: Store) -> None:
 def test_none_can_be_journalled(store: Store) -> None:
     store.put_generators("r1", "softmax", ())
     assert store.generators("r1", "softmax") == ()
+
+
+def test_what_was_said_is_kept_with_them_or_not_at_all(store: Store) -> None:
+    said = tuple(Message(agent="tester", role=role, provider="m", content=role) for role in ("prompt", "reply"))
+    store.put_generators("r1", "softmax", (OFFSET,), said)
+    assert store.task_messages("r1", "softmax") == said
+    with pytest.raises(StoreError, match="already"):
+        store.put_generators("r1", "softmax", (OFFSET,), said)
+    assert store.task_messages("r1", "softmax") == said
+
+
+def test_a_tester_that_proposed_nothing_was_asked(store: Store) -> None:
+    store.put_generators("r1", "softmax", (), (Message(agent="tester", role="prompt", provider="m", content="?"),))
+    assert [one.agent for one in store.task_messages("r1", "softmax")] == ["tester"]
 
 
 def test_generators_never_change(store: Store) -> None:
