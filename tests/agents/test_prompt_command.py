@@ -1,0 +1,117 @@
+"""``kernelforge prompts`` lists every prompt and renders it for a real task, with attempts that were really made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import prompt_samples as samples
+import pytest
+from typer.testing import CliRunner, Result
+
+from kernelforge.agents import Brief
+from kernelforge.agents.prompting.examples import Case, Variation, journalled, made_here, render_case
+from kernelforge.agents.prompts import PROMPTS
+from kernelforge.cli.main import app
+from kernelforge.errors import UsageError
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.llm.tokens import estimate_tokens
+from kernelforge.records import Operator, Verdict
+from kernelforge.run.task import make_brief
+from kernelforge.search.base import Sight
+from kernelforge.tasks import load_task
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Brief, Evaluator]]:
+    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as workshop:
+        evaluator = workshop.evaluator(load_task("core/softmax"))
+        try:
+            yield make_brief(evaluator, workshop.device.describe()), evaluator
+        finally:
+            evaluator.oracle.close()
+
+
+@pytest.fixture(scope="module")
+def failed(real: tuple[Brief, Evaluator]) -> Case:
+    return made_here("repair", *real)
+
+
+@pytest.fixture(scope="module")
+def correct(real: tuple[Brief, Evaluator]) -> Case:
+    return made_here("optimise", *real)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["prompts", *arguments])
+
+
+def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
+    assert failed.parent is not None
+    assert failed.parent.evaluation.verdict is Verdict.BUILD
+    assert 'expected a ";"' in render_case("repair", failed).text
+    assert 'expected a ";"' in render_case("judge-repair", failed).text
+
+
+def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_made_from(correct: Case) -> None:
+    assert [one.operator for one in correct.history] == [Operator.SEED, Operator.OPTIMISE]
+    assert all(one.evaluation.verdict is Verdict.OK and one.profile for one in correct.history)
+    text = render_case("optimise", correct, Variation(sight=Sight("full"))).text
+    assert "## What its last change did" in text
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_every_prompt_renders_for_a_real_task(name: str, correct: Case, failed: Case) -> None:
+    case = failed if name in ("repair", "judge-repair") else correct
+    prompt = render_case(name, case)
+    assert prompt.text[prompt.stable :].startswith("# Request")
+    assert "hidden_" not in prompt.text
+
+
+@pytest.mark.parametrize(("name", "number", "told"), [("repair", 1, "is correct"), ("optimise", 2, "is WRONG")])
+def test_a_prompt_refuses_an_attempt_that_it_is_not_about(name: str, number: int, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        render_case(name, journalled(samples.BRIEF, samples.HISTORY, number))
+
+
+def test_a_journalled_case_knows_nothing_of_what_came_later() -> None:
+    case = journalled(samples.BRIEF, samples.HISTORY, 1)
+    assert case.history == samples.HISTORY[:2]
+    assert case.parent == samples.FAST
+    assert case.finding == samples.FAILED.finding
+    with pytest.raises(UsageError, match="no attempt 9"):
+        journalled(samples.BRIEF, samples.HISTORY, 9)
+
+
+def test_the_list_names_every_prompt() -> None:
+    listed = run("list")
+    assert listed.exit_code == 0
+    assert all(name in listed.stdout for name in PROMPTS)
+    assert {row["name"] for row in json.loads(run("list", "--json").stdout)} == set(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("show", "nothing", "--task", "softmax"), "there is no prompt 'nothing'"),
+        (("show", "seed"), "name a task with --task"),
+        (("show", "seed", "--task", "softmax", "--attempt", "latest/softmax/0"), "names a task already"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], told: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)
+
+
+def test_a_prompt_is_shown_with_its_lengths(
+    real: tuple[Brief, Evaluator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = json.loads(run("show", "seed", "--suite", "core", "--task", "softmax", "--json").stdout)
+    prompt = render_case("seed", Case(real[0]))
+    assert shown["text"] == prompt.text
+    assert (shown["characters"], shown["stable_characters"]) == (len(prompt.text), prompt.stable)
+    assert 0 < shown["stable_tokens_estimate"] < shown["tokens_estimate"] == estimate_tokens(prompt.text)
