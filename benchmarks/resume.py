@@ -1,10 +1,12 @@
 """Kill runs at random moments and prove that ``resume`` loses nothing and repeats nothing.
 
-One run is left alone; others with the same seed are killed with SIGKILL at random moments, resumed, killed again, and
-finally left to end. Every run must end with the same attempts: the same numbers, candidates, verdicts and decisions.
-Exits with 1 otherwise.
+For each strategy one run is left alone; others with the same seed are killed with SIGKILL at random moments, resumed,
+killed again, and finally left to end. Every run must end with the same attempts: the same numbers, candidates, verdicts
+and decisions. Exits with 1 otherwise.
 
-    python benchmarks/resume.py [--kills 20] [--seed 1]
+    python benchmarks/resume.py [--kills 20] [--seed 1] [--rounds 4] [--strategy refine ...] [--task gelu ...]
+
+``--strategy all`` takes every strategy there is; ``--kills`` is per strategy.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from kernelforge.search import STRATEGIES
 from kernelforge.store import DATABASE_NAME, Store
 
 TASKS = ("gelu", "softmax", "transpose")
+"""What is worked on when no ``--task`` is given."""
 COMMAND = [sys.executable, "-m", "kernelforge"]
 
 Outcome = dict[str, tuple[str | None, str, bool]]
@@ -44,59 +48,72 @@ def outcome(results: Path) -> tuple[str, Outcome]:
     return run.state.value, found
 
 
-def command(results: Path, seed: int) -> list[str]:
+def command(results: Path, start: list[str]) -> list[str]:
     """Start a run in an empty folder, else resume the one that is there."""
+    where = ["--results", str(results)]
     if not (results / DATABASE_NAME).exists():
-        return _start(results, seed)
+        return [*COMMAND, "run", *start, *where]
     with Store.open(results / DATABASE_NAME, create=False) as store:
         if not store.runs():
-            return _start(results, seed)
-    return [*COMMAND, "resume", "latest", "--results", str(results)]
+            return [*COMMAND, "run", *start, *where]
+    return [*COMMAND, "resume", "latest", *where]
 
 
-def _start(results: Path, seed: int) -> list[str]:
-    tasks = [word for task in TASKS for word in ("--task", task)]
-    return [*COMMAND, "run", *tasks, "--rounds", "4", "--seed", str(seed), "--results", str(results)]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    rng = random.Random(options.seed)
+def torment(start: list[str], kills_wanted: int, rng: random.Random) -> tuple[int, int, int]:
+    """Kill runs until enough were killed; gives back kills, runs, and how many ended otherwise than undisturbed."""
+    kills = runs = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = Path(folder) / "undisturbed"
-        start = time.perf_counter()
-        subprocess.run(command(undisturbed, options.seed), check=True, stdout=subprocess.DEVNULL)
-        length = time.perf_counter() - start
+        clock = time.perf_counter()
+        subprocess.run(command(undisturbed, start), check=True, stdout=subprocess.DEVNULL)
+        length = time.perf_counter() - clock
         state, expected = outcome(undisturbed)
-        print(f"undisturbed: {state}, {len(expected)} attempts in {length:.1f} s")
-        kills, runs, wrong = 0, 0, 0
-        while kills < options.kills:
+        correct = sum(verdict == "OK" for _, verdict, _ in expected.values())
+        print(f"  undisturbed: {state}, {len(expected)} attempts, {correct} OK, in {length:.1f} s", flush=True)
+        wrong += state != "finished"
+        while kills < kills_wanted:
             results = Path(folder) / f"run{runs}"
             runs += 1
             while True:
-                process = subprocess.Popen(command(results, options.seed), stdout=subprocess.DEVNULL)
+                process = subprocess.Popen(command(results, start), stdout=subprocess.DEVNULL)
                 try:
-                    process.wait(rng.uniform(0.3, length) if kills < options.kills else None)
+                    process.wait(rng.uniform(0.3, length) if kills < kills_wanted else None)
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGKILL)
                     process.wait()
                     kills += 1
                     continue
                 if process.returncode != 0:
-                    print(f"exit status {process.returncode}")
-                    return 1
+                    raise SystemExit(f"exit status {process.returncode}")
                 break
             state, found = outcome(results)
             same = found == expected and state == "finished"
             wrong += not same
             lost, extra = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
-            print(f"run {runs}: {kills} kills so far, {len(found)} attempts, {lost} lost, {extra} extra: "
-                  f"{'same' if same else 'DIFFERENT'}")  # fmt: skip
-    print(f"{kills} kills, {runs} runs, {wrong} different")
-    return 1 if wrong else 0
+            print(f"  run {runs}: {kills} kills so far, {len(found)} attempts, {lost} lost, {extra} extra: "
+                  f"{'same' if same else 'DIFFERENT'}", flush=True)  # fmt: skip
+    return kills, runs, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--strategy", action="append", choices=[*STRATEGIES, "all"])
+    parser.add_argument("--task", action="append")
+    options = parser.parse_args()
+    chosen = options.strategy or ["refine"]
+    rng = random.Random(options.seed)
+    tasks = [word for task in options.task or TASKS for word in ("--task", task)]
+    totals: dict[str, tuple[int, int, int]] = {}
+    for strategy in STRATEGIES if "all" in chosen else chosen:
+        print(strategy, flush=True)
+        start = [*tasks, "--strategy", strategy, "--rounds", str(options.rounds), "--seed", str(options.seed)]
+        totals[strategy] = torment(start, options.kills, rng)
+    for strategy, (kills, runs, wrong) in totals.items():
+        print(f"{strategy}: {kills} kills, {runs} runs, {wrong} different")
+    return 1 if any(wrong for _, _, wrong in totals.values()) else 0
 
 
 if __name__ == "__main__":
