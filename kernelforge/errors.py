@@ -7,11 +7,15 @@ do next. The CLI prints the message alone and leaves with :attr:`KernelForgeErro
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class KernelForgeError(Exception):
     """Base of every error this package raises on purpose."""
 
     exit_code: int = 1
+    messages: tuple[Any, ...] = ()
+    """Records of what was said in a conversation that this error ended: to be journalled, for it may have cost."""
 
 
 class UsageError(KernelForgeError):

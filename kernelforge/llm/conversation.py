@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelforge.errors import CandidateError
+from kernelforge.errors import CandidateError, KernelForgeError
 from kernelforge.llm.base import (
     ASKS,
     COMPLAINT,
@@ -70,14 +70,20 @@ class Conversing:
         Raises:
             BudgetExhausted: the meter lets no further call start, or the run is to stop.
             ProviderError: the model cannot be asked.
+
+        Either holds the messages of a conversation that it cut short, up to the last reply.
         """
         prompt = question.prompt
         turns = [Turn("user", prompt.text)]
         messages = [self._prompt(question, prompt.text)]
         for left in reversed(range(ASKS)):
-            reply, usage = self._call(
-                ChatRequest(tuple(turns), prompt.stable, cache_key(question.agent, prompt), question.schema)
-            )
+            request = ChatRequest(tuple(turns), prompt.stable, cache_key(question.agent, prompt), question.schema)
+            try:
+                reply, usage = self._call(request)
+            except KernelForgeError as error:
+                # The replies before this call were paid for.
+                error.messages = tuple(messages[:-1]) if len(messages) > 1 else ()
+                raise
             messages.append(self._reply(question, reply.text, usage))
             problem = _problem(reply, question.check)
             if problem is None or reply.ended == "refused" or left == 0:

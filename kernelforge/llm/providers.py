@@ -111,7 +111,7 @@ class Providers:
         """Tell what was said of a task before a run was resumed, so that a replay goes on behind it.
 
         Args:
-            messages: all that is journalled: of attempts, of drafts, and outside them, in order.
+            messages: of attempts and drafts, in order; not those of steps that are to be asked anew.
         """
         said = (task, tuple(messages))
         with self._lock:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pydantic import TypeAdapter
 
 from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge, JudgeRequest
+from kernelforge.errors import KernelForgeError
 from kernelforge.records import Attempt, Finding, Message, Record
 from kernelforge.run.spending import TaskSpending
 from kernelforge.search import Proposal
@@ -139,7 +140,12 @@ class Drafting:
         if proposal.judge and parent is not None:
             self._spending.check()
             self._report(step, "judge")
-            reply = self._judge.assess(JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight))
+            judged = JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight)
+            try:
+                reply = self._judge.assess(judged)
+            except KernelForgeError as error:
+                self._keep(error.messages)
+                raise
             finding, messages = reply.finding, reply.messages
         text: str | None = None
         if finding is not None and finding.kind == "stop" and not self._ends_on_stop:
@@ -161,9 +167,9 @@ class Drafting:
             )
             try:
                 answer = coder.propose(request)
-            except BaseException:
+            except BaseException as error:
                 # The Judge's words were paid for: they stay in the journal, though the step is asked anew.
-                self._store.add_task_messages(self._run, self._brief.task.name, messages)
+                self._keep(messages + (error.messages if isinstance(error, KernelForgeError) else ()))
                 raise
             text, messages = answer.text, messages + answer.messages
         written = Written(
@@ -177,3 +183,7 @@ class Drafting:
         draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
         self._store.put_draft(self._run, self._brief.task.name, draft)
         return written
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        """Journal what was paid for and came to no draft."""
+        self._store.add_task_messages(self._run, self._brief.task.name, messages)

@@ -18,6 +18,7 @@ from kernelforge.run.config import cores
 from kernelforge.run.crew import Crew
 from kernelforge.run.drafting import Written
 from kernelforge.run.events import Event, Observer, StopSignal
+from kernelforge.run.external import refuse_external
 from kernelforge.run.spending import Spending, TaskSpending
 from kernelforge.run.task import TaskLoop, make_brief
 from kernelforge.store import Store
@@ -47,9 +48,10 @@ def resume(run_id: str, store: Store, observer: Observer, stop: StopSignal) -> R
     """Go on with a run that was stopped or killed, exactly where its journal ends.
 
     Raises:
-        UsageError: there is no such run, it is finished, or its suite has changed since.
+        UsageError: there is no such run, it is finished, its candidates came from outside, or its suite has changed.
     """
     run = store.run(run_id)
+    refuse_external(run)
     if run.state is RunState.FINISHED:
         raise UsageError(f"run {run.id} is finished; see `kernelforge show {run.id}`")
     return _work(run, _load_tasks(run.config), store, observer, stop)
@@ -62,8 +64,9 @@ def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
         limits: fields of :class:`~kernelforge.records.Budget` with their new values; empty changes nothing.
 
     Raises:
-        UsageError: the run is finished.
+        UsageError: the run is finished, or its candidates came from outside.
     """
+    refuse_external(run)
     if not limits:
         return run.config
     if run.state is RunState.FINISHED:
@@ -118,7 +121,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
 
         providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
         for task in tasks:
-            providers.recall(task.name, _said(run, task, past, store))
+            providers.recall(task.name, _answers(run, task, past, store))
         with (
             closing(providers),
             Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop,
@@ -149,10 +152,15 @@ def _purse(spending: Spending, run: Run, task: Task, past: list[Attempt], store:
 
 def _said(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
     """All that the journal holds of what was asked and answered about a task."""
+    return _answers(run, task, past, store) + list(store.task_messages(run.id, task.name))
+
+
+def _answers(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
+    """What was asked and answered for steps that are not asked anew: those of attempts and of drafts."""
     said = [message for attempt in past if attempt.task == task.name for message in attempt.messages]
     for draft in store.drafts(run.id, task.name):
         said += Written.model_validate_json(draft.content).messages
-    return said + list(store.task_messages(run.id, task.name))
+    return said
 
 
 def _run_all(

@@ -181,6 +181,18 @@ def test_no_call_is_made_once_the_meter_refuses() -> None:
     assert len(model.requests) == 1
 
 
+@pytest.mark.parametrize("end", [ProviderError("gone"), BudgetExhausted("spent meanwhile")])
+def test_an_error_holds_the_replies_that_were_paid_for_before_it(end: Exception) -> None:
+    with pytest.raises(type(end)) as caught:
+        conversing(Scripted(reply("no"), reply("nor this"), end)).ask(question())
+    kept = caught.value.messages
+    assert [message.content for message in kept if message.role == "reply"] == ["no", "nor this"]
+    assert [message.role for message in kept] == ["prompt", "reply", "prompt", "reply"]
+    with pytest.raises(type(end)) as caught:
+        conversing(Scripted(end)).ask(question())
+    assert caught.value.messages == ()
+
+
 def test_the_meter_is_asked_again_before_each_retry() -> None:
     class Closing(Purse):
         def check(self) -> None:
