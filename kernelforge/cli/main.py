@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kernelforge.cli import doctor, evaluate, export, leaderboard, prompts, run, show, strategies, tasks
+from kernelforge.cli import doctor, evaluate, export, leaderboard, mcp, prompts, run, show, strategies, tasks
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
 
@@ -35,6 +35,7 @@ app.command("strategies", short_help="List the search methods and their options.
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
+app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)
 

@@ -1,0 +1,76 @@
+"""``kernelforge mcp``: serve the judge to any coding agent."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from kernelforge.cli.common import DEFAULT_RESULTS, DeviceOption, ResultsOption, UnconfinedOption, open_store
+from kernelforge.cli.settings import budget_of
+from kernelforge.errors import UsageError
+
+
+def mcp(
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--suite", metavar="SUITE", help="Offer this suite, or folder; repeat for more. Else all shipped."
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
+    ] = None,
+    device: DeviceOption = None,
+    http: Annotated[
+        int | None,
+        typer.Option(
+            "--http",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve over HTTP on 127.0.0.1 instead of stdio; 0: any port.",
+        ),
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option("--evaluations", min=1, help="Make at most this many evaluations.")
+    ] = None,
+    wall_minutes: Annotated[
+        float | None, typer.Option("--wall-minutes", help="Start no evaluation after this many minutes.")
+    ] = None,
+    allow_unconfined: UnconfinedOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Serve tasks and judge to a coding agent as MCP tools, over stdio; what it submits is journalled as a run."""
+    if find_spec("mcp") is None:
+        raise UsageError("the MCP server needs a package that is not installed: pip install 'kernelforge[mcp]'")
+    budget = budget_of(None, evaluations, wall_minutes, None, None, None)
+    from kernelforge.devices import best_device, check_device
+    from kernelforge.mcp import serving
+    from kernelforge.mcp.bench import Bench
+    from kernelforge.mcp.catalogue import Catalogue
+    from kernelforge.mcp.service import Service
+    from kernelforge.run.config import cores
+
+    token = serving.token_from_environment() if http is not None else None
+    catalogue, chosen = Catalogue(suite or (), task or ()), check_device(device or best_device())
+    typer.echo(f"kernelforge: judging on {chosen}, submissions go to {results.resolve()}", err=True)
+    with (
+        open_store(results) as store,
+        Bench(chosen, threads=cores(), allow_unconfined=allow_unconfined) as bench,
+        closing(Service(catalogue, bench, store, budget)) as service,
+    ):
+        if http is None:
+            serving.serve_stdio(service)
+            return
+
+        def ready(address: str) -> None:
+            typer.echo(f"kernelforge: serving on {address}", err=True)
+            if token is None:
+                typer.echo(f"kernelforge: clients send the header 'Authorization: Bearer {made}'", err=True)
+
+        made = token or serving.new_token()
+        serving.serve_http(service, http, made, ready)

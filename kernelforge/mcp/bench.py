@@ -1,0 +1,101 @@
+"""Where candidates are judged: one workshop, and an evaluator per task that stays warm between calls."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import TracebackType
+
+from kernelforge.agents.base import Brief
+from kernelforge.errors import SandboxError, TaskError, UnsupportedError
+from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluate.preparation import Failure, Preparation
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.records import Candidate, Task
+from kernelforge.run.rules import check_admitted, infra
+from kernelforge.run.task import make_brief
+
+WARM_TASKS = 4
+"""Tasks whose oracles are kept; the one that waited longest goes first."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A task made ready."""
+
+    evaluator: Evaluator
+    brief: Brief
+
+
+class Bench:
+    """Judges candidates. For one thread at a time; close it when done.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device.
+    """
+
+    def __init__(self, device: str, *, threads: int, allow_unconfined: bool = False) -> None:
+        self.device = device
+        self.allow_unconfined = allow_unconfined
+        self._workshop = Workshop(device, threads=threads, allow_unconfined=allow_unconfined)
+        self._places: OrderedDict[str, Place] = OrderedDict()
+
+    @property
+    def jail(self) -> str:
+        return self._workshop.jail
+
+    def at(self, task: Task) -> Place:
+        """The place of a task, made ready if need be.
+
+        Raises:
+            TaskError: its reference does not run, or wrong answers to it could earn a reward.
+        """
+        place = self._places.pop(task.digest, None)
+        if place is None:
+            while len(self._places) >= WARM_TASKS:
+                _, oldest = self._places.popitem(last=False)
+                oldest.evaluator.oracle.close()
+            evaluator = self._workshop.evaluator(task)
+            try:
+                check_admitted(evaluator)
+                place = Place(evaluator, make_brief(evaluator, self._workshop.device.describe()))
+            except BaseException:
+                evaluator.oracle.close()
+                raise
+        self._places[task.digest] = place
+        return place
+
+    def prepare(self, task: Task, candidate: Candidate) -> tuple[Preparation, Failure | None]:
+        """Resolve and compile a candidate at every size, and run nothing."""
+        work = Preparation()
+        try:
+            self.at(task).evaluator.prepare(candidate, work)
+        except Failure as failure:
+            return work, failure
+        return work, None
+
+    def evaluate(self, task: Task, candidate: Candidate) -> EvaluationResult:
+        """What a candidate comes to, on inputs from a fresh secret. Trouble of ours is verdict ``INFRA``."""
+        evaluator = self.at(task).evaluator
+        try:
+            return evaluator.evaluate(candidate, seed=secrets.randbits(63))
+        except (SandboxError, TaskError, UnsupportedError) as error:
+            self._places.pop(task.digest).evaluator.oracle.close()
+            return EvaluationResult(infra(evaluator, candidate, str(error)), None)
+
+    def close(self) -> None:
+        """End every helper process."""
+        for place in self._places.values():
+            place.evaluator.oracle.close()
+        self._places.clear()
+        self._workshop.close()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,329 @@
+"""What the tools do, free of any protocol. For one thread at a time: an evaluator is not for two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import ValidationError
+
+from kernelforge.agents.base import CoderRequest, JudgeRequest
+from kernelforge.agents.builtin import BuiltinJudge
+from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
+from kernelforge.agents.prompting.text import inline
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.candidate import format_reply
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.mcp.answers import (
+    BuildAnswer,
+    DiffAnswer,
+    EvaluationAnswer,
+    ProfileAnswer,
+    SubmitAnswer,
+    TaskList,
+    TaskPage,
+    TaskRow,
+    build_answer,
+    changed,
+    evaluation_answer,
+    finding_row,
+    profile_answer,
+    reward_value,
+)
+from kernelforge.mcp.bench import Bench
+from kernelforge.mcp.catalogue import Catalogue
+from kernelforge.records import Attempt, Budget, Candidate, Finding, Message, Operator, Task
+from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.report import attempt_view
+from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.run.events import StopSignal
+from kernelforge.run.external import ExternalRun, Submission, external_config
+from kernelforge.run.spending import Spending
+from kernelforge.store import Store
+from kernelforge.tasks import Suite
+
+MAX_CHOICES = 32
+MAX_NAME_CHARS = 120
+MAX_NOTE_CHARS = 2_000
+MAX_SESSIONS = 32
+"""Clients of different names that one server journals runs of."""
+
+HOW_TO_ANSWER = (
+    "Where the text asks for a reply with two fenced blocks, pass the text of the cuda block as `source` and that of "
+    "the python block as `plan` instead."
+)
+
+
+@dataclass
+class _Session:
+    """What one client was told and has submitted."""
+
+    runs: dict[str, ExternalRun] = field(default_factory=dict)
+    """By suite."""
+    attempts: dict[str, tuple[str, Attempt]] = field(default_factory=dict)
+    """Every attempt with its suite, by id."""
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """What the Judge found, by id of the attempt."""
+    told: dict[str, str] = field(default_factory=dict)
+    """The words after which a client went on: by id of the attempt, or by digest of the task before the first."""
+
+
+class Service:
+    """The tools of one server. Close it when done.
+
+    Args:
+        store: where submissions are journalled; nothing else is.
+        budget: limits on evaluations and wall time, of all clients together.
+    """
+
+    def __init__(self, catalogue: Catalogue, bench: Bench, store: Store, budget: Budget) -> None:
+        self._catalogue = catalogue
+        self._bench = bench
+        self._store = store
+        self._budget = budget
+        self._purse = Spending(budget, stop=StopSignal()).task()
+        self._evaluations = 0
+        self._judge = BuiltinJudge()
+        self._sessions: dict[str, _Session] = {}
+
+    def list_tasks(self, suite: str | None) -> TaskList:
+        found = self._catalogue.suite(suite or self._catalogue.default)
+        rows = tuple(
+            TaskRow(task=f"{found.name}/{task.name}", title=task.title, level=task.level, tags=task.tags)
+            for task in self._catalogue.tasks(found.name)
+        )
+        return TaskList(suite=found.name, title=found.title, suites=self._catalogue.names, tasks=rows)
+
+    def show_task(self, client: str, reference: str) -> TaskPage:
+        suite, task = self._catalogue.task(reference)
+        request = CoderRequest(self._bench.at(task).brief, Operator.SEED, None, None, ())
+        prompt = coder_prompt(request).text
+        self._session(client).told[task.digest] = prompt
+        return TaskPage(
+            task=f"{suite.name}/{task.name}",
+            digest=task.digest,
+            device=self._bench.device,
+            prompt=prompt,
+            how_to_answer=HOW_TO_ANSWER,
+        )
+
+    def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
+        suite, task = self._catalogue.task(reference)
+        candidate = read_candidate(source, plan, choices)
+        work, failure = self._bench.prepare(task, candidate)
+        refused = None if failure is None else (failure.verdict, failure.stage, failure.reason)
+        return build_answer(f"{suite.name}/{task.name}", candidate.hash, work.build, refused)
+
+    def evaluate(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> EvaluationAnswer:
+        suite, task = self._catalogue.task(reference)
+        result = self._evaluated(task, read_candidate(source, plan, choices))
+        return self._told(suite, task, result)
+
+    def profile(
+        self,
+        reference: str,
+        source: str,
+        plan: str,
+        choices: Mapping[str, int] | None,
+        metrics: Literal["subset", "full"],
+    ) -> ProfileAnswer:
+        suite, task = self._catalogue.task(reference)
+        candidate = read_candidate(source, plan, choices)
+        result = self._evaluated(task, candidate)
+        unjournalled = Attempt(
+            id=f"none/{task.name}/00",
+            run="none",
+            task=task.name,
+            number=0,
+            operator=Operator.SEED,
+            candidate=candidate,
+            evaluation=result.evaluation,
+            profile=result.profile,
+            reward=reward(DEFAULT_POLICY, result.evaluation),
+            accepted=False,
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            seconds=0.0,
+        )
+        finding = self._assess(task, unjournalled, (unjournalled,), None)
+        names = CUDAFORGE_METRICS if metrics == "subset" else None
+        return profile_answer(self._told(suite, task, result), result.profile, names, finding)
+
+    def submit(
+        self,
+        client: str,
+        reference: str,
+        source: str,
+        plan: str,
+        choices: Mapping[str, int] | None,
+        *,
+        note: str = "",
+        parent: str | None = None,
+        follows_finding: bool = True,
+    ) -> SubmitAnswer:
+        started, clock = datetime.now(UTC), time.perf_counter()
+        suite, task = self._catalogue.task(reference)
+        candidate = read_candidate(source, plan, choices)
+        if len(note) > MAX_NOTE_CHARS:
+            raise UsageError(f"the note has {len(note):,} characters; the limit is {MAX_NOTE_CHARS:,}")
+        session = self._session(client)
+        known = session.runs.get(suite.name)
+        before = self._parent(session, suite, task, parent)
+        result = self._evaluated(task, candidate)
+        run = known or self._start(session, client, suite)
+        place = self._bench.at(task)
+        run.put_task(task, place.evaluator.facts, place.brief.graph)
+        words = session.told.get(task.digest if before is None else before.id)
+        attempt = run.submit(
+            Submission(
+                task=task,
+                candidate=candidate,
+                result=result,
+                parent=before,
+                finding=session.findings.get(before.id) if before is not None and follows_finding else None,
+                messages=_messages(run.run.config.coder, words, candidate, note),
+                started=started,
+                seconds=time.perf_counter() - clock,
+            )
+        )
+        session.attempts[attempt.id] = (suite.name, attempt)
+        return self._answer(session, suite, task, run, attempt, result)
+
+    def diff(self, client: str, before: str, after: str) -> DiffAnswer:
+        session = self._session(client)
+        first, second = self._attempt(session, before), self._attempt(session, after)
+        view = attempt_view(second, first)
+        return DiffAnswer(
+            before=first.id,
+            after=second.id,
+            verdict_before=first.evaluation.verdict,
+            verdict_after=second.evaluation.verdict,
+            source_diff=view.source_diff,
+            plan_diff=view.plan_diff,
+            metrics=changed(view.metrics),
+        )
+
+    def close(self) -> None:
+        """End every run."""
+        for session in self._sessions.values():
+            for run in session.runs.values():
+                run.close()
+        self._sessions.clear()
+
+    def _answer(
+        self, session: _Session, suite: Suite, task: Task, run: ExternalRun, attempt: Attempt, result: EvaluationResult
+    ) -> SubmitAnswer:
+        best, following = run.best(task.name), run.next_parent(task.name)
+        finding: Finding | None = None
+        if following is not None:
+            finding = self._assess(task, following, run.attempts(task.name), best)
+            session.findings[following.id] = finding
+        answer = SubmitAnswer(
+            attempt=attempt.id,
+            parent=attempt.parent,
+            operator=attempt.operator.value,
+            evaluation=self._told(suite, task, result),
+            reward=reward_value(attempt.reward),
+            reward_policy=attempt.reward.policy,
+            accepted=attempt.accepted,
+            note=attempt.note,
+            best=None if best is None else best.id,
+            next_parent=None if following is None else following.id,
+            finding=None if finding is None else finding_row(finding),
+        )
+        if following is not None:
+            session.told[following.id] = answer.model_dump_json(indent=1)
+        return answer
+
+    def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
+        return self._judge.assess(JudgeRequest(self._bench.at(task).brief, attempt, history, best)).finding
+
+    def _evaluated(self, task: Task, candidate: Candidate) -> EvaluationResult:
+        """Evaluate against the budget; what could not even begin costs nothing."""
+        self._bench.at(task)
+        self._purse.take_evaluation()
+        try:
+            result = self._bench.evaluate(task, candidate)
+        except KernelForgeError:
+            self._purse.give_back_evaluation()
+            raise
+        self._evaluations += 1
+        return result
+
+    def _told(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
+        limit = self._budget.evaluations
+        left = None if limit is None else max(limit - self._evaluations, 0)
+        return evaluation_answer(f"{suite.name}/{task.name}", result.evaluation, left)
+
+    def _session(self, client: str) -> _Session:
+        if client not in self._sessions and len(self._sessions) >= MAX_SESSIONS:
+            raise UsageError(f"this server has served {MAX_SESSIONS} clients of different names; start another one")
+        return self._sessions.setdefault(client, _Session())
+
+    def _start(self, session: _Session, client: str, suite: Suite) -> ExternalRun:
+        config = external_config(
+            self._catalogue.reference(suite.name),
+            suite.digest,
+            [task.name for task in self._catalogue.tasks(suite.name)],
+            device=self._bench.device,
+            coder=client,
+            budget=self._budget,
+            allow_unconfined=self._bench.allow_unconfined,
+        )
+        session.runs[suite.name] = ExternalRun(config, self._store)
+        return session.runs[suite.name]
+
+    def _parent(self, session: _Session, suite: Suite, task: Task, wanted: str | None) -> Attempt | None:
+        if wanted is None:
+            run = session.runs.get(suite.name)
+            return None if run is None else run.next_parent(task.name)
+        parent = self._attempt(session, wanted)
+        if session.attempts[parent.id][0] != suite.name or parent.task != task.name:
+            raise UsageError(f"attempt {parent.id} is at another task than {task.name}")
+        return parent
+
+    def _attempt(self, session: _Session, wanted: str) -> Attempt:
+        if wanted not in session.attempts:
+            latest = ", ".join(list(session.attempts)[-4:]) or "none yet"
+            raise UsageError(f"this session has submitted no attempt {wanted[:120]!r}; the latest: {latest}")
+        return session.attempts[wanted][1]
+
+
+def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) -> Candidate:
+    """A candidate as a client sent it.
+
+    Raises:
+        UsageError: a text is empty, too long, holds NUL or half of a surrogate pair, or there are too many choices.
+    """
+    for name, text, limit in (("source", source, MAX_SOURCE_BYTES), ("plan", plan, MAX_PLAN_BYTES)):
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the {name} holds half of a surrogate pair") from error
+        if size > limit:
+            raise UsageError(f"the {name} has {size:,} bytes; the limit is {limit:,}")
+        if not text.strip():
+            raise UsageError(f"the {name} is empty")
+        if "\0" in text:
+            raise UsageError(f"the {name} holds a NUL character")
+    if choices and len(choices) > MAX_CHOICES:
+        raise UsageError(f"{len(choices)} choices are too many; the limit is {MAX_CHOICES}")
+    for name, value in (choices or {}).items():
+        if not name.isidentifier() or len(name) > MAX_NAME_CHARS or abs(value) >= 2**63:
+            raise UsageError(f"choice {name[:80]!r} is no '# tune:' name with a 64-bit integer")
+    try:
+        return Candidate(source=source, plan=plan, choices=dict(choices or {}))
+    except ValidationError as error:
+        raise UsageError(f"this is no candidate: {error.errors()[0]['msg']}") from error
+
+
+def _messages(coder: str, told: str | None, candidate: Candidate, note: str) -> tuple[Message, ...]:
+    """What the client was told, word for word, where it was; and what it sent."""
+    reply = format_reply(candidate, inline(note, MAX_NOTE_CHARS))
+    messages = [Message(agent="coder", role="reply", provider=coder, content=reply)]
+    if told is not None:
+        messages.insert(0, Message(agent="coder", role="prompt", provider=coder, content=told))
+    return tuple(messages)
