@@ -25,7 +25,7 @@ class PromptedCoder:
     def propose(self, request: CoderRequest) -> CoderReply:
         """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
         check = _check_contrast if coder_prompt_name(request) == "contrast" else _check_candidate
-        question = Question("coder", request.brief.task.name, coder_prompt(request), check)
+        question = Question("coder", request.brief.task.name, coder_prompt(request), check, sample=request.sample)
         answer = self._answerer.ask(question)
         return CoderReply(answer.text, answer.messages)
 
