@@ -22,7 +22,7 @@ from kernelforge.agents.prompting.text import fenced, inline
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Prompt
 from kernelforge.records import AgentName, Attempt, Operator, Verdict
-from kernelforge.search.base import DEFAULT_SIGHT
+from kernelforge.search.base import Sight
 
 __all__ = [
     "PROMPTS",
@@ -122,7 +122,7 @@ def reflexion_prompt(brief: Brief, history: Sequence[Attempt], families: Sequenc
         "reflexion",
         brief,
         history=tuple(history),
-        told=history_text(history, DEFAULT_SIGHT, REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
+        told=history_text(history, Sight("full"), REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
         families=tuple(families),
     )
 

@@ -117,6 +117,14 @@ def test_changes_against_the_parents_parent_come_largest_first_and_leave_out_wha
     assert "What its last change did" not in coder(Operator.OPTIMISE, SLOW, history=(SLOW,)).text
 
 
+def test_what_a_change_was_meant_to_change_comes_first() -> None:
+    finding = FINDING.model_copy(update={"metrics": ("+launch__registers_per_thread",)})
+    after = samples.attempt(1, parent=0, seen=samples.profile(1_572_864, registers=40), finding=finding)
+    text = coder(Operator.OPTIMISE, after, history=(SLOW, after), sight=FULL_SIGHT).text
+    told = text.partition("## What its last change did")[2].partition("##")[0]
+    assert told.index("launch__registers_per_thread") < told.index("l1tex__t_sectors")
+
+
 def test_a_judge_sees_how_the_candidate_differs_from_the_best() -> None:
     worse = samples.attempt(3, parent=0, seen=samples.profile(12_582_912, registers=64))
     text = judge_prompt(JudgeRequest(BRIEF, worse, (*HISTORY, worse), FAST, 1, FULL_SIGHT)).text

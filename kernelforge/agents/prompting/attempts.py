@@ -62,11 +62,12 @@ def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
 
 
 def changes_since_parent(attempt: Attempt, history: Sequence[Attempt], sight: Sight, limit: int = 12) -> list[str]:
-    """What the attempt changed in its parent's profile; empty where either has none."""
+    """What the attempt changed in its parent's profile, what it was to change first; empty where either has none."""
     parent = find(history, attempt.parent)
     if parent is None or parent.profile is None or attempt.profile is None:
         return []
-    return changes(parent.profile, attempt.profile, sight, limit)
+    named = [] if attempt.finding is None else [name.removeprefix("+") for name in attempt.finding.metrics]
+    return changes(parent.profile, attempt.profile, sight, limit, named)
 
 
 def history_text(

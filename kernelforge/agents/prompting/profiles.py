@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
 from kernelforge.records import KernelProfile, Metric, Profile
@@ -117,8 +117,10 @@ def _roofline(profile: Profile, sight: Sight) -> str:
     )
 
 
-def changes(before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHANGES) -> list[str]:
-    """Metrics of the whole plan that differ by 1 % or more, the largest change first.
+def changes(
+    before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHANGES, named: Sequence[str] = ()
+) -> list[str]:
+    """Metrics of the whole plan that differ by 1 % or more: those that are ``named``, then the largest change first.
 
     Each as ``name: 5 -> 4 byte (-20.0%)``.
     """
@@ -132,9 +134,9 @@ def changes(before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHAN
             relative = f"{change:+.1%}" if math.isfinite(change) else "new"
             unit = "" if metric.unit == "1" else f" {inline(metric.unit, 20)}"
             told = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({relative})"
-            found.append((_magnitude(change), told))
-    found.sort(key=lambda one: -one[0])
-    return [text for _, text in found[:limit]]
+            found.append((metric.name not in named, -_magnitude(change), told))
+    found.sort(key=lambda one: one[:2])
+    return [told for _, _, told in found[:limit]]
 
 
 def relative_change(before: float, after: float) -> float:
