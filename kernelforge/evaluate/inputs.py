@@ -62,7 +62,7 @@ def _redrawn(own: torch.Tensor, family: str, generator: torch.Generator, scale: 
 def laid_out(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     """``values`` with the dtype and the strides of ``own``, whose shape they have."""
     if own.is_contiguous():
-        return values.to(own.dtype).contiguous()
+        return torch.empty_like(own).copy_(values)
     strided = storage_span(own).clone().as_strided(own.shape, own.stride(), 0)
     if any(stride == 0 and extent > 1 for extent, stride in zip(own.shape, own.stride(), strict=True)):
         # Expanded tensors share elements: fill the storage, not the view.
