@@ -198,6 +198,14 @@ class PlanEvidence:
         return max(self.profile.roofline.compulsory_bytes, 1.0)
 
     @property
+    def loadable_bytes(self) -> float:
+        """What a kernel has to load at most: the task's inputs, or, among several kernels, all that must move."""
+        if self.facts is None or len(self.kernels) > 1:
+            return self.compulsory_bytes
+        given = sum(spec.nbytes for spec in self._tensors) - (self.output_bytes or 0.0)
+        return max(min(given, self.compulsory_bytes), 1.0)
+
+    @property
     def _tensors(self) -> list[TensorSpec]:
         if self.facts is None:
             return []

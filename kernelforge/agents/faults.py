@@ -72,7 +72,7 @@ def bank_conflict(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
 def redundant_loads(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     """Best Practices Guide, "Shared Memory in Matrix Multiplication": what threads share is to be fetched once."""
     asked = k.value(ev.LOAD_BYTES, 32 * k.value(ev.SECTORS) * (1 - k.scattered)) / max(k.kernel.launches, 1)
-    times = asked / plan.compulsory_bytes
+    times = asked / plan.loadable_bytes
     if times < 2.5:
         return None
     saved = 1 - 1 / times
@@ -82,11 +82,14 @@ def redundant_loads(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     cost += saved * limits["issue"] * min(k.value(ev.REQUESTS) / max(k.instructions, 1), 1.0)
     cost += tidy * limits["dram"] * _share_beyond(fetched, plan.compulsory_bytes)
     said = (
-        f"threads ask for {asked:,.0f} byte in each launch, {times:.1f}x the {plan.compulsory_bytes:,.0f} byte that "
-        f"must "
-        f"move (threshold 2.5x); {ev.DRAM} is {fetched / plan.compulsory_bytes:.2f}x"
+        f"threads ask for {asked:,.0f} byte in each launch, {times:.1f}x the {plan.loadable_bytes:,.0f} byte there are "
+        f"to load (threshold 2.5x); {ev.DRAM} is {fetched / plan.compulsory_bytes:.2f}x the compulsory bytes"
     )
     return Fault(Bottleneck.REDUNDANT_LOADS, cost, said, (ev.LOAD_BYTES, ev.REQUESTS, ev.SECTORS))
+
+
+SPILL_RUNS = 2.0
+"""An assumption: how often each instruction runs that ptxas added to spill a register."""
 
 
 def spills(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
@@ -95,8 +98,8 @@ def spills(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     spilled = 0 if k.compiled is None else k.compiled.spill_load_bytes + k.compiled.spill_store_bytes
     if not sectors and spilled < 16:
         return None
-    # What ptxas spills is not in the PTX: each spilled word is taken to move once per thread, which is the least.
-    passes = k.threads * k.kernel.launches / 32 * spilled / 4
+    # What ptxas spills is not in the PTX, and how often a spill in a loop runs is not known.
+    passes = SPILL_RUNS * k.threads * k.kernel.launches / 32 * spilled / 4
     rate = 1e6 / k.spec.clock_hz / k.spec.sm_count
     cost = k.data_path("local") + k.limits["latency"] * k.memory_share("local") + min(passes * rate, k.busy_us)
     if not sectors:
@@ -179,7 +182,7 @@ def tiny_grid(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     weight = idle**4 if blocks < sms else 0.5 * idle
     if spread < 2:
         # As many threads as there are elements: the problem is small, not the grid wrong.
-        weight *= 0.1
+        weight *= 0.2
     cost = weight * (k.busy_us - k.limits["dram"])
     said = (
         f"{blocks:.0f} blocks on {sms} multiprocessors leave {idle:.0%} of them idle (threshold 30 %); "
@@ -333,6 +336,8 @@ def unvectorised(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
         return None
     if asked / max(k.kernel.launches, 1) > 2.5 * plan.compulsory_bytes or k.threads * 1.5 < plan.elements:
         return None  # other faults, and loops that reload
+    if k.threads < 256 * k.spec.sm_count:
+        return None  # fewer threads would not fill the device
     lanes = 1 - width / 16
     cost = 0.3 * lanes * (k.limits["issue"] + k.limits["latency"]) + 0.2 * (1 - min(width, 4) / 4) * k.data_path(
         "global"

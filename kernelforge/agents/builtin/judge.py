@@ -22,6 +22,9 @@ from kernelforge.agents.prompts import judge_prompt
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Profile, SizeFacts, Verdict
 
+AT_FLOOR = 1.25
+"""DRAM traffic, over the compulsory bytes, that is as good as can be expected."""
+
 
 class BuiltinJudge:
     """A Judge without a model."""
@@ -79,8 +82,9 @@ def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
     facts = next((one for one in request.brief.facts.sizes if one.size == profile.size), None)
     found = [one for one in diagnosed(parent, profile, facts) if one.bottleneck not in failed]
-    # At DRAM's bandwidth nothing is left to gain, when no fault is; every other limit can be worked on.
-    return [finding_of(one) for one in found if one.curable or one.bottleneck is not Bottleneck.DRAM_BOUND]
+    # At DRAM's bandwidth and the compulsory traffic nothing is left to gain; every other limit can be worked on.
+    at_floor = profile.roofline.dram_bytes <= AT_FLOOR * profile.roofline.compulsory_bytes
+    return [finding_of(one) for one in found if one.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor]
 
 
 def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None) -> tuple[Diagnosis, ...]:
