@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from kernelforge.records import Attempt, Budget, Run
+from kernelforge.records import Attempt, Budget, LLMSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start
 from kernelforge.store import DATABASE_NAME, Store
@@ -37,8 +39,13 @@ def optimize(
     *,
     device: str | None = None,
     strategy: str = "refine",
-    coder: str = "builtin",
+    options: Mapping[str, Any] | None = None,
+    coder: str | Sequence[str] = "builtin",
     judge: str = "builtin",
+    tester: str | None = None,
+    memory: Literal["off", "run", "results"] = "run",
+    tune: bool = True,
+    llm: LLMSettings | None = None,
     reward: str = DEFAULT_POLICY,
     budget: Budget | None = None,
     seed: int | None = None,
@@ -53,10 +60,15 @@ def optimize(
         task: ``suite/name``, a name within suite ``core``, or the path of a task file.
         device: where candidates run; None for the best device here.
         strategy: what decides which candidate to try next.
-        coder: who writes candidates, ``provider`` or ``provider:model``.
+        options: the strategy's own options; what is left out takes the published default.
+        coder: who writes candidates, ``provider`` or ``provider:model``; several take turns.
         judge: who names the one thing to mend or to improve.
+        tester: who may propose further test inputs; None for nobody.
+        memory: whose lessons the agents are shown.
+        tune: whether ``# tune:`` combinations are searched.
+        llm: how models are called; None for the defaults.
         reward: policy that scores each attempt.
-        budget: limits; None for eight rounds.
+        budget: limits; None for the strategy's own rounds.
         seed: from which secret inputs and all choices are drawn; None for a fresh one.
         results: folder of the results database. Journalled as it happens: ``kernelforge resume`` goes on after a kill.
         observer: told of each event, from worker threads.
@@ -77,8 +89,13 @@ def optimize(
         tasks=(loaded.name,),
         device=device,
         strategy=strategy,
+        options=options,
         coder=coder,
         judge=judge,
+        tester=tester,
+        memory=memory,
+        tune=tune,
+        llm=llm,
         reward=reward,
         budget=budget,
         seed=seed,

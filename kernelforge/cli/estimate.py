@@ -20,7 +20,9 @@ def print_estimate(config: RunConfig, results: Path) -> None:
     from kernelforge.run.loop import briefs
 
     found = estimate(config, briefs(config), _earlier(results))
-    table = Table("agent", "model", "calls", "tokens in", "tokens out", "dollars", "size of a reply", box=None)
+    table = Table(box=None)
+    for name in ("agent", "model", "calls", "tokens in", "tokens out", "dollars", "tokens a reply"):
+        table.add_column(name, overflow="fold", justify="left" if name in ("agent", "model") else "right")
     for one in found.agents:
         dollars = "unknown" if one.dollars is None else f"${one.dollars:,.2f}"
         table.add_row(
@@ -29,7 +31,7 @@ def print_estimate(config: RunConfig, results: Path) -> None:
     out = console()
     out.print(table)
     total = "unknown: a price is missing" if found.dollars is None else f"${found.dollars:,.2f}"
-    out.print(f"At most, over {len(config.tasks)} tasks: {found.tokens:,} tokens, dollars {total}")
+    out.print(f"\nAt most, over {len(config.tasks)} tasks: {found.tokens:,} tokens, dollars {total}")
     out.print(
         f"At most {found.evaluations:,} evaluations (tuned children not counted), about "
         f"{found.evaluation_seconds:,.0f} s of one core ({found.evaluation_basis})"

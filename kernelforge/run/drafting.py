@@ -96,9 +96,12 @@ class Drafting:
         known = self._open.get(step)
         if known is not None and known[0] == proposal:
             return
-        self._spending.take_evaluation()
         kept = self._kept.pop(step, None)
-        if kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal:
+        bought = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
+        if not bought:
+            self._spending.check()
+        self._spending.take_evaluation()
+        if kept is not None and bought:
             done: Future[Written] = Future()
             done.set_result(Written.model_validate_json(kept.content))
             self._open[step] = (proposal, done)

@@ -38,7 +38,7 @@ class AgentEstimate(NamedTuple):
     dollars: float | None
     """None: the price is unknown. Zero for agents that buy nothing."""
     basis: str
-    """Where the size of a reply comes from: ``earlier runs (N replies)`` or ``assumed``."""
+    """Output tokens of a reply, and whether they were ``seen`` in earlier runs or are ``assumed``."""
 
 
 class Estimate(NamedTuple):
@@ -105,7 +105,7 @@ def _agent(
     config: RunConfig, agent: str, spec: str, calls: int, input_tokens: int, assumed: int, seen: list[Attempt]
 ) -> AgentEstimate:
     if not spec.startswith(("openai:", "anthropic:")):
-        return AgentEstimate(agent, spec, calls, 0, 0, 0.0, "buys nothing")
+        return AgentEstimate(agent, spec, calls, 0, 0, 0.0, "–")
     replies = [
         message.usage.output_tokens
         for attempt in seen
@@ -118,7 +118,7 @@ def _agent(
     usage = Usage(model=spec, input_tokens=input_tokens, output_tokens=output, seconds=0.0, batch=config.llm.batch)
     with closing(Providers(config.llm)) as providers:
         dollars = providers.dollars(spec, usage)
-    basis = f"earlier runs ({len(replies)} replies)" if replies else f"assumed ({assumed:,} tokens a reply)"
+    basis = f"{each:,.0f} seen" if replies else f"{assumed:,} assumed"
     return AgentEstimate(agent, spec, calls, input_tokens, output, dollars, basis)
 
 

@@ -147,12 +147,12 @@ class TaskSpending:
             self._run._account.add(usage)
 
     def take_evaluation(self) -> None:
-        """Claim one evaluation.
+        """Claim one evaluation. It needs no call of a model, so a spent token or dollar budget does not refuse it.
 
         Raises:
-            BudgetExhausted, TaskBudgetExhausted: there is none left, or no work may start.
+            BudgetExhausted, TaskBudgetExhausted: there is none left, or the time is over.
         """
-        self.check()
+        self.check_time()
         with self._run._lock:
             for account, error in ((self._run._account, BudgetExhausted), (self._account, TaskBudgetExhausted)):
                 reason = account.out_of_evaluations()

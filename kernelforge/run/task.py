@@ -97,7 +97,9 @@ class TaskLoop:
             True when the task is finished, False when the run's budget, a stop or a provider ended it early.
         """
         try:
-            self.spending.check()
+            self.spending.check_time()
+            if not self.store.drafts(self.run.id, self.task.name):
+                self.spending.check()
         except TaskBudgetExhausted as spent:
             return self._finish(_Ended(str(spent)))
         except BudgetExhausted:

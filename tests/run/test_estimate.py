@@ -1,0 +1,101 @@
+"""An estimate is an upper bound made of real prompts, and says what it assumes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from builders import make_attempt
+from run_helpers import quick_config
+
+from kernelforge.agents.base import Brief
+from kernelforge.records import Attempt, Budget, Limits, LLMSettings, Message, Price, RunConfig, Usage
+from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
+from kernelforge.run.loop import briefs
+
+PRICES = {"openai:m": Price(input=1.0, output=10.0)}
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "test-key")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+def config(**changes: Any) -> RunConfig:
+    options: dict[str, Any] = {
+        "tasks": ("gelu",),
+        "coder": "openai:m",
+        "judge": "builtin",
+        "memory": "off",
+        "budget": Budget(rounds=5),
+        "llm": LLMSettings(prices=PRICES),
+    }
+    return quick_config(**(options | changes))
+
+
+@lru_cache(maxsize=1)
+def brief() -> Brief:
+    (found,) = briefs(config())
+    return found
+
+
+def estimated(*earlier: Attempt, **changes: Any) -> Estimate:
+    return estimate(config(**changes), [brief()], earlier)
+
+
+def reply_of(tokens: int, provider: str = "openai:m") -> Attempt:
+    usage = Usage(model="m", input_tokens=10, output_tokens=tokens, seconds=1.0)
+    return make_attempt(
+        0, messages=(Message(agent="coder", role="reply", provider=provider, content="x", usage=usage),)
+    )
+
+
+def test_every_round_is_one_reply_of_the_coder_at_the_price_of_its_model() -> None:
+    (coder, judge) = estimated().agents
+    assert (coder.agent, coder.calls) == ("coder", 5)
+    assert coder.output_tokens == 5 * ASSUMED_CODER_REPLY
+    assert coder.dollars == pytest.approx((coder.input_tokens * 1.0 + coder.output_tokens * 10.0) / 1e6)
+    assert coder.input_tokens > 5 * 3000, "the launch plan's page alone is some thousands of tokens"
+    assert (judge.agent, judge.calls, judge.dollars) == ("judge", 4, 0.0)
+
+
+def test_the_size_of_a_reply_is_read_from_earlier_runs_of_the_same_model() -> None:
+    seen = estimated(reply_of(100), reply_of(300)).agents[0]
+    assert seen.output_tokens == 5 * 200
+    assert "seen" in seen.basis
+    assert "assumed" in estimated(reply_of(100, "openai:other")).agents[0].basis
+
+
+def test_an_unknown_price_is_unknown_and_so_is_the_sum() -> None:
+    unknown = estimated(llm=LLMSettings())
+    assert unknown.agents[0].dollars is None
+    assert unknown.dollars is None
+    assert unknown.tokens > 0
+
+
+def test_budgets_that_would_bind_are_named() -> None:
+    bound = estimated(budget=Budget(rounds=5, evaluations=3, per_task=Limits(tokens=1000))).binding
+    assert [line.partition(":")[0] for line in bound] == ["evaluations", "tokens per task"]
+    assert estimated(budget=Budget(rounds=5, evaluations=5, dollars=1000.0)).binding == ()
+
+
+def test_a_method_without_a_judge_asks_none() -> None:
+    assert [one.agent for one in estimated(strategy="best-of-n").agents] == ["coder"]
+
+
+def test_mixed_coders_share_the_rounds() -> None:
+    calls = [one.calls for one in estimated(coder=("openai:m", "builtin")).agents if one.agent == "coder"]
+    assert calls == [3, 2]
+
+
+def test_batches_cost_half() -> None:
+    whole, batched = estimated().dollars, estimated(llm=LLMSettings(prices=PRICES, batch=True)).dollars
+    assert whole is not None
+    assert batched == pytest.approx(whole / 2)
+
+
+def test_the_tester_and_the_lessons_are_counted() -> None:
+    agents = estimated(tester="openai:m", memory="run", judge="openai:m").agents
+    assert [(one.agent, one.calls) for one in agents] == [("coder", 5), ("judge", 4), ("tester", 1), ("reflexion", 1)]
