@@ -77,11 +77,18 @@ def _inline_opcodes(found: Sequence[Token]) -> Iterator[str]:
                 yield word.replace("::", ".")
 
 
-def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell]) -> dict[Cell, Attempt]:
-    """The best attempt of each cell; of equals, the oldest. ``cells`` gives the cell of each by its number."""
-    best: dict[Cell, Attempt] = {}
+def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell], best: int | None = None) -> dict[Cell, Attempt]:
+    """The best attempt of each cell; of equals, the oldest.
+
+    Args:
+        attempts: correct ones.
+        cells: the cell of each by its number.
+        best: number of the task's best, which has its cell whatever the scores.
+    """
+    kept: dict[Cell, Attempt] = {}
     for attempt in attempts:
         cell = cells[attempt.number]
-        if cell not in best or value(attempt) > value(best[cell]):
-            best[cell] = attempt
-    return best
+        holder = kept.get(cell)
+        if holder is None or attempt.number == best or (holder.number != best and value(attempt) > value(holder)):
+            kept[cell] = attempt
+    return kept

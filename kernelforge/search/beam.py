@@ -19,7 +19,7 @@ from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational, mendable, parent_number, sound, value
+from kernelforge.search.generations import Generational, leader, mendable, parent_number, sound, value
 
 ROUNDS = 10
 """Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""
@@ -59,7 +59,7 @@ class Beam(Generational[BeamOptions]):
         """What that generation mends, if it mends."""
         self._mended = 0
         self._ran_right = False
-        self._to_beat = float("-inf")
+        self._leader: int | None = None
         self._misses = 0
 
     @classmethod
@@ -94,7 +94,7 @@ class Beam(Generational[BeamOptions]):
     def _learn(self, told: Sequence[Attempt]) -> None:
         seeding = not self.members
         self.members = beam_of(self.known, self.options.width)
-        top = value(self.known[self.members[0]]) if self.members else float("-inf")
+        best = leader(self.known)
         steps = [attempt for attempt in told if attempt.number in self.steps]
         if steps:
             self._ran_right |= any(sound(attempt) for attempt in told)
@@ -103,10 +103,10 @@ class Beam(Generational[BeamOptions]):
             enough = self._mended >= self.options.repairs or (seeding and bool(self.members))
             self._failing = [] if enough else [attempt.number for attempt in steps if mendable(attempt)]
             if not self._failing:
-                self._misses += self._ran_right and top <= self._to_beat
+                self._misses += self._ran_right and best == self._leader
                 self._ran_right = False
-        if top > self._to_beat and not self._failing:
-            self._to_beat, self._misses = top, 0
+        if best != self._leader and not self._failing:
+            self._leader, self._misses = best, 0
         self._phase = "repair" if self._failing else "expand" if self.members else "seed"
 
     def _state(self) -> dict[str, Any]:
@@ -120,13 +120,14 @@ class Beam(Generational[BeamOptions]):
 
 
 def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
-    """Numbers of the best ``width`` correct attempts, best first, of which no two are one kernel.
+    """Numbers of the best ``width`` correct attempts, of which no two are one kernel; the task's best comes first.
 
     Attempts are one kernel when their PTX is, or when one is the other with its ``# tune:`` names at other values.
     """
     beam: list[int] = []
     taken: set[str | int] = set()
-    for attempt in sorted(filter(sound, attempts), key=lambda one: (-value(one), one.number)):
+    best = leader(attempts)
+    for attempt in sorted(filter(sound, attempts), key=lambda one: (one.number != best, -value(one), one.number)):
         names = kernel_names(attempt, attempts)
         if len(beam) < width and taken.isdisjoint(names):
             beam.append(attempt.number)

@@ -27,7 +27,7 @@ from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.archive import Cell, cell_of, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational, mendable, parent_number, sound, value
+from kernelforge.search.generations import Generational, leader, mendable, parent_number, sound, value
 from kernelforge.search.novelty import Novelty
 from kernelforge.search.past import settled
 
@@ -181,8 +181,9 @@ class Evolve(Generational[EvolveOptions]):
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
+        best = leader(self.known)
         kernels = settled([one for one in self.known if one.number in self._cells])
-        everything = sorted(elites(kernels, self._cells).values(), key=lambda one: (-value(one), one.number))
+        everything = sorted(elites(kernels, self._cells, best).values(), key=lambda one: (-value(one), one.number))
         if not self._parted and self.options.islands > 1 and len(self.known) >= self.options.islands_after:
             self._parted = bool(everything)
             if self._parted:
@@ -191,7 +192,7 @@ class Evolve(Generational[EvolveOptions]):
         if self._parted and len(self.steps) - self._migrated >= self.options.migration_interval:
             self._migrated = len(self.steps)
             self._migrate(kernels)
-        grids = [elites(self._on(island, kernels), self._cells) for island in range(self.options.islands)]
+        grids = [elites(self._on(island, kernels), self._cells, best) for island in range(self.options.islands)]
         self.archives = [grid for grid in grids if grid]
 
     def _on(self, island: int, kernels: Sequence[Attempt]) -> list[Attempt]:
@@ -204,9 +205,10 @@ class Evolve(Generational[EvolveOptions]):
         """
         if self.options.migration_rate == 0:
             return
+        best = leader(self.known)
         moves: dict[int, int] = {}
         for island in range(self.options.islands):
-            members = list(elites(self._on(island, kernels), self._cells).values())
+            members = list(elites(self._on(island, kernels), self._cells, best).values())
             ranked = sorted(members, key=lambda one: (-value(one), one.number))
             count = max(1, int(len(ranked) * self.options.migration_rate))
             moves |= {one.number: (island + 1) % self.options.islands for one in ranked[1 : 1 + count]}

@@ -88,3 +88,9 @@ def test_each_cell_keeps_its_best_and_of_equals_the_oldest() -> None:
     cells = {one.number: cell_of(one) for one in attempts}
     kept = elites(attempts, cells)
     assert {cell.bound: one.number for cell, one in kept.items()} == {"dram": 1, "fp32": 3}
+
+
+def test_the_tasks_best_has_its_cell_even_where_modelled_times_tell_nothing_apart() -> None:
+    attempts = [attempt(0, 10.0), attempt(1, 11.0), attempt(2, 9.0)]
+    cells = {one.number: cell_of(one) for one in attempts}
+    assert [one.number for one in elites(attempts, cells, best=1).values()] == [1]

@@ -214,3 +214,9 @@ def test_its_state_says_where_it_stands() -> None:
         "failing": [4],
         "rounds_without_gain": 0,
     }
+
+
+def test_the_tasks_best_leads_the_beam_even_where_modelled_times_tell_nothing_apart() -> None:
+    search = beam(seeds=3)
+    search.steps(ok(10, ptx="a"), ok(10, ptx="b"), ok(11, ptx="c", changes={"accepted": True}))
+    assert members(search) == [2, 0]

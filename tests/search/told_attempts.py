@@ -56,11 +56,16 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome, past: Sequence[
         outcome.verdict,
         operator=proposal.operator,
         parent=proposal.parent,
-        accepted=good and outcome.time_us < min(known, default=float("inf")),
         candidate=candidate,
         evaluation=evaluation,
         inspirations=tuple(name(one) for one in proposal.inspirations),
-        **({"coder": f"test:{proposal.coder}"} | outcome.changes),
+        **(
+            {
+                "accepted": good and outcome.time_us < min(known, default=float("inf")),
+                "coder": f"test:{proposal.coder}",
+            }
+            | outcome.changes
+        ),
     )
 
 
