@@ -47,7 +47,8 @@ def test_data_folders_are_inside_byte_for_byte(wheel: zipfile.ZipFile, folder: s
 
 
 def test_the_launch_plan_reference_is_inside(wheel: zipfile.ZipFile) -> None:
-    assert wheel.read("kernelforge/_data/docs/launch-plan.md") == (ROOT / "docs/launch-plan.md").read_bytes()
+    for page in ("docs/launch-plan.md", "docs/input-generators.md"):
+        assert wheel.read(f"kernelforge/_data/{page}") == (ROOT / page).read_bytes()
 
 
 def test_suites_jail_policy_and_supplied_headers_are_inside(wheel: zipfile.ZipFile) -> None:

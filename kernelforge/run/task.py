@@ -16,6 +16,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
     BudgetExhausted,
     CandidateError,
+    KernelForgeError,
     ProviderError,
     SandboxError,
     TaskBudgetExhausted,
@@ -223,7 +224,11 @@ class TaskLoop:
         if not any(message.agent == "tester" for message in self.store.task_messages(run, task)):
             self.spending.check()
             self._stage("tester")
-            self._tests, messages = agree_on_tests(brief, self.crew.tester, self._evaluator.oracle)
+            try:
+                self._tests, messages = agree_on_tests(brief, self.crew.tester, self._evaluator.oracle)
+            except KernelForgeError as error:
+                self.store.add_task_messages(run, task, error.messages)
+                raise
             self.store.put_generators(run, task, self._tests, messages)
         self._evaluator.use_generators(self._tests)
 
@@ -337,7 +342,7 @@ class TaskLoop:
             reflected = self.crew.reflexion.reflect(brief, tuple(self.attempts))
         except (BudgetExhausted, ProviderError) as error:
             self.report(Event("warning", task=self.task.name, message=f"no lessons were written: {error}"))
-            return (), ()
+            return (), error.messages
         return reflected.lessons, reflected.messages
 
     def _finish(self, ended: _Ended, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
