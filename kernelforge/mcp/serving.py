@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import select
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from types import FrameType
 
@@ -24,6 +27,7 @@ HOST = "127.0.0.1"
 PATH = "/mcp"
 TOKEN_VARIABLE = "KERNELFORGE_MCP_TOKEN"
 MIN_TOKEN_CHARS = 16
+_PIECE_BYTES = 1 << 16
 
 
 class OneToken:
@@ -63,8 +67,8 @@ def http_server(service: Service, token: str, port: int) -> MCPServer[object]:
 
 
 def serve_stdio(service: Service) -> None:
-    """Serve over stdin and stdout until the client closes them."""
-    _end_on_sigterm()
+    """Serve over stdin and stdout until the client closes them, or SIGTERM or Ctrl-C asks to end."""
+    _end_input_on_signal()
     build_server(service).run("stdio")
 
 
@@ -91,10 +95,26 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
         anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listener]))
 
 
-def _end_on_sigterm() -> None:
-    """Have SIGTERM end the process in good order, as closing stdin does: runs are closed on the way out."""
+def _end_input_on_signal() -> None:
+    """Put a pipe before stdin that a signal ends: a thread that waits for a client's next line hears of no signal."""
+    wire = os.dup(0)
+    received, sent = os.pipe()
+    os.dup2(received, 0)
+    os.close(received)
+    asked, ask = os.pipe()
+
+    def pass_on() -> None:
+        with contextlib.suppress(OSError), open(sent, "wb") as out:
+            while asked not in select.select([wire, asked], [], [])[0]:
+                piece = os.read(wire, _PIECE_BYTES)
+                if not piece:
+                    return
+                out.write(piece)
+                out.flush()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        os.write(ask, b"!")
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    threading.Thread(target=pass_on, name="stdin", daemon=True).start()

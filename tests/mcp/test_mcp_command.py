@@ -1,0 +1,47 @@
+"""The command's own errors: one clear line each, before anything is served."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from kernelforge.cli.mcp import mcp
+from kernelforge.errors import UsageError
+from kernelforge.mcp import serving
+from kernelforge.mcp.catalogue import Catalogue
+
+
+def test_without_the_sdk_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(UsageError, match=r"pip install 'kernelforge\[mcp\]'"):
+        mcp()
+
+
+@pytest.mark.parametrize("token", ["short", "x" * 15, "é" * 20, "x" * 20 + "\n"])
+def test_a_token_that_is_weak_or_no_header_is_refused(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv(serving.TOKEN_VARIABLE, token)
+    with pytest.raises(UsageError, match=serving.TOKEN_VARIABLE):
+        serving.token_from_environment()
+
+
+def test_a_fresh_token_is_long_and_never_the_same() -> None:
+    tokens = {serving.new_token() for _ in range(8)}
+    assert len(tokens) == 8
+    assert min(map(len, tokens)) >= 32
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    import socket
+
+    with socket.create_server((serving.HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
+            serving.serve_http(None, port, "x" * 32, print)  # type: ignore[arg-type]
+
+
+def test_one_task_of_two_suites_is_ambiguous() -> None:
+    with pytest.raises(UsageError, match="give --suite once"):
+        Catalogue(["core", "core"], ["gelu"])
+    with pytest.raises(UsageError, match="two suites are called 'core'"):
+        Catalogue(["core", "core"])

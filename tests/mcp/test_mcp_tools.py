@@ -1,0 +1,318 @@
+"""The tools: the judge's word reaches a client whole, only submissions are journalled, and nothing secret gets out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_talk import (
+    BROKEN,
+    CODER,
+    HIDDEN_COLS,
+    PLAN,
+    RIGHT,
+    VISIBLE_COLS,
+    WRONG,
+    Call,
+    Refused,
+    ask,
+    talk,
+    write_suite,
+)  # fmt: skip
+
+import kernelforge.mcp.bench
+from kernelforge.errors import UsageError
+from kernelforge.mcp.bench import Bench
+from kernelforge.mcp.catalogue import Catalogue
+from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
+from kernelforge.records import Budget, Operator, RunState, Verdict
+from kernelforge.report import RunRecords, export_object, leaderboard, run_view
+from kernelforge.run import StopSignal, resume
+from kernelforge.store import DATABASE_NAME, Store
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench("emulated:h100", threads=2) as bench:
+        yield bench
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / DATABASE_NAME) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    return Catalogue([os.fspath(write_suite(tmp_path_factory.mktemp("suites") / "tiny")), "core"])
+
+
+@pytest.fixture
+def service(catalogue: Catalogue, bench: Bench, store: Store) -> Service:
+    return Service(catalogue, bench, store, Budget())
+
+
+def test_every_tool_is_described_and_typed(service: Service) -> None:
+    from kernelforge.mcp.server import build_server
+
+    async def listed() -> list[Any]:
+        return await build_server(service).list_tools()
+
+    import anyio
+
+    tools = {tool.name: tool for tool in anyio.run(listed)}
+    assert set(tools) == {"list_tasks", "show_task", "compile", "evaluate", "profile", "submit", "diff"}
+    for tool in tools.values():
+        assert tool.description
+        assert tool.output_schema
+        described = [one for one in tool.input_schema["properties"].values() if one.get("description")]
+        assert len(described) == len(tool.input_schema["properties"])
+    assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit"]
+
+
+def test_a_task_is_shown_without_its_hidden_sizes(service: Service) -> None:
+    page = ask(service, "show_task", task="tiny/gelu")
+    assert page["task"] == "tiny/gelu"
+    assert "F.gelu" in page["prompt"]
+    assert "ceil_div" in page["prompt"]
+    assert all(f"{cols}" in page["prompt"] for cols in VISIBLE_COLS)
+    assert "hidden_" not in page["prompt"]
+    assert all(f", {cols}]" not in page["prompt"] for cols in HIDDEN_COLS)
+
+
+def test_compile_gives_registers_or_diagnostics_and_takes_no_evaluation(
+    catalogue: Catalogue, bench: Bench, store: Store
+) -> None:
+    service = Service(catalogue, bench, store, Budget(evaluations=1))
+    good = ask(service, "compile", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert (good["ok"], good["verdict"]) == (True, None)
+    assert good["kernels"][0]["kernel"] == "gelu"
+    assert good["kernels"][0]["registers_per_thread"] > 0
+    bad = ask(service, "compile", task="tiny/gelu", source=BROKEN, plan=PLAN)
+    assert (bad["ok"], bad["verdict"], bad["stage"]) == (False, "BUILD", "compile")
+    assert "no_such_name" in bad["reason"]
+    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["evaluations_left"] == 0
+    with pytest.raises(Refused, match="budget of 1 evaluations is spent"):
+        ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
+
+
+def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store: Store) -> None:
+    answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert (answer["verdict"], answer["reason"]) == ("OK", "")
+    assert answer["time"]["origin"] == "modelled"
+    profile = ask(service, "profile", task="tiny/gelu", source=RIGHT, plan=PLAN, metrics="full")
+    names = {metric["name"] for metric in profile["metrics"]}
+    assert {"dram__bytes.sum", "ptx__warp_inst_executed.sum"} <= names
+    assert profile["dram_ratio"] == pytest.approx(1.0, abs=0.2)
+    assert profile["finding"]["kind"] in ("optimise", "stop")
+    assert store.runs() == []
+
+
+def test_hidden_sizes_are_numbered_and_what_tells_their_extents_is_left_out(service: Service) -> None:
+    answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert [check["size"] for check in answer["checks"]] == ["small", "hidden 1", "hidden 2", "full"]
+    assert [check["launches"] for check in answer["checks"]] == [1, None, None, 1]
+
+
+def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(service: Service) -> None:
+    known = " || ".join(f"COLS == {cols}" for cols in VISIBLE_COLS)
+    source = RIGHT.replace('extern "C"', "template <int COLS>").replace(
+        "const float v", f'static_assert({known}, "no"); const float v'
+    )
+    plan = PLAN.replace("gelu[", 'kernel(f"gelu<{x.shape[1]}>")[')
+    for tool in ("compile", "evaluate", "profile", "submit"):
+        answer = ask(service, tool, task="tiny/gelu", source=source, plan=plan)
+        judged = answer.get("evaluation", answer)
+        assert (judged["verdict"], judged["stage"]) == ("BUILD", "compile")
+        assert "hidden size" in judged["reason"]
+        assert_nothing_secret_in(answer)
+    service.close()
+
+
+def test_values_that_are_wrong_at_a_hidden_size_alone_do_not_tell_its_extents(service: Service) -> None:
+    plan = PLAN.replace("i64(x.numel())", "i64(x.numel() if x.shape[1] % 4 == 0 else x.numel() - 1)")
+    answer = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=plan)
+    assert (answer["evaluation"]["verdict"], answer["evaluation"]["stage"]) == ("WRONG", "hidden")
+    assert answer["finding"]["kind"] == "repair"
+    assert_nothing_secret_in(answer)
+    service.close()
+
+
+def assert_nothing_secret_in(answer: dict[str, Any]) -> None:
+    text = json.dumps(answer)
+    assert "hidden_" not in text
+    assert all(f"{cols}" not in text and f"{cols:,}" not in text for cols in HIDDEN_COLS)
+
+
+def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service, bench: Bench) -> None:
+    task = service._catalogue.task("tiny/gelu")[1]
+    bench.at(task).evaluator.oracle.close()
+    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "INFRA"
+    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "OK"
+
+
+def test_tasks_take_turns_where_few_are_kept_warm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernelforge.mcp.bench, "WARM_TASKS", 1)
+    verdicts = [
+        ask(service, "evaluate", task=f"tiny/{name}", source=RIGHT, plan=PLAN)["verdict"]
+        for name in ("gelu", "other", "gelu")
+    ]
+    assert verdicts == ["OK"] * 3
+
+
+def test_submissions_become_a_run_that_everything_can_read(service: Service, store: Store) -> None:
+    async def session(call: Call) -> list[dict[str, Any]]:
+        page = await call("show_task", task="tiny/gelu")
+        first = await call("submit", task="tiny/gelu", source=WRONG, plan=PLAN, note="ReLU ``` is close")
+        second = await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+        third = await call("submit", task="tiny/gelu", source=RIGHT + "// the same", plan=PLAN, follows_finding=False)
+        compared = await call("diff", attempt_a=first["attempt"], attempt_b=second["attempt"])
+        return [page, first, second, third, compared]
+
+    page, first, second, third, compared = talk(service, session, mode="legacy")
+    assert (first["evaluation"]["verdict"], first["accepted"], first["reward"]) == ("WRONG", False, 0.0)
+    assert first["finding"]["kind"] == "repair"
+    assert (second["parent"], second["operator"], second["accepted"]) == (first["attempt"], "repair", True)
+    assert second["reward"] > 0
+    assert (third["parent"], third["operator"], third["accepted"]) == (second["attempt"], "optimise", False)
+    assert third["best"] == third["next_parent"] == second["attempt"]
+    assert "+        y[i] = 0.5f" in compared["source_diff"]
+    assert compared["plan_diff"] == ""
+    assert "dram__bytes.sum" in {metric["name"] for metric in compared["metrics"]}
+
+    run = store.run("latest")
+    assert (run.config.strategy, run.config.coder, run.state) == ("external", CODER, RunState.RUNNING)
+    assert store.is_live(run.id)
+    service.close()
+    run = store.run("latest")
+    assert (run.state, store.is_live(run.id)) == (RunState.FINISHED, False)
+    attempts = store.attempts(run.id)
+    assert [attempt.id for attempt in attempts] == [one["attempt"] for one in (first, second, third)]
+    assert [attempt.operator for attempt in attempts] == [Operator.SEED, Operator.REPAIR, Operator.OPTIMISE]
+    assert attempts[1].finding is not None
+    assert attempts[2].finding is None
+    exported = [export_object(attempt) for attempt in attempts]
+    assert exported[0]["prompt"] == page["prompt"]
+    assert exported[0]["reply"].startswith("ReLU ''' is close")
+    assert json.loads(exported[1]["prompt"]) == first
+    records = RunRecords.load(store, run)
+    view = run_view(records)
+    assert (view.tasks_ok, view.tasks_total, view.verdicts) == (1, 2, {Verdict.OK: 2, Verdict.WRONG: 1})
+    assert leaderboard([records]).boards[0].entries[0].coder == CODER
+
+
+def test_a_run_from_outside_cannot_be_resumed(service: Service, store: Store) -> None:
+    ask(service, "submit", task="tiny/gelu", source=BROKEN, plan=PLAN)
+    run = store.run("latest")
+    with pytest.raises(UsageError, match=f"cannot be resumed: its candidates were submitted by {CODER}"):
+        resume(run.id, store, _Nobody(), StopSignal())
+    service.close()
+    assert store.run("latest").state is RunState.FINISHED
+
+
+class _Nobody:
+    def on_event(self, event: object) -> None:
+        raise AssertionError("nothing may happen")
+
+
+def test_a_submission_that_takes_up_another_attempt_says_so(service: Service) -> None:
+    async def session(call: Call) -> dict[str, Any]:
+        first = await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+        await call("submit", task="tiny/gelu", source=WRONG, plan=PLAN)
+        last = await call("submit", task="tiny/gelu", source=BROKEN, plan=PLAN, parent=first["attempt"])
+        assert last["parent"] == first["attempt"]
+        with pytest.raises(Refused, match="another task"):
+            await call("submit", task="tiny/other", source=WRONG, plan=PLAN, parent=first["attempt"])
+        return last
+
+    assert talk(service, session)["operator"] == "optimise"
+    service.close()
+
+
+def test_calls_at_once_wait_for_each_other(service: Service) -> None:
+    import anyio
+
+    async def session(call: Call) -> list[str]:
+        verdicts: list[str] = []
+
+        async def one(source: str) -> None:
+            verdicts.append((await call("evaluate", task="tiny/gelu", source=source, plan=PLAN))["verdict"])
+
+        async with anyio.create_task_group() as group:
+            for source in (RIGHT, WRONG, BROKEN):
+                group.start_soon(one, source)
+        return verdicts
+
+    assert sorted(talk(service, session)) == ["BUILD", "OK", "WRONG"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "no_such_task", "../../etc/passwd", "/etc/passwd", "/etc/passwd.py", "core/../core/gelu", "core", "gelu\0",
+     "tiny/matmul", "tasks/core/gelu.py", "x" * 100_000],
+)  # fmt: skip
+def test_only_tasks_that_are_offered_exist(service: Service, name: str) -> None:
+    for tool in ("show_task", "submit"):
+        rest = {} if tool == "show_task" else {"source": RIGHT, "plan": PLAN}
+        with pytest.raises(Refused, match="there is no task") as refused:
+            ask(service, tool, task=name, **rest)
+        assert len(str(refused.value)) < 500
+
+
+def test_only_suites_that_are_offered_exist(service: Service, tmp_path: Path) -> None:
+    for name in ("../core", os.fspath(tmp_path), "/etc", "\0"):
+        with pytest.raises(Refused, match="there is no suite"):
+            ask(service, "list_tasks", suite=name)
+    with pytest.raises(UsageError):
+        Catalogue(["no_such_suite"])
+    with pytest.raises(UsageError):
+        Catalogue(tasks=["no_such_task"])
+    narrow = Catalogue(tasks=["gelu"])
+    assert (narrow.names, [task.name for task in narrow.tasks("core")]) == (("core",), ["gelu"])
+    with pytest.raises(UsageError, match="there is no task 'core/matmul'"):
+        narrow.task("core/matmul")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"source": "x" * (1 << 20)}, "source has 1,048,576 bytes; the limit is 262,144"),
+        ({"plan": "x" * (1 << 20)}, "plan has 1,048,576 bytes"),
+        ({"source": RIGHT + "\0"}, "source holds a NUL"),
+        ({"plan": ""}, "plan is empty"),
+        ({"plan": "\n \n"}, "plan is empty"),
+        ({"note": "x" * (MAX_NOTE_CHARS + 1)}, "note has 2,001 characters"),
+        ({"choices": {f"T{n}": n for n in range(100)}}, "100 choices are too many"),
+        ({"choices": {"../x": 1}}, "no '# tune:' name"),
+        ({"choices": {"T": 1 << 70}}, "no '# tune:' name"),
+        ({"parent": "../../etc/passwd"}, "submitted no attempt"),
+        ({"source": 7}, "valid string"),
+    ],
+)
+def test_what_is_no_candidate_is_refused_and_not_journalled(
+    service: Service, store: Store, changes: dict[str, Any], complaint: str
+) -> None:
+    arguments = {"task": "tiny/gelu", "source": RIGHT, "plan": PLAN, **changes}
+    with pytest.raises(Refused, match=complaint):
+        ask(service, "submit", **arguments)
+    assert store.runs() == []
+
+
+def test_attempts_of_other_clients_cannot_be_compared(service: Service) -> None:
+    attempt = ask(service, "submit", task="tiny/gelu", source=BROKEN, plan=PLAN)["attempt"]
+    with pytest.raises(UsageError, match="submitted no attempt"):
+        service.diff("mcp:somebody", attempt, attempt)
+    service.close()
+
+
+def test_a_name_of_a_client_becomes_a_plain_word() -> None:
+    from kernelforge.run.external import external_coder
+
+    assert external_coder("", "") == "mcp:unknown"
+    assert external_coder("a,b\n\x1b[31m/../c", "1,0") == "mcp:a-b-31m-..-c/1-0"
+    assert len(external_coder("x" * 10_000, "y" * 10_000)) < 100

@@ -1,0 +1,148 @@
+"""The command itself: a real client over stdio, and over HTTP with a token; without one nobody is answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suite
+
+from kernelforge.records import RunState, Verdict
+from kernelforge.store import DATABASE_NAME, Store
+
+TOKEN = "a-token-of-the-tests-own"
+COMMAND = ["-m", "kernelforge", "mcp"]
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Path) -> None:
+    suite, results = write_suite(tmp_path / "tiny"), tmp_path / "results"
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=[*COMMAND, "--suite", str(suite), "--task", "gelu", "--results", str(results), "--evaluations", "4"],
+        cwd=Path(__file__).parents[2],
+    )
+
+    async def session() -> list[dict[str, Any]]:
+        async with Client(server, client_info=ME) as client:
+            assert "submit" in (client.instructions or "")
+            call = caller(client)
+            listed = await call("list_tasks")
+            task = listed["tasks"][0]["task"]
+            assert "F.gelu" in (await call("show_task", task=task))["prompt"]
+            answers = [await call("evaluate", task=task, source=WRONG, plan=PLAN)]
+            answers.append((await call("profile", task=task, source=RIGHT, plan=PLAN))["evaluation"])
+            for source in (WRONG, RIGHT):
+                answers.append((await call("submit", task=task, source=source, plan=PLAN))["evaluation"])
+            return answers
+
+    answers = anyio.run(session)
+    assert [answer["verdict"] for answer in answers] == ["WRONG", "OK", "WRONG", "OK"]
+    assert "small size" in answers[0]["reason"]
+    assert [answer["evaluations_left"] for answer in answers] == [3, 2, 1, 0]
+    with Store.open(results / DATABASE_NAME, read_only=True) as store:
+        run = store.run("latest")
+        assert (run.config.coder, run.config.tasks, run.state) == (CODER, ("gelu",), RunState.FINISHED)
+        verdicts = [attempt.evaluation.verdict for attempt in store.attempts(run.id)]
+        assert verdicts == [Verdict.WRONG, Verdict.OK]
+        assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
+
+
+def test_sigterm_ends_a_server_that_waits_for_its_client(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, *COMMAND, "--results", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        process.stdin.flush()
+        assert '"id":1' in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server over HTTP."""
+
+    address: str
+    said: str
+
+    @property
+    def host(self) -> str:
+        return httpx2.URL(self.address).netloc.decode()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    with subprocess.Popen(
+        [sys.executable, *COMMAND, "--http", "0", "--results", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KERNELFORGE_MCP_TOKEN": TOKEN},
+    ) as process:
+        assert process.stderr is not None
+        said = ""
+        while "serving on " not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        yield Served(said.rpartition("serving on ")[2].strip(), said)
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def post(served: Served, **headers: str) -> httpx2.Response:
+    accepted = {"Accept": "application/json, text/event-stream"}
+    return httpx2.post(served.address, json=HELLO, headers={**accepted, **headers}, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    "header", [None, "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xe9"]
+)
+def test_over_http_nobody_is_answered_without_the_token(served: Served, header: str | None) -> None:
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    answer = post(served, **headers)  # type: ignore[arg-type]
+    assert answer.status_code == 401
+    assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_over_http_requests_that_name_another_host_are_refused(served: Served, name: str) -> None:
+    value = "evil.example:80" if name == "Host" else "http://evil.example"
+    answer = post(served, Authorization=f"Bearer {TOKEN}", **{name: value})
+    assert answer.status_code == (421 if name == "Host" else 403)
+
+
+def test_over_http_the_server_listens_on_the_loopback_interface_alone(served: Served) -> None:
+    assert served.host.startswith("127.0.0.1:")
+    assert TOKEN not in served.said
+
+
+def test_over_http_a_client_with_the_token_is_served(served: Served) -> None:
+    async def session() -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+            Client(streamable_http_client(served.address, http_client=http), client_info=ME) as client,
+        ):
+            return await caller(client)("list_tasks", suite="core")
+
+    assert "core/softmax" in [row["task"] for row in anyio.run(session)["tasks"]]
