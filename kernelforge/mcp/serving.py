@@ -91,8 +91,15 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
         # On a loopback host the SDK refuses requests whose Host or Origin names another one.
         app = http_server(service, token, port).streamable_http_app(host=HOST, streamable_http_path=PATH)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        # The server hands a signal on when it has shut down; by then nothing is left to interrupt.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _ignore)
         ready(f"http://{HOST}:{port}{PATH}")
         anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listener]))
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _end_input_on_signal() -> None:

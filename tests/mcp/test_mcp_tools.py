@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from mcp import Client
 from mcp_talk import (
     BROKEN,
     CODER,
     HIDDEN_COLS,
+    ME,
     PLAN,
     RIGHT,
     VISIBLE_COLS,
@@ -25,9 +28,11 @@ from mcp_talk import (
 )  # fmt: skip
 
 import kernelforge.mcp.bench
+import kernelforge.mcp.server
 from kernelforge.errors import UsageError
 from kernelforge.mcp.bench import Bench
 from kernelforge.mcp.catalogue import Catalogue
+from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
 from kernelforge.records import Budget, Operator, RunState, Verdict
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
@@ -58,12 +63,8 @@ def service(catalogue: Catalogue, bench: Bench, store: Store) -> Service:
 
 
 def test_every_tool_is_described_and_typed(service: Service) -> None:
-    from kernelforge.mcp.server import build_server
-
     async def listed() -> list[Any]:
         return await build_server(service).list_tools()
-
-    import anyio
 
     tools = {tool.name: tool for tool in anyio.run(listed)}
     assert set(tools) == {"list_tasks", "show_task", "compile", "evaluate", "profile", "submit", "diff"}
@@ -152,8 +153,11 @@ def assert_nothing_secret_in(answer: dict[str, Any]) -> None:
 def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service, bench: Bench) -> None:
     task = service._catalogue.task("tiny/gelu")[1]
     bench.at(task).evaluator.oracle.close()
-    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "INFRA"
-    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "OK"
+    answer = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert (answer["evaluation"]["verdict"], answer["reward"], answer["accepted"]) == ("INFRA", None, False)
+    again = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert (again["evaluation"]["verdict"], again["accepted"]) == ("OK", True)
+    service.close()
 
 
 def test_tasks_take_turns_where_few_are_kept_warm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +239,6 @@ def test_a_submission_that_takes_up_another_attempt_says_so(service: Service) ->
 
 
 def test_calls_at_once_wait_for_each_other(service: Service) -> None:
-    import anyio
-
     async def session(call: Call) -> list[str]:
         verdicts: list[str] = []
 
@@ -249,6 +251,51 @@ def test_calls_at_once_wait_for_each_other(service: Service) -> None:
         return verdicts
 
     assert sorted(talk(service, session)) == ["BUILD", "OK", "WRONG"]
+
+
+def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernelforge.mcp.server, "MAX_WAITING", 2)
+
+    async def session(call: Call) -> list[str]:
+        refusals: list[str] = []
+
+        async def one() -> None:
+            try:
+                await call("compile", task="tiny/gelu", source=RIGHT, plan=PLAN)
+            except Refused as refused:
+                refusals.append(str(refused))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(one)
+        return refusals
+
+    refusals = talk(service, session)
+    assert len(refusals) == 3
+    assert all("2 calls are waiting already" in refusal for refusal in refusals)
+
+
+def test_a_client_hears_how_many_calls_are_ahead(service: Service) -> None:
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async def main() -> None:
+        async with Client(build_server(service), client_info=ME) as client:
+            await client.call_tool(
+                "compile", {"task": "tiny/gelu", "source": RIGHT, "plan": PLAN}, progress_callback=hear
+            )
+
+    anyio.run(main)
+    assert heard == ["0 calls ahead"]
+
+
+def test_no_evaluation_begins_after_the_wall_time(catalogue: Catalogue, bench: Bench, store: Store) -> None:
+    service = Service(catalogue, bench, store, Budget(wall_seconds=1e-6))
+    with pytest.raises(Refused, match="wall time is spent"):
+        ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert store.runs() == []
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(said.rpartition("serving on ")[2].strip(), said)
         process.terminate()
         process.communicate(timeout=30)
+        assert process.returncode == 0, "SIGTERM must end the server in good order, so that runs are closed"
 
 
 def post(served: Served, **headers: str) -> httpx2.Response:
