@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from corpus import CANARY
 
-from kernelforge.agents.prompted import parse_finding
+from kernelforge.agents.findings import parse_finding
 from kernelforge.agents.prompts import fenced, inline
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError

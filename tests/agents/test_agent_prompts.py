@@ -6,7 +6,7 @@ import agents_workbench as workbench
 import pytest
 
 from kernelforge.agents import CoderRequest, JudgeRequest
-from kernelforge.agents.prompted import parse_finding
+from kernelforge.agents.findings import parse_finding
 from kernelforge.agents.prompts import coder_prompt, fenced, judge_prompt, launch_plan_page
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict

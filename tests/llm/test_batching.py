@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_server import Fail, Hang, Say
 
-from kernelforge.agents.prompted import RepairReply
+from kernelforge.agents.findings import RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.batch_jobs import make_batch_jobs

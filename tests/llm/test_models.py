@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_server import Fail, Hang, Say
 
-from kernelforge.agents.prompted import OptimiseReply, RepairReply
+from kernelforge.agents.findings import OptimiseReply, RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError
 from kernelforge.llm.anthropic_model import DEFAULT_MAX_TOKENS, MIN_CACHED_CHARS
 from kernelforge.llm.base import ChatRequest, Turn

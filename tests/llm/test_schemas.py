@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import BaseModel, Field
 
-from kernelforge.agents.prompted import OptimiseReply, RepairReply, parse_finding
+from kernelforge.agents.findings import OptimiseReply, RepairReply, parse_finding
 from kernelforge.agents.reflexion import LessonsReply
 from kernelforge.errors import CandidateError
 from kernelforge.llm.schemas import strict_schema

@@ -18,6 +18,7 @@ from kernelforge.agents.builtin.moves import ACTIONS, BOTTLENECKS, RULES
 from kernelforge.agents.builtin.remedies import REMEDIES
 from kernelforge.agents.builtin.repairs import repair
 from kernelforge.agents.diagnosis import Diagnosis, diagnose
+from kernelforge.agents.findings import write_finding
 from kernelforge.agents.prompts import judge_prompt
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Profile, SizeFacts, Verdict
@@ -37,7 +38,7 @@ class BuiltinJudge:
         finding = _optimise(request) if correct else repair(request.parent)
         messages = (
             Message(agent="judge", role="prompt", provider=self.name, content=judge_prompt(request).text),
-            Message(agent="judge", role="reply", provider=self.name, content=finding.model_dump_json(indent=1)),
+            Message(agent="judge", role="reply", provider=self.name, content=write_finding(finding)),
         )
         return JudgeReply(finding, messages)
 

@@ -1,0 +1,36 @@
+"""A finding that a Judge writes is the finding that is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelforge.agents.findings import parse_finding, write_finding
+from kernelforge.records import Finding
+
+words = st.text(min_size=1, max_size=600).map(str.strip).filter(bool)
+names = st.lists(st.from_regex(r"\+?[A-Za-z][A-Za-z0-9_]{0,20}(\.[a-z_]{1,10})?", fullmatch=True), max_size=8).map(tuple)
+
+
+@given(words, words, words, names)
+def test_an_optimisation_survives_writing(headline: str, why: str, action: str, metrics: tuple[str, ...]) -> None:
+    finding = Finding(kind="optimise", headline=headline, why=why, action=action, metrics=metrics)
+    assert parse_finding(f"Some prose {{ before. {write_finding(finding)}", optimise=True) == finding
+
+
+@given(words, words, words)
+def test_a_repair_survives_writing(headline: str, why: str, action: str) -> None:
+    finding = Finding(kind="repair", headline=headline, why=why, action=action)
+    assert parse_finding(write_finding(finding), optimise=False) == finding
+
+
+def test_a_stop_is_read_as_one() -> None:
+    finding = Finding(kind="stop", headline="at the floor", why="w", action="a")
+    assert parse_finding(write_finding(finding), optimise=True).headline == "at the floor"
+
+
+@pytest.mark.parametrize("field", ["move", "bottleneck"])
+def test_what_the_form_has_no_place_for_is_not_written(field: str) -> None:
+    finding = Finding(kind="optimise", headline="h", why="w", action="a", **{field: "tile"})
+    assert "tile" not in write_finding(finding)
