@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ from mcp_talk import (
 import kernelforge.mcp.bench
 import kernelforge.mcp.server
 from kernelforge.errors import UsageError
+from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.mcp.bench import Bench
 from kernelforge.mcp.catalogue import Catalogue
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
-from kernelforge.records import Budget, Operator, RunState, Verdict
+from kernelforge.records import Budget, Candidate, Operator, RunState, Task, Verdict
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume
 from kernelforge.store import DATABASE_NAME, Store
@@ -273,6 +275,36 @@ def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypa
     refusals = talk(service, session)
     assert len(refusals) == 3
     assert all("2 calls are waiting already" in refusal for refusal in refusals)
+
+
+def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
+    catalogue: Catalogue, bench: Bench, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(catalogue, bench, store, Budget(evaluations=9))
+    evaluate, begun, gate = bench.evaluate, threading.Event(), threading.Event()
+
+    def slow(task: Task, candidate: Candidate) -> EvaluationResult:
+        begun.set()
+        assert gate.wait(60)
+        return evaluate(task, candidate)
+
+    monkeypatch.setattr(bench, "evaluate", slow)
+
+    async def session(call: Call) -> int:
+        async def one() -> None:
+            await call("evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
+
+        async with anyio.create_task_group() as first:
+            first.start_soon(one)
+            await anyio.to_thread.run_sync(begun.wait)
+            async with anyio.create_task_group() as second:
+                second.start_soon(one)
+                await anyio.wait_all_tasks_blocked()
+                second.cancel_scope.cancel()
+            gate.set()
+        return int((await call("evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN))["evaluations_left"])
+
+    assert talk(service, session) == 7
 
 
 def test_a_client_hears_how_many_calls_are_ahead(service: Service) -> None:
