@@ -6,7 +6,7 @@ import agents_workbench as workbench
 import pytest
 
 from kernelforge.agents.acceptance import improves
-from kernelforge.records import Attempt, Candidate, Finding, Origin, Performance, Verdict
+from kernelforge.records import Attempt, Candidate, Finding, Operator, Origin, Performance, Verdict
 
 DRAM = "dram__bytes.sum"
 
@@ -80,3 +80,16 @@ def test_on_a_device_that_measures_the_lower_bound_of_the_speedup_decides() -> N
 
     assert improves(measured(1.5), measured(1.6), finding(DRAM))[0]
     assert not improves(measured(1.5), measured(1.5), finding(DRAM))[0]
+
+
+def test_without_a_finding_time_alone_decides() -> None:
+    assert improves(attempt(100, time_us=10), attempt(10, time_us=9), None)[0]
+    accepted, note = improves(attempt(100, time_us=10), attempt(10, time_us=9.5), None)
+    assert not accepted
+    assert "10%" in note
+
+
+def test_a_tuned_child_needs_two_hundredths() -> None:
+    tuned = {"operator": Operator.TUNE, "parent": "run/softmax/00"}
+    assert improves(attempt(100, time_us=10), attempt(100, time_us=9.8).model_copy(update=tuned), None)[0]
+    assert not improves(attempt(100, time_us=10), attempt(100, time_us=9.9).model_copy(update=tuned), None)[0]

@@ -10,7 +10,8 @@ from kernelforge.agents.findings import parse_finding, write_finding
 from kernelforge.records import Finding
 
 words = st.text(min_size=1, max_size=600).map(str.strip).filter(bool)
-names = st.lists(st.from_regex(r"\+?[A-Za-z][A-Za-z0-9_]{0,20}(\.[a-z_]{1,10})?", fullmatch=True), max_size=8).map(tuple)
+name = st.from_regex(r"\+?[A-Za-z][A-Za-z0-9_]{0,20}(\.[a-z_]{1,10})?", fullmatch=True)
+names = st.lists(name, max_size=8).map(tuple)
 
 
 @given(words, words, words, names)
