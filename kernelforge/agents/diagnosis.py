@@ -8,7 +8,6 @@ because one that hides behind another today binds once that one is cured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelforge.agents import evidence as ev
@@ -121,9 +120,3 @@ def _named(kernel: KernelEvidence, limit: str) -> tuple[Bottleneck, tuple[str, .
             return Bottleneck.FP32_BOUND, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum")
     metrics = {"dram": (ev.DRAM,), "l2": (ev.L2_SECTORS,), "issue": (ev.INSTRUCTIONS,), "latency": (ev.INSTRUCTIONS,)}
     return BOUNDS[limit], metrics[limit]
-
-
-def first_curable(found: Sequence[Diagnosis], rank: int = 1) -> Diagnosis | None:
-    """The ``rank``-th diagnosis that something can be done about, or None."""
-    curable = [one for one in found if one.curable]
-    return curable[rank - 1] if rank <= len(curable) else None

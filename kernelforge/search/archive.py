@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Candidate
 from kernelforge.search.cuda_tokens import Token, tokens, words
-from kernelforge.search.generations import value
+from kernelforge.search.score import value
 
 Staging = Literal["none", "shared", "async"]
 

@@ -19,7 +19,9 @@ from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational, leader, mendable, parent_number, sound, value
+from kernelforge.search.generations import Generational
+from kernelforge.search.past import leader, mendable, parent_number, sound
+from kernelforge.search.score import value
 
 ROUNDS = 10
 """Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""

@@ -27,9 +27,10 @@ from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.archive import Cell, cell_of, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational, leader, mendable, parent_number, sound, value
+from kernelforge.search.generations import Generational
 from kernelforge.search.novelty import Novelty
-from kernelforge.search.past import settled
+from kernelforge.search.past import leader, mendable, parent_number, settled, sound
+from kernelforge.search.score import value
 
 OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)
 """What an arm of the bandit may do."""

@@ -23,8 +23,8 @@ from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record, Verdict
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational, mendable, parent_number, sound
-from kernelforge.search.past import fastest, settled
+from kernelforge.search.generations import Generational
+from kernelforge.search.past import fastest, mendable, parent_number, settled, sound
 from kernelforge.search.score import score
 
 CASCADE = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done")

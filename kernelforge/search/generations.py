@@ -10,9 +10,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from random import Random
 
-from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.records import Attempt, Operator
 from kernelforge.search.base import Proposal
-from kernelforge.search.score import score
 from kernelforge.search.told import OptionsT, Told
 
 
@@ -73,33 +72,3 @@ class Generational(Told[OptionsT]):
     def _first_step(self) -> int:
         """0-based step of slot 0 of that generation."""
         return self._first if self._open else self._end
-
-
-def sound(attempt: Attempt) -> bool:
-    """Whether an attempt is correct."""
-    return attempt.evaluation.verdict is Verdict.OK
-
-
-def mendable(attempt: Attempt) -> bool:
-    """Whether an attempt failed with a candidate that a Coder can mend."""
-    return not sound(attempt) and attempt.candidate is not None
-
-
-def value(attempt: Attempt) -> float:
-    """The score, or minus infinity for an attempt that has none."""
-    number = score(attempt)
-    return float("-inf") if number is None else number
-
-
-def leader(attempts: Sequence[Attempt]) -> int | None:
-    """Number of the task's best: the attempt accepted last.
-
-    It goes before others whatever their scores. Where time is measured it has the highest score anyway; modelled times
-    tell no two good kernels apart, and there the counters decided.
-    """
-    return max((attempt.number for attempt in attempts if attempt.accepted), default=None)
-
-
-def parent_number(attempt: Attempt) -> int | None:
-    """Number of an attempt's parent within the task."""
-    return None if attempt.parent is None else int(attempt.parent.rpartition("/")[2])

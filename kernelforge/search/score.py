@@ -19,3 +19,9 @@ def score(attempt: Attempt) -> float | None:
     if performance.origin is Origin.MEASURED:
         return None if performance.speedup_lower is None else math.log(performance.speedup_lower)
     return -math.log(performance.time_us)
+
+
+def value(attempt: Attempt) -> float:
+    """The score, or minus infinity for an attempt that has none."""
+    number = score(attempt)
+    return float("-inf") if number is None else number

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kernelforge.records import Attempt, Operator, Record, Verdict
+from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.base import Proposal
-from kernelforge.search.score import score
 
 OptionsT = TypeVar("OptionsT", bound=Record)
 
@@ -110,16 +109,6 @@ class Told(ABC, Generic[OptionsT]):
     def _state(self) -> dict[str, Any]:
         """What the strategy itself keeps, as plain JSON."""
         return {}
-
-    def correct(self) -> list[Attempt]:
-        """Attempts with verdict OK, oldest first."""
-        return [attempt for attempt in self.attempts if attempt.evaluation.verdict is Verdict.OK]
-
-    def ranked(self) -> list[Attempt]:
-        """Correct attempts with a score, best first; of equals, the oldest."""
-        scored = [(score(attempt), attempt) for attempt in self.attempts]
-        kept = [(value, attempt) for value, attempt in scored if value is not None]
-        return [attempt for _, attempt in sorted(kept, key=lambda pair: (-pair[0], pair[1].number))]
 
     def turn(self, step: int) -> int:
         """Which Coder's turn a step is, when nothing else decides: one after the other."""

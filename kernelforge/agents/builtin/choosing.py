@@ -17,7 +17,7 @@ from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.builtin.render import Rendered, render
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Operator, Verdict
-from kernelforge.search.score import score
+from kernelforge.search.score import value
 
 
 class Choice(NamedTuple):
@@ -112,7 +112,7 @@ def _improve(request: CoderRequest, parent: Design) -> Choice:
 
 def _contrast(request: CoderRequest, first: Design) -> Choice:
     """The faster example's design with a move that it lacks: first those that the slower ones have."""
-    shown = [(_speed(one), design) for one in _examples(request) if (design := _design(one)) is not None]
+    shown = [(value(one), design) for one in _examples(request) if (design := _design(one)) is not None]
     best = max(shown, key=lambda pair: pair[0])[1] if shown else first
     theirs = {move for _, design in shown for move in design.moves}
     return _addition(request, best, [move for move in MOVES if move in theirs])
@@ -149,7 +149,7 @@ def _instead_of_anothers(request: CoderRequest) -> Choice:
     if not own:
         choice = _seed(request)
         return choice._replace(said=f"The candidate shown is not mine, so I write my own. {choice.said}")
-    best = _design(max(own, key=_speed))
+    best = _design(max(own, key=value))
     assert best is not None
     choice = _addition(request, best)
     return choice._replace(said=f"The candidate shown is not mine, so I go on from the best of mine. {choice.said}")
@@ -206,11 +206,6 @@ def _design(attempt: Attempt | None) -> Design | None:
 
 def _examples(request: CoderRequest) -> list[Attempt]:
     return [one for one in (request.parent, *request.inspirations) if one is not None]
-
-
-def _speed(attempt: Attempt) -> float:
-    value = score(attempt)
-    return float("-inf") if value is None else value
 
 
 def _kernels(rendered: Rendered) -> tuple[str, str]:
