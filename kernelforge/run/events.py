@@ -17,7 +17,7 @@ class Event:
     task: str | None = None
     round: int | None = None
     stage: str | None = None
-    """``describe``, ``judge``, ``coder`` or ``evaluate``."""
+    """``describe``, ``tester``, ``judge``, ``coder``, ``evaluate``, ``tune`` or ``reflect``."""
     attempt: Attempt | None = None
     message: str = ""
 
