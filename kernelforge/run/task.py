@@ -221,7 +221,7 @@ class TaskLoop:
             return
         run, task = self.run.id, self.task.name
         self._tests = self.store.generators(run, task)
-        if not self._tests and not any(message.agent == "tester" for message in self.store.task_messages(run, task)):
+        if not self.store.tests_agreed(run, task):
             self.spending.check()
             self._stage("tester")
             try:

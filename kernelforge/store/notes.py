@@ -106,7 +106,13 @@ class TaskNotes:
         ):
             db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
             db.table("generators").insert_all(rows)
+            db.execute("UPDATE tasks SET tested = 1 WHERE run = ? AND name = ?", (run_id, task))
             append_messages(db, run_id, task, said, message_rows(messages, said, run=run_id, task=task))
+
+    def tests_agreed(self, run_id: str, task: str) -> bool:
+        """Whether a Tester was heard about a task, though it may have proposed nothing."""
+        rows = self._database.rows("SELECT tested FROM tasks WHERE run = ? AND name = ?", (run_id, task))
+        return bool(rows and rows[0]["tested"])
 
     def generators(self, run_id: str, task: str) -> tuple[InputGenerator, ...]:
         """Further tests of a task, in the order of their proposal; those that were refused are among them."""

@@ -222,6 +222,7 @@ ALTER TABLE attempts ADD COLUMN coder TEXT NOT NULL DEFAULT '';
 ALTER TABLE attempts ADD COLUMN technique TEXT NOT NULL DEFAULT '';
 ALTER TABLE builds ADD COLUMN ptx_hash TEXT;
 ALTER TABLE findings ADD COLUMN bottleneck TEXT;
+ALTER TABLE tasks ADD COLUMN tested INTEGER NOT NULL DEFAULT 0 CHECK (tested IN (0, 1));
 ALTER TABLE tasks ADD COLUMN search TEXT CHECK (search IS NULL OR json_valid(search));
 
 CREATE TABLE trials (
