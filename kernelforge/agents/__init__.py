@@ -17,7 +17,7 @@ from kernelforge.agents.base import (
     TesterReply,
 )
 from kernelforge.llm.base import Meter
-from kernelforge.llm.providers import PROVIDERS, Providers
+from kernelforge.llm.providers import Providers
 
 BUILTIN = "builtin"
 """The agents that need no model, no key and no network: they write and judge by rules."""
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILTIN",
-    "PROVIDERS",
     "Brief",
     "Coder",
     "CoderReply",

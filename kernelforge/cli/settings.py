@@ -57,9 +57,9 @@ def budget_of(
     """
     from kernelforge.records import Budget
 
-    for option, value in (("--wall-minutes", wall_minutes), ("--dollars", dollars)):
+    for option, value, what in (("--wall-minutes", wall_minutes, "time"), ("--dollars", dollars, "money")):
         if value is not None and not value > 0:
-            raise UsageError(f"{option} {value:g}: give the run some, for instance 5")
+            raise UsageError(f"{option} {value:g}: give the run some {what}, for instance 5")
     return Budget(
         rounds=rounds,
         evaluations=evaluations,

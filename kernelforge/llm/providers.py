@@ -83,7 +83,9 @@ class Providers:
             _check_folder(Path(rest).expanduser())
         else:
             known = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
-            raise UsageError(f"there is no provider {spec!r}; choose one of: {known}")
+            raise UsageError(
+                f"there is no provider {spec!r}; choose 'builtin' (rules, without a model) or one of: {known}"
+            )
 
     def price_known(self, spec: str) -> bool:
         """Whether a budget in dollars can be held for ``spec``. What buys nothing has a known price.

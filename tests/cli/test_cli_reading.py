@@ -89,7 +89,7 @@ def test_show_a_candidate_as_eval_reads_it(cli):
         (["run", "--suite", "nosuite"], "no suite 'nosuite'"),
         (["run", "--task", "nothing"], "no task 'nothing'"),
         (["run", "--device", "cuda:0"], "emulated:h100"),
-        (["run", "--strategy", "magic"], "'refine'"),
+        (["run", "--strategy", "magic"], "refine, best-of-n"),
         (["run", "--coder", "oracle"], "builtin"),
         (["run", "--reward", "gold"], "kernelforge/1"),
         (["eval", "results/kernelforge.db", "--task", "softmax"], "not UTF-8"),

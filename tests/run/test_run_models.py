@@ -17,6 +17,8 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Budget, Limits, LLMSettings, Operator, Price, Run, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, rebudget, resume
 
+pytestmark = pytest.mark.usefixtures("warm_workshop")
+
 SOURCE = """\
 __global__ void swish(const float* x, float* out, long long n) {
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -27,7 +29,7 @@ __global__ void swish(const float* x, float* out, long long n) {
 }
 """
 PLAN = """\
-# tune: WASTE = 64 | 0
+# tune: WASTE = {values}
 def forward(x):
     n = x.numel()
     out = empty_like(x)
@@ -42,8 +44,10 @@ PRICES = {
 }
 
 
-def reply(mark: int = 0) -> str:
-    return f"Attempt {mark}.\n\n```cuda\n// {mark}\n{SOURCE}```\n\n```python\n{PLAN}```\n"
+def reply(mark: int = 0, values: str = "0 | 64") -> str:
+    """A right kernel with rounds of useless work: the fewer, the faster. The first of ``values`` counts untuned."""
+    plan = PLAN.replace("{values}", values)
+    return f"Attempt {mark}.\n\n```cuda\n// {mark}\n{SOURCE}```\n\n```python\n{plan}```\n"
 
 
 def answer(call: Call) -> Say:
@@ -200,7 +204,7 @@ def test_a_server_that_stays_down_stops_the_run_in_good_order(tmp_path: Path, ll
 
 
 def test_a_tuned_child_costs_no_call(tmp_path: Path, llm: Any) -> None:
-    server = llm()
+    server = llm(lambda call: Say(reply(values="64 | 0")))
     run = run_in(tmp_path, config(tune=True, budget=Budget(rounds=1)))
     seed, *children = attempts_in(tmp_path, run)
     assert [trial.choices for trial in seed.trials] == [{"WASTE": 64}, {"WASTE": 0}]

@@ -11,11 +11,13 @@ from kernelforge.llm.transcript import transcript_lines
 from kernelforge.records import Budget, RunState
 from kernelforge.run import Event, StopSignal, resume
 
+pytestmark = pytest.mark.usefixtures("warm_workshop")
+
 TASKS = ("gelu",)
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> Path:
     """Folder of a run of the built-in pair, with its transcript."""
     folder = tmp_path_factory.mktemp("recorded")
     run = run_in(folder, quick_config(tasks=TASKS, budget=Budget(rounds=3), memory="off", tune=False))
