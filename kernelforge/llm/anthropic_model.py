@@ -10,7 +10,7 @@ import httpx2
 
 from kernelforge.llm.base import ChatReply, ChatRequest, Turn
 from kernelforge.llm.failures import BrokenReply, Remote
-from kernelforge.llm.remote import RemoteModel, Wire, client_options, read_wire
+from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage
@@ -91,7 +91,7 @@ class AnthropicModel(RemoteModel):
 
     async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
-        texts: list[str] = []
+        said = Gathered()
         # As plain JSON, which is cheaper than the SDK's objects, and lets events pass that the SDK does not know.
         stream = await self.client.post(
             "/v1/messages",
@@ -106,18 +106,24 @@ class AnthropicModel(RemoteModel):
                 if event.type == "message_start":
                     whole = event.message or {}
                 elif event.type == "content_block_delta" and event.delta is not None:
-                    texts.append(event.delta.text if event.delta.type == "text_delta" else "")
+                    said.add(event.delta.text if event.delta.type == "text_delta" else "")
+                    if said.full:
+                        return {**whole, "stop_reason": "max_tokens", "content": _content(said)}
                 elif event.type == "message_delta" and event.delta is not None:
                     whole |= {"stop_reason": event.delta.stop_reason, "stop_details": event.delta.stop_details}
                     # Counts are cumulative; those that are left out stay as the start gave them.
                     told = {name: count for name, count in (event.usage or {}).items() if count is not None}
                     whole["usage"] = {**(whole.get("usage") or {}), **told}
                 elif event.type == "message_stop":
-                    return {**whole, "content": [{"type": "text", "text": "".join(texts)}]}
+                    return {**whole, "content": _content(said)}
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _close_client(self) -> None:
         await self.client.close()
+
+
+def _content(said: Gathered) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": str(said)}]
 
 
 def _thinking(choice: str) -> dict[str, Any]:
@@ -161,14 +167,14 @@ class _Block(Wire):
 
 
 class _OutputDetails(Wire):
-    thinking_tokens: int | None = None
+    thinking_tokens: Count = None
 
 
 class _Usage(Wire):
-    input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
+    output_tokens: Count = None
     output_tokens_details: _OutputDetails | None = None
 
 

@@ -24,6 +24,9 @@ from kernelforge.records import AgentName, Message, Usage, content_hash
 
 SILENCE = "(an empty reply)"
 """Stands for an empty reply in the conversation: servers refuse turns without text."""
+MAX_TURN_CHARS = 300_000
+"""How much of a reply that cannot be used is sent back with the complaint: a model that repeats itself without end would
+else fill its own context, which no further call could mend."""
 
 
 class Conversing:
@@ -89,7 +92,8 @@ class Conversing:
             if problem is None or reply.ended == "refused" or left == 0:
                 break
             complaint = complain(problem, left)
-            turns += [Turn("assistant", reply.text if reply.text.strip() else SILENCE), Turn("user", complaint)]
+            said = reply.text[:MAX_TURN_CHARS]
+            turns += [Turn("assistant", said if said.strip() else SILENCE), Turn("user", complaint)]
             messages.append(self._prompt(question, complaint))
         text = reply.text
         if reply.ended == "refused" and not text.strip():

@@ -53,11 +53,14 @@ class Remote:
     key_name: str
     key: SecretStr
 
+    def hide(self, text: str) -> str:
+        """``text`` without the key: a server has it, and may say it back."""
+        secret = self.key.get_secret_value()
+        return text.replace(secret, "[key]") if len(secret) >= 8 else text
+
     def redact(self, text: str) -> str:
         """``text`` without the key, whole or as the providers abbreviate it, and not too long."""
-        secret = self.key.get_secret_value()
-        if len(secret) >= 8:
-            text = text.replace(secret, "[key]")
+        text = self.hide(text)
         text = re.sub(r"\bsk-[\w*.…-]+", "[key]", text)
         return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
 

@@ -14,7 +14,7 @@ import openai
 
 from kernelforge.llm.base import ChatReply, ChatRequest
 from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure
-from kernelforge.llm.remote import RemoteModel, Wire, client_options, read_wire
+from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
 from kernelforge.llm.spec import AgentSpec
 from kernelforge.records import Usage, content_hash
@@ -110,8 +110,7 @@ class OpenAIModel(RemoteModel):
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _stream_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        texts: list[str] = []
-        refusals: list[str] = []
+        said, refused = Gathered(), Gathered()
         finish: str | None = None
         whole: dict[str, Any] = {"model": body["model"]}
         options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -125,11 +124,14 @@ class OpenAIModel(RemoteModel):
                 for choice in chunk.choices or ():
                     finish = choice.finish_reason or finish
                     if choice.delta is not None:
-                        texts.append(choice.delta.content or "")
-                        refusals.append(choice.delta.refusal or "")
+                        said.add(choice.delta.content)
+                        refused.add(choice.delta.refusal)
+                if said.full or refused.full:
+                    finish = "length"
+                    break
         if finish is None:
             raise BrokenReply("the stream ended before the reply was whole")
-        message = {"content": "".join(texts), "refusal": "".join(refusals) or None}
+        message = {"content": str(said), "refusal": str(refused) or None}
         return {**whole, "choices": [{"message": message, "finish_reason": finish}]}
 
     async def _events(self, path: str, body: Mapping[str, Any]) -> openai.AsyncStream[object]:
@@ -169,18 +171,18 @@ class _Item(Wire):
 
 
 class _InputDetails(Wire):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
 
 
 class _OutputDetails(Wire):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count = None
 
 
 class _ResponseUsage(Wire):
-    input_tokens: int | None = None
+    input_tokens: Count = None
     input_tokens_details: _InputDetails | None = None
-    output_tokens: int | None = None
+    output_tokens: Count = None
     output_tokens_details: _OutputDetails | None = None
 
 
@@ -252,9 +254,9 @@ class _Choice(Wire):
 
 
 class _CompletionUsage(Wire):
-    prompt_tokens: int | None = None
+    prompt_tokens: Count = None
     prompt_tokens_details: _InputDetails | None = None
-    completion_tokens: int | None = None
+    completion_tokens: Count = None
     completion_tokens_details: _OutputDetails | None = None
 
 

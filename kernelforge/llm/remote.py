@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-import json
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import httpx2
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from kernelforge.llm.background import BackgroundLoop, Ending
 from kernelforge.llm.base import ChatReply, ChatRequest
@@ -21,6 +21,16 @@ from kernelforge.llm.spec import AgentSpec
 
 CONNECT_SECONDS = 20.0
 """Longest wait for a connection; waiting for bytes has a limit of its own."""
+LONGEST_CALL_SECONDS = 2 * 3600.0
+"""Longest time that one call may take, however often its server gives a sign of life."""
+MAX_MODEL_CHARS = 200
+"""Longest name of a model that is kept."""
+MAX_REPLY_CHARS = 4 << 20
+"""Longest text of a reply; what is longer is cut and counts as cut at the output limit."""
+MAX_EVENT_BYTES = 32 << 20
+"""Longest stretch of a body without a line feed: an event of a stream, or an error without any."""
+MAX_BODY_BYTES = 256 << 20
+"""Longest body. A piece of a streamed reply has a few letters, and some 200 bytes around them."""
 
 
 @functools.cache
@@ -32,8 +42,65 @@ def tls() -> ssl.SSLContext:
 def client_options(timeout_seconds: float) -> dict[str, Any]:
     """How every SDK's HTTP client is made."""
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
-    # A redirect could carry the key to a server that nobody named.
-    return {"follow_redirects": False, "timeout": timeout, "verify": tls()}
+    return {
+        # A redirect could carry the key to a server that nobody named.
+        "follow_redirects": False,
+        "timeout": timeout,
+        "verify": tls(),
+        # A few compressed bytes can become gigabytes before anybody counts them.
+        "headers": {"accept-encoding": "identity"},
+        "event_hooks": {"response": [_bound]},
+    }
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Have the body of a response end with an error where it grows beyond what any reply needs."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise httpx2.DecodingError(f"the body is compressed ({encoding[:40]!r}), though that was not asked for")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that is given up when it, or a line of it, is too long."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        total = line = 0
+        async for piece in self._stream:
+            total += len(piece)
+            last = piece.rfind(b"\n")
+            line = line + len(piece) if last < 0 else len(piece) - last - 1
+            if total > MAX_BODY_BYTES or line > MAX_EVENT_BYTES:
+                raise BrokenReply("it is far longer than any reply can be")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Gathered:
+    """The text of a streamed reply, piece by piece."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = 0
+
+    def add(self, piece: str | None) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._chars += len(piece)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more can be taken in: nobody needs to wait for the rest."""
+        return self._chars > MAX_REPLY_CHARS
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
 
 
 def well_formed(text: str) -> str:
@@ -42,7 +109,19 @@ def well_formed(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-_OURS = (BrokenReply, ReportedFailure, json.JSONDecodeError, UnicodeDecodeError, RecursionError)
+_OURS = (BrokenReply, ReportedFailure, ValueError, RecursionError)
+"""JSON that cannot be read is a ValueError, a number of too many digits among it, or a RecursionError."""
+
+MAX_COUNT = 10**12
+"""Largest count of tokens that is believed."""
+
+
+def _believable(count: object) -> object:
+    return None if isinstance(count, int) and not 0 <= count <= MAX_COUNT else count
+
+
+Count = Annotated[int | None, BeforeValidator(_believable)]
+"""Tokens as a server counts them; what no call can take is unknown."""
 
 
 class Wire(BaseModel):
@@ -114,13 +193,21 @@ class RemoteModel(ABC):
 
     async def _complete(self, request: ChatRequest) -> ChatReply:
         started = time.monotonic()
-        final = await self._stream(self.body(request))
+        try:
+            async with asyncio.timeout(LONGEST_CALL_SECONDS):
+                final = await self._stream(self.body(request))
+        except TimeoutError:
+            raise BrokenReply(f"it was not whole after {LONGEST_CALL_SECONDS:.0f} s") from None
         return self.reply(final, seconds=time.monotonic() - started)
 
     def reply(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
-        """:meth:`read`, with text that can be stored and sent on."""
+        """:meth:`read`, with text that can be stored and sent on: well formed, of bounded length, without the key."""
         reply = self.read(body, seconds=seconds, batch=batch)
-        return replace(reply, text=well_formed(reply.text))
+        usage = reply.usage.model_copy(update={"model": self.remote.hide(reply.usage.model)[:MAX_MODEL_CHARS]})
+        text = self.remote.hide(well_formed(reply.text))
+        if len(text) > MAX_REPLY_CHARS:
+            return ChatReply(text[:MAX_REPLY_CHARS], usage, "length")
+        return replace(reply, text=text, usage=usage)
 
     @abstractmethod
     def body(self, request: ChatRequest) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from kernelforge.errors import BudgetExhausted, CandidateError, ProviderError
 from kernelforge.llm.base import ASKS, COMPLAINT, ChatReply, ChatRequest, Prompt, Question
-from kernelforge.llm.conversation import SILENCE, Conversing
+from kernelforge.llm.conversation import MAX_TURN_CHARS, SILENCE, Conversing
 from kernelforge.llm.limits import CallLimits
 from kernelforge.records import LLMSettings, Usage
 
@@ -136,6 +136,13 @@ def test_a_reply_that_was_cut_is_not_used_even_if_it_could_be_read() -> None:
     answer = conversing(model).ask(question())
     assert answer.text == "usable"
     assert "cut at the output limit after 20 tokens" in answer.messages[2].content
+
+
+def test_a_reply_without_measure_is_not_sent_back_whole_and_kept_all_the_same() -> None:
+    model = Scripted(reply("x" * (MAX_TURN_CHARS + 1), ended="length"), reply("usable"))
+    answer = conversing(model).ask(question())
+    assert len(model.requests[1].turns[1].text) == MAX_TURN_CHARS
+    assert len(answer.messages[1].content) == MAX_TURN_CHARS + 1
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
