@@ -1,1 +1,1 @@
-"""From raw counters to metrics, a place on the roofline, a modelled time and a table. Pure functions, no I/O."""
+"""From raw counters to metrics, a place on the roofline and a modelled time. Pure functions, no I/O."""

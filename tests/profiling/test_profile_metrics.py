@@ -1,4 +1,4 @@
-"""Metrics, modelled time and tables from counters that are known."""
+"""Metrics and modelled time from counters that are known."""
 
 import json
 import math
@@ -12,7 +12,6 @@ from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.mix import CLASSES, by_class, instruction_class
 from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
-from kernelforge.profiling.report import change_table, compare, hot_spot_lines, human, profile_table, text_table
 from kernelforge.records import DType, Origin, Performance, Profile, SizeFacts, TensorSpec
 
 REGISTERS = {"add": 16, "naive": 32, "tiled": 32}
@@ -154,9 +153,6 @@ def test_hot_spots_start_with_the_most_wasteful_instruction() -> None:
     assert first.transactions == 2 * 32 * (1 << 15)
     assert first.ideal_transactions == 2 * 4 * (1 << 15)
     assert last.access == "store"
-    assert hot_spot_lines(profile) == [
-        "naive line 3: ld.global.f32 (global load) 2.097 Msector in 65536 request, 262.1 ksector would do"
-    ]
 
 
 def test_a_large_streaming_kernel_is_bound_by_dram() -> None:
@@ -296,37 +292,3 @@ def spoil(path: list[Any], value: Any) -> dict[str, Any]:
 def test_counts_from_a_runner_are_not_believed_unchecked(path: list[Any], value: Any) -> None:
     with pytest.raises(SandboxError, match="profile that cannot be read"):
         PlanCounts.from_wire(spoil(path, value))
-
-
-def test_tables_say_the_unit_and_the_origin() -> None:
-    profile, _ = profiled(streaming(1 << 20))
-    rows = {row.metric: row for row in profile_table(profile)}
-    assert rows["dram__bytes.sum"].value == "12 MiB"
-    assert rows["dram__bytes.sum"].origin == "modelled"
-    assert rows["DRAM bytes / compulsory bytes"].value == "12 MiB / 12 MiB = 1.00"
-    assert "dram__bytes.sum" in text_table(list(rows.values()))
-
-
-def test_changes_are_child_over_parent() -> None:
-    parent, _ = profiled(streaming(1 << 20, sectors_per_request=32.0))
-    child, _ = profiled(streaming(1 << 20))
-    name = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
-    (change,) = compare(parent, child, ["+" + name])
-    assert change.ratio == 1 / 8
-    assert change_table([change]) == [(name, "2.097 Msector", "262.1 ksector", "x0.125")]
-    assert compare(parent, child)[0].metric == "time"
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (12 << 20, "byte", "12 MiB"),
-        (999, "byte", "999 byte"),
-        (87.5, "%", "87.5 %"),
-        (4096, "block", "4096 block"),
-        (3_100_000, "sector", "3.1 Msector"),
-        (0, "inst", "0 inst"),
-    ],
-)
-def test_numbers_are_short_and_carry_their_unit(value: float, unit: str, text: str) -> None:
-    assert human(value, unit) == text
