@@ -82,7 +82,7 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
         issue = RepairReply.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(part) for part in first["loc"])[:80]
         raise CandidateError(
             f"the JSON object is not the one asked for ({place}: {first['msg']}); its keys are {wanted}"
         ) from error

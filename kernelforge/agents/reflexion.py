@@ -135,7 +135,7 @@ def _parse(text: str, families: Sequence[str]) -> LessonsReply:
         said = LessonsReply.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(part) for part in first["loc"])[:80]
         raise CandidateError(f"the JSON object is not the one asked for ({place}: {first['msg']})") from error
     for lesson in said.lessons:
         if lesson.applies_to not in families:

@@ -86,7 +86,7 @@ def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
         form = TesterForm.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(part) for part in first["loc"])[:80]
         raise CandidateError(
             f"the JSON object is not the one asked for ({place}: {first['msg']}); it reads {wanted}"
         ) from error

@@ -25,8 +25,8 @@ from kernelforge.records import AgentName, Message, Usage, content_hash
 SILENCE = "(an empty reply)"
 """Stands for an empty reply in the conversation: servers refuse turns without text."""
 MAX_TURN_CHARS = 300_000
-"""How much of a reply that cannot be used is sent back with the complaint: a model that repeats itself without end would
-else fill its own context, which no further call could mend."""
+"""How much of a reply that cannot be used is sent back with the complaint: a model that repeats itself without end
+would else fill its own context, which no further call could mend."""
 
 
 class Conversing:

@@ -96,7 +96,7 @@ def normalised_source(source: str, constants: Set[str]) -> tuple[list[str], dict
 
 def declared_names(found: Sequence[Token]) -> set[str]:
     """Names that the text plainly declares: types, macros, and what stands behind a type. Fields keep their names."""
-    types = {found[at].text for at in range(1, len(found)) if found[at - 1].text in _INTRODUCE}
+    types = {found[at].text for at in range(1, len(found)) if found[at - 1].text in _INTRODUCE} | _TYPES | _QUALIFIERS
     fields = {
         found[at].text
         for at in range(2, len(found))
@@ -123,7 +123,7 @@ def _declares(found: Sequence[Token], at: int, types: set[str]) -> bool:
     while pointer > 0 and found[pointer].text in ("*", "&", "&&"):
         pointer -= 1
     kind = found[pointer].text
-    return pointer < at - 1 and (kind in types | _TYPES | _QUALIFIERS or _TYPE.fullmatch(kind) is not None)
+    return pointer < at - 1 and (kind in types or _TYPE.fullmatch(kind) is not None)
 
 
 def _bounds_before(found: Sequence[Token], close: int) -> bool:

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.agents.findings import parse_finding, write_finding
+from kernelforge.agents.json_reply import last_object
+from kernelforge.errors import CandidateError
 from kernelforge.records import Finding
 
 words = st.text(min_size=1, max_size=600).map(str.strip).filter(bool)
@@ -35,3 +37,19 @@ def test_a_stop_is_read_as_one() -> None:
 def test_what_the_form_has_no_place_for_is_not_written(field: str) -> None:
     finding = Finding(kind="optimise", headline="h", why="w", action="a", **{field: "tile"})
     assert "tile" not in write_finding(finding)
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+@pytest.mark.parametrize("depth", [40, 900, 1900])
+def test_an_object_that_is_nested_without_measure_is_none(optimise: bool, depth: int) -> None:
+    text = '{"bottleneck": ' * depth + "1" + "}" * depth
+    with pytest.raises(CandidateError, match="JSON object"):
+        parse_finding(text, optimise=optimise)
+    assert last_object(text) is None
+    assert last_object('{"a": {"b": [1]}}' + text) == {"a": {"b": [1]}}
+
+
+def test_a_key_without_measure_is_not_repeated() -> None:
+    with pytest.raises(CandidateError) as caught:
+        parse_finding('{"' + "k" * 20_000 + '": 1}', optimise=True)
+    assert len(str(caught.value)) < 300
