@@ -66,8 +66,17 @@ class Exchange:
 
         Raises:
             BudgetExhausted: the wait was stopped or timed out; the prompt stays for a later answer to be of no use.
-            UsageError: the folder can no longer be written.
+            UsageError: the folder can no longer be read or written.
         """
+        try:
+            return self._converse(question)
+        except OSError as error:
+            raise UsageError(
+                f"the exchange folder {self.folder} cannot be used any more: {error.strerror or error}; free space, or "
+                "see that what lies in it belongs to you"
+            ) from error
+
+    def _converse(self, question: Question) -> Answer:
         stem = self._post(question.agent, re.sub(r"[^\w.-]+", "_", question.task), question.prompt.text)
         messages = [Message(agent=question.agent, role="prompt", provider=self.name, content=question.prompt.text)]
         text = ""
@@ -146,6 +155,9 @@ class Exchange:
         except OSError as error:
             raise UsageError(f"the reply {path} cannot be read: {error.strerror}; write it as a plain file") from error
         with os.fdopen(handle, "rb") as file:
+            # It may be another file than the one that was looked at.
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UsageError(f"the reply {path} is no plain file any more; write it as one")
             return file.read(MAX_REPLY_BYTES).decode("utf-8", "replace")
 
     def _reject(self, stem: str, number: int, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -133,3 +134,31 @@ def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):
         Exchange(tmp_path / "file" / "desk")
+
+
+def test_a_reply_that_others_take_away_ends_in_words(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    reply = tmp_path / "0001-coder-core_softmax.reply.md"
+
+    def taken_away(text: str) -> None:
+        reply.unlink()
+        raise CandidateError("not fine")
+
+    asking = Question("coder", "core/softmax", Prompt("a prompt"), taken_away)
+    answer = pool.submit(Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=20).ask, asking)
+    until(lambda: (tmp_path / "0001-coder-core_softmax.prompt.md").exists())
+    reply.write_text("something")
+    with pytest.raises(UsageError, match="cannot be used any more"):
+        answer.result(10)
+
+
+def test_a_folder_that_is_gone_ends_in_words(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path / "desk", poll_seconds=POLL, timeout_seconds=20)
+    (tmp_path / "desk").rmdir()
+    with pytest.raises(UsageError, match="cannot be used any more"):
+        exchange.ask(question())
+
+
+def test_a_pipe_in_the_place_of_a_reply_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="plain file"):
+        Exchange._read(tmp_path / "pipe")
