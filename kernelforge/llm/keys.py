@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -42,9 +43,37 @@ def find_key(provider: str, *, required: bool) -> SecretStr:
 
 
 def find_url(provider: str) -> str | None:
-    """The server that the environment or ``.env`` names for a provider, if any."""
-    url = _find(URL_NAMES[provider])
-    return None if url is None else url.get_secret_value()
+    """The server that the environment or ``.env`` names for a provider, if any.
+
+    Raises:
+        UsageError: a file that came with somebody's folder would have the environment's key sent to another machine.
+    """
+    name, key_name = URL_NAMES[provider], KEY_NAMES[provider]
+    url = os.environ.get(name, "").strip()
+    if url:
+        return url
+    file = Path.cwd() / ".env"
+    url = _read_file(file, name)
+    if url and not _is_here(url) and _is_anothers(file, key_name):
+        raise UsageError(
+            f"{file} names the server {url[:200]!r}, and {key_name} is set in the environment: the key would go there. "
+            f"If that is meant, set {name} in the environment too; else take it out of .env"
+        )
+    return url or None
+
+
+def _is_anothers(file: Path, key_name: str) -> bool:
+    """Whether the key that would be sent is none that ``file`` holds."""
+    key = os.environ.get(key_name, "").strip()
+    return bool(key) and key != _read_file(file, key_name)
+
+
+def _is_here(url: str) -> bool:
+    """Whether a server is on this machine."""
+    try:
+        return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+    except ValueError:
+        return False
 
 
 def _fits_a_header(key: SecretStr) -> bool:

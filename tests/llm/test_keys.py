@@ -107,6 +107,27 @@ def test_the_server_is_that_of_the_specification_then_of_the_settings_then_of_th
     assert server_of(parse_spec("anthropic:m"), settings) == "http://anthropic/v1"
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_file_that_came_with_a_folder_does_not_send_the_key_elsewhere(provider, monkeypatch):
+    file, key, url = Path(".env"), KEY_NAMES[provider], URL_NAMES[provider]
+    monkeypatch.setenv(key, CANARY)
+    file.write_text(f"{url}=https://elsewhere.example/v1\n")
+    for use in (check_model, make_chat_model):
+        with pytest.raises(UsageError, match=r"elsewhere\.example") as caught:
+            use(parse_spec(f"{provider}:m"), LLMSettings())
+        assert CANARY not in everything_about(caught.value)
+    file.write_text(f"{url}=http://localhost:8000/v1\n")
+    assert find_url(provider) == "http://localhost:8000/v1"
+    file.write_text(f"{url}=https://elsewhere.example/v1\n{key}={CANARY}\n")
+    assert find_url(provider) == "https://elsewhere.example/v1"
+    file.write_text(f"{url}=https://elsewhere.example/v1\n{key}=another\n")
+    monkeypatch.delenv(key)
+    assert find_url(provider) == "https://elsewhere.example/v1"
+    monkeypatch.setenv(key, CANARY)
+    monkeypatch.setenv(url, "https://meant.example/v1")
+    assert find_url(provider) == "https://meant.example/v1"
+
+
 def test_the_provider_itself_needs_a_key_however_it_is_named():
     for text in ("openai:m?base_url=https://api.openai.com/v1", "anthropic:m?base_url=https://api.anthropic.com"):
         with pytest.raises(UsageError, match="need a key"):
