@@ -73,7 +73,7 @@ def budget_of(
 def _limits(given: dict[str, str]) -> Limits:
     from pydantic import ValidationError
 
-    from kernelforge.records import Limits
+    from kernelforge.records import Limits, first_fault
 
     known = ("evaluations", "tokens", "dollars", "wall_minutes")
     for name in given:
@@ -81,12 +81,15 @@ def _limits(given: dict[str, str]) -> Limits:
             raise UsageError(f"--per-task has no limit {name!r}; choose of {', '.join(known)}")
     values: dict[str, Any] = dict(given)
     minutes = values.pop("wall_minutes", None)
-    try:
-        if minutes is not None:
+    if minutes is not None:
+        try:
             values["wall_seconds"] = float(minutes) * 60
+        except ValueError as error:
+            raise UsageError(f"--per-task wall_minutes={minutes}: give a number, for instance 5") from error
+    try:
         return Limits.model_validate(values, strict=False)
-    except (ValidationError, ValueError) as error:
-        raise UsageError(f"--per-task: {_first(error)}") from error
+    except ValidationError as error:
+        raise UsageError(f"--per-task: {first_fault(error, given=True)}") from error
 
 
 def llm_settings(given: Sequence[str] | None, base_url: str | None, prices: Path | None) -> LLMSettings:
@@ -97,7 +100,7 @@ def llm_settings(given: Sequence[str] | None, base_url: str | None, prices: Path
     """
     from pydantic import ValidationError
 
-    from kernelforge.records import LLMSettings
+    from kernelforge.records import LLMSettings, first_fault
 
     values: dict[str, Any] = pairs("--llm", given)
     known = [name for name in LLMSettings.model_fields if name not in ("prices", "base_url")]
@@ -113,13 +116,4 @@ def llm_settings(given: Sequence[str] | None, base_url: str | None, prices: Path
     try:
         return LLMSettings.model_validate(values, strict=False)
     except ValidationError as error:
-        raise UsageError(f"--llm: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']} (given: {first['input']!r})"
+        raise UsageError(f"--llm: {first_fault(error, given=True)}") from error

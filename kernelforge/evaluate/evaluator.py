@@ -21,7 +21,6 @@ from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import (
     Failure,
     Preparation,
-    Stage,
     compile_plans,
     masked,
     public_name,
@@ -39,6 +38,7 @@ from kernelforge.records import (
     Profile,
     Size,
     SizeCheck,
+    Stage,
     Task,
     Verdict,
     content_hash,

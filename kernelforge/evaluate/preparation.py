@@ -7,14 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
 from kernelforge.candidate import ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError, PlanGuard
-from kernelforge.records import Build, Candidate, Size, SizeCheck, SizeFacts, Task, TaskFacts, Verdict
-
-Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+from kernelforge.records import Build, Candidate, Size, SizeCheck, SizeFacts, Stage, Task, TaskFacts, Verdict
 
 
 @dataclass

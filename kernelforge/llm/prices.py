@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kernelforge.errors import UsageError
-from kernelforge.records import Price, Usage
+from kernelforge.records import Price, Usage, first_fault
 
 BATCH_SHARE = 0.5
 """Of the list price, for calls through a batch interface: both OpenAI (Batch API guide) and Anthropic (Message Batches)
@@ -118,7 +118,5 @@ def load_prices(path: str | Path) -> dict[str, Price]:
         try:
             prices[name] = Price.model_validate(fields)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise UsageError(f"the prices {path}, {name}, {place}: {first['msg']}; {form}") from error
+            raise UsageError(f"the prices {path}, {name}, {first_fault(error)}; {form}") from error
     return prices

@@ -16,7 +16,7 @@ from kernelforge.llm.limits import CallLimits
 from kernelforge.llm.models import check_model, make_chat_model, server_of
 from kernelforge.llm.prices import Prices
 from kernelforge.llm.replay import Recording, Replay
-from kernelforge.llm.spec import AgentSpec, parse_spec
+from kernelforge.llm.spec import AgentSpec, is_hosted, parse_spec
 from kernelforge.records import LLMSettings, Message, Usage
 
 PROVIDERS: dict[str, str] = {
@@ -75,7 +75,7 @@ class Providers:
             UsageError: it could not; the message says what to do.
         """
         provider, _, rest = spec.partition(":")
-        if provider in ("openai", "anthropic") and rest:
+        if is_hosted(spec) and rest:
             check_model(parse_spec(spec), self.settings)
         elif provider == "replay" and rest:
             self._recording(spec)
@@ -93,7 +93,7 @@ class Providers:
         Raises:
             UsageError: ``spec`` is no specification of a hosted model.
         """
-        if spec.partition(":")[0] not in ("openai", "anthropic"):
+        if not is_hosted(spec):
             return True
         model = parse_spec(spec)
         return self._prices.known(model.provider, model.model, elsewhere=self._elsewhere(model))
@@ -104,7 +104,7 @@ class Providers:
         Raises:
             UsageError: ``spec`` is no specification of a hosted model.
         """
-        if spec.partition(":")[0] not in ("openai", "anthropic"):
+        if not is_hosted(spec):
             return 0.0
         model = parse_spec(spec)
         return self._prices.dollars(model.provider, model.model, usage, elsewhere=self._elsewhere(model))

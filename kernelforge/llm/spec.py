@@ -63,6 +63,11 @@ class AgentSpec(Record):
         return f"{self.provider}:{self.model}"
 
 
+def is_hosted(text: str) -> bool:
+    """Whether a specification is that of a hosted model, which is asked for money."""
+    return text.partition(":")[0] in OPTIONS
+
+
 def parse_spec(text: str) -> AgentSpec:
     """Read a specification, ``PROVIDER:MODEL[?OPTION=VALUE[&OPTION=VALUE...]]``.
 

@@ -17,8 +17,7 @@ from pydantic import Field, ValidationError
 
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import COMPLAINT
-from kernelforge.records import AgentName, Attempt, Message, Usage
-from kernelforge.records.base import Record
+from kernelforge.records import AgentName, Attempt, Message, Record, Usage, first_fault
 from kernelforge.version import __version__
 
 FORMAT = "kernelforge-transcript"
@@ -181,9 +180,7 @@ def _conversations(path: str | Path, rows: Sequence[str]) -> Iterator[Conversati
         try:
             line = Line.model_validate_json(row)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "line"
-            raise UsageError(f"the transcript {path} is damaged in line {number}: {place}: {first['msg']}") from error
+            raise UsageError(f"the transcript {path} is damaged in line {number}: {first_fault(error)}") from error
         if line.sha256 != sha256_of(line.prompt):
             raise UsageError(f"the transcript {path} is damaged in line {number}: sha256 is not that of its prompt")
         if line.turn == 0:
@@ -193,9 +190,7 @@ def _conversations(path: str | Path, rows: Sequence[str]) -> Iterator[Conversati
             continue
         before = current[-1] if current else None
         if before is None or (before.agent, before.task, before.turn + 1) != (line.agent, line.task, line.turn):
-            raise UsageError(
-                f"the transcript {path} is damaged in line {number}: turn {line.turn} follows on no line"
-            )
+            raise UsageError(f"the transcript {path} is damaged in line {number}: turn {line.turn} follows on no line")
         current.append(line)
     if current:
         yield Conversation(tuple(current), begin)

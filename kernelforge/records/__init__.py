@@ -1,7 +1,7 @@
 """The records that everything else passes around. Plain data, validated, frozen, JSON both ways."""
 
 from kernelforge.records.attempt import AgentName, Attempt, Finding, Message, Operator, Reward, TuneTrial
-from kernelforge.records.base import Record, content_hash
+from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.build import Build, Diagnostic, KernelFacts
 from kernelforge.records.candidate import Candidate
 from kernelforge.records.evaluation import (
@@ -11,6 +11,7 @@ from kernelforge.records.evaluation import (
     Fingerprint,
     Performance,
     SizeCheck,
+    Stage,
     Verdict,
 )
 from kernelforge.records.generator import InputGenerator
@@ -59,6 +60,7 @@ __all__ = [
     "Size",
     "SizeCheck",
     "SizeFacts",
+    "Stage",
     "Task",
     "TaskFacts",
     "TaskPolicy",
@@ -68,4 +70,5 @@ __all__ = [
     "Verdict",
     "WeightSpec",
     "content_hash",
+    "first_fault",
 ]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class Record(BaseModel):
@@ -25,6 +25,18 @@ class Record(BaseModel):
         """
         copy = super().model_copy(deep=deep)
         return copy if not update else type(self).model_validate({**dict(copy), **update})
+
+
+def first_fault(error: ValidationError, *, given: bool = False) -> str:
+    """The first thing that a validation found: ``place: message``, the message alone where it is about the whole.
+
+    Args:
+        given: quote the value that was refused.
+    """
+    fault = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    told = f"{place}: {fault['msg']}" if place else fault["msg"]
+    return f"{told} (given: {fault['input']!r})" if given else told
 
 
 def restore_non_finite(value: Any) -> Any:

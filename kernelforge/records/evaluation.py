@@ -159,6 +159,10 @@ class Fingerprint(Record):
         return self
 
 
+Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+"""Where a cascade can end, in its order."""
+
+
 class Evaluation(Record):
     """Build, verdict, correctness and performance of one candidate on one task and device."""
 
@@ -167,7 +171,7 @@ class Evaluation(Record):
     """Digest of the task."""
     fingerprint: Fingerprint
     verdict: Verdict
-    stage: Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+    stage: Stage
     """Where the cascade ended."""
     reason: str = ""
     """Empty for OK; else what happened, for a Coder and for a person."""

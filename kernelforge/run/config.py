@@ -1,4 +1,4 @@
-"""From what a user said to a configuration with everything filled in."""
+"""From what a user said to a configuration with everything filled in, and to a run that begins."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from kernelforge.agents import BUILTIN, check_agent
 from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
-from kernelforge.records import Budget, LLMSettings, RunConfig
+from kernelforge.records import Budget, LLMSettings, Run, RunConfig, RunState
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.search import strategy_class, strategy_options
 from kernelforge.tasks import load_suite
+from kernelforge.version import __version__
 
 
 def configure(
@@ -112,6 +114,18 @@ def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget) 
                 f"a dollar budget cannot be held: the price of {spec!r} is unknown; "
                 "give it in a file with --prices, or limit --tokens instead"
             )
+
+
+def new_run(config: RunConfig) -> Run:
+    """A run that begins now, under a new name."""
+    now = datetime.now(UTC)
+    return Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        config=config,
+        state=RunState.RUNNING,
+        started=now.isoformat(timespec="seconds"),
+        kernelforge=__version__,
+    )
 
 
 def cores() -> int:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kernelforge.agents.base import Brief, CoderRequest
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.llm.providers import Providers
+from kernelforge.llm.spec import is_hosted
 from kernelforge.llm.tokens import estimate_tokens
 from kernelforge.records import Attempt, Operator, RunConfig, Usage
 from kernelforge.search import strategy_class
@@ -104,7 +105,7 @@ def estimate(config: RunConfig, briefs: Iterable[Brief], earlier: Iterable[Attem
 def _agent(
     config: RunConfig, agent: str, spec: str, calls: int, input_tokens: int, assumed: int, seen: list[Attempt]
 ) -> AgentEstimate:
-    if not spec.startswith(("openai:", "anthropic:")):
+    if not is_hosted(spec):
         return AgentEstimate(agent, spec, calls, 0, 0, 0.0, "–")
     replies = [
         message.usage.output_tokens

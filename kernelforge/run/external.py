@@ -7,7 +7,6 @@ submits decides what to try next.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,9 +31,9 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.run.config import new_run
 from kernelforge.run.rules import accept
 from kernelforge.store import Store
-from kernelforge.version import __version__
 
 EXTERNAL = "external"
 """What ``RunConfig.strategy`` says of such a run."""
@@ -118,16 +117,9 @@ class ExternalRun:
     """
 
     def __init__(self, config: RunConfig, store: Store) -> None:
-        now = datetime.now(UTC)
         self._store = store
         self._attempts: dict[str, list[Attempt]] = {name: [] for name in config.tasks}
-        self.run = Run(
-            id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            config=config,
-            state=RunState.RUNNING,
-            started=now.isoformat(timespec="seconds"),
-            kernelforge=__version__,
-        )
+        self.run = new_run(config)
         with ExitStack() as stack:
             store.start_run(self.run)
             stack.enter_context(store.lock_run(self.run.id))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,7 +13,7 @@ from kernelforge.errors import KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.llm.providers import Providers
 from kernelforge.records import Attempt, Message, Run, RunConfig, RunState, Task
-from kernelforge.run.config import cores
+from kernelforge.run.config import cores, new_run
 from kernelforge.run.crew import Crew
 from kernelforge.run.drafting import Written
 from kernelforge.run.events import Event, Observer, StopSignal
@@ -23,7 +22,6 @@ from kernelforge.run.spending import Spending, TaskSpending
 from kernelforge.run.task import TaskLoop, make_brief
 from kernelforge.store import Store
 from kernelforge.tasks import load_suite
-from kernelforge.version import __version__
 
 _Job = Callable[[Task], bool]
 _Report = Callable[[Event], None]
@@ -31,15 +29,7 @@ _Report = Callable[[Event], None]
 
 def start(config: RunConfig, store: Store, observer: Observer, stop: StopSignal) -> Run:
     """Start a run and work on it until it is finished, out of budget, or asked to stop."""
-    now = datetime.now(UTC)
-    run = Run(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        config=config,
-        state=RunState.RUNNING,
-        started=now.isoformat(timespec="seconds"),
-        kernelforge=__version__,
-    )
-    tasks = _load_tasks(config)
+    run, tasks = new_run(config), _load_tasks(config)
     store.start_run(run)
     return _work(run, tasks, store, observer, stop)
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernelforge.errors import UsageError
+from kernelforge.records import first_fault
 from kernelforge.search.base import Proposal, Sight, Strategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
@@ -69,9 +70,7 @@ def strategy_options(name: str, given: Mapping[str, Any]) -> dict[str, bool | in
     try:
         return chosen.Options.model_validate(dict(given), strict=False).model_dump()
     except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"strategy {name!r}, option {option}: {first['msg']} (given: {first['input']!r})") from error
+        raise UsageError(f"strategy {name!r}, option {first_fault(error, given=True)}") from error
 
 
 def make_strategy(

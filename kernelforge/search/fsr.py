@@ -17,17 +17,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import Field
 
-from kernelforge.records import Attempt, Operator, Record, Verdict
+from kernelforge.records import Attempt, Operator, Record, Stage, Verdict
 from kernelforge.search.base import Proposal
 from kernelforge.search.generations import Generational
 from kernelforge.search.past import fastest, mendable, parent_number, settled, sound
 from kernelforge.search.score import score
 
-CASCADE = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done")
+CASCADE: tuple[str, ...] = get_args(Stage)
 """Stages of an evaluation, in order."""
 TECHNIQUES = ("tiling", "shared-memory", "vectorisation", "warp-primitives", "occupancy", "loop-unrolling")
 """Arms of the bandit: those of the community port, but loop unrolling for fast-math, whose results our tolerance does

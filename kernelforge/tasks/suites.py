@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernelforge.errors import TaskError, UsageError
-from kernelforge.records import Size, Task, TaskPolicy, content_hash
+from kernelforge.records import Size, Task, TaskPolicy, content_hash, first_fault
 from kernelforge.tasks.constants import Scalar, substitute
 from kernelforge.tasks.data import data_path
 from kernelforge.tasks.files import parse_task_file, read_task_source
@@ -164,7 +164,7 @@ def _read_manifest(path: Path) -> _Manifest:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        raise TaskError(f"{path}: {_first_fault(error)}") from error
+        raise TaskError(f"{path}: {first_fault(error)}") from error
 
 
 def _suite_task(folder: Path, manifest: _Manifest, entry: _Entry) -> Task:
@@ -190,7 +190,7 @@ def _suite_task(folder: Path, manifest: _Manifest, entry: _Entry) -> Task:
             policy=TaskPolicy.model_validate({**manifest.policy, **entry.policy}),
         )
     except ValidationError as error:
-        raise TaskError(f"{where}: {_first_fault(error)}") from error
+        raise TaskError(f"{where}: {first_fault(error)}") from error
     except TaskError as error:
         raise TaskError(f"{where}: {error}") from error
 
@@ -214,9 +214,3 @@ def _file_task(path: Path) -> Task:
         source=parsed.source,
         sizes=(Size(name="full"), Size(name="small")),
     )
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"])
-    return f"{place}: {fault['msg']}" if place else fault["msg"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from builders import make_attempt, make_build, make_evaluation, modelled
 
-from kernelforge.records import Attempt, Evaluation, Operator, Verdict
+from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Fsr, Proposal
-from kernelforge.search.fsr import CASCADE, TECHNIQUES, Arm, deal, furthest
+from kernelforge.search.fsr import TECHNIQUES, Arm, deal, furthest
 
 WRONG, BUILD, POLICY, INFRA = Verdict.WRONG, Verdict.BUILD, Verdict.POLICY, Verdict.INFRA
 
@@ -138,10 +138,6 @@ def test_by_default_its_rounds_are_samples_times_depth() -> None:
 def test_mixed_coders_take_turns() -> None:
     strategy = fsr(samples=3, coders=2)
     assert [p.coder for p in (strategy.ask(Random(0), ahead) for ahead in range(3)) if p] == [0, 1, 0]
-
-
-def test_the_cascade_is_that_of_the_records() -> None:
-    assert get_args(Evaluation.model_fields["stage"].annotation) == CASCADE
 
 
 # Features.
