@@ -81,6 +81,8 @@ class TaskLoop:
         self.spending = spending
         self.report = report
         self._tests: tuple[InputGenerator, ...] = ()
+        self._unused: tuple[Message, ...] = ()
+        """What was said for drafts that nobody will evaluate: it was paid for, whatever ended the task."""
         config = run.config
         self.strategy = make_strategy(
             config.strategy,
@@ -160,8 +162,8 @@ class TaskLoop:
             try:
                 ended = self._rounds(drafting)
             finally:
-                unused = drafting.close()
-            return self._finish(_Ended(ended.reason, unused + ended.messages), self._reflect(brief))
+                self._unused = drafting.close()
+            return self._finish(ended, self._reflect(brief))
         finally:
             self._evaluator.oracle.close()
 
@@ -347,7 +349,8 @@ class TaskLoop:
 
     def _finish(self, ended: _Ended, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
         lessons, messages = reflected
-        self.store.finish_task(self.run.id, self.task.name, ended.reason, ended.messages + messages, lessons)
+        said = self._unused + ended.messages + messages
+        self.store.finish_task(self.run.id, self.task.name, ended.reason, said, lessons)
         self.report(Event("task_finished", task=self.task.name, message=ended.reason))
         return True
 
