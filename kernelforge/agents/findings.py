@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kernelforge.agents.json_reply import last_object
-from kernelforge.errors import CandidateError
+from kernelforge.agents.json_reply import read_form
 from kernelforge.records import Finding
 
 
@@ -59,34 +58,19 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
     Raises:
         CandidateError: there is none, or it has other keys; the message says what is wanted.
     """
-    raw = last_object(text)
-    wanted = (
-        '"bottleneck", "method", "plan" and "metrics"'
-        if optimise
-        else '"critical_issue", "why_it_matters", "minimal_fix"'
+    if not optimise:
+        issue = read_form(RepairReply, text, 'with the keys "critical_issue", "why_it_matters", "minimal_fix"')
+        return Finding(kind="repair", headline=issue.critical_issue, why=issue.why_it_matters, action=issue.minimal_fix)
+    found = read_form(OptimiseReply, text, 'with the keys "bottleneck", "method", "plan" and "metrics"')
+    if found.stop is not None:
+        return Finding(kind="stop", headline=found.stop, why="the Judge says so", action="stop here")
+    return Finding(
+        kind="optimise",
+        headline=found.bottleneck or "",
+        why=found.method or "",
+        action=found.plan or "",
+        metrics=found.metrics,
     )
-    if raw is None:
-        raise CandidateError(f"the reply holds no JSON object; give one in a ```json block with the keys {wanted}")
-    try:
-        if optimise:
-            found = OptimiseReply.model_validate(raw)
-            if found.stop is not None:
-                return Finding(kind="stop", headline=found.stop, why="the Judge says so", action="stop here")
-            return Finding(
-                kind="optimise",
-                headline=found.bottleneck or "",
-                why=found.method or "",
-                action=found.plan or "",
-                metrics=found.metrics,
-            )
-        issue = RepairReply.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])[:80]
-        raise CandidateError(
-            f"the JSON object is not the one asked for ({place}: {first['msg']}); its keys are {wanted}"
-        ) from error
-    return Finding(kind="repair", headline=issue.critical_issue, why=issue.why_it_matters, action=issue.minimal_fix)
 
 
 def write_finding(finding: Finding) -> str:

@@ -7,15 +7,14 @@ to a Coder and a Judge; no verdict depends on them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.agents.base import Brief
-from kernelforge.agents.json_reply import last_object
+from kernelforge.agents.json_reply import read_form
 from kernelforge.agents.memory import families_of
 from kernelforge.agents.prompts import reflexion_prompt
 from kernelforge.errors import CandidateError
@@ -128,15 +127,7 @@ def _parse(text: str, families: Sequence[str]) -> LessonsReply:
     Raises:
         CandidateError: the reply is not the JSON object that was asked for.
     """
-    raw = last_object(text)
-    if raw is None:
-        raise CandidateError('the reply holds no JSON object; give {"lessons": [...]} in a ```json block')
-    try:
-        said = LessonsReply.model_validate_json(json.dumps(raw))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])[:80]
-        raise CandidateError(f"the JSON object is not the one asked for ({place}: {first['msg']})") from error
+    said = read_form(LessonsReply, text, 'of the form {"lessons": [{"text": "...", "applies_to": "..."}]}')
     for lesson in said.lessons:
         if lesson.applies_to not in families:
             raise CandidateError(f'"applies_to" is {lesson.applies_to!r}; choose one of {", ".join(families)}')

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kernelforge.agents.base import Brief, ProposedGenerator, Tester, TesterReply
-from kernelforge.agents.json_reply import last_object
+from kernelforge.agents.json_reply import read_form
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.errors import CandidateError, PlanError, SandboxError, UsageError
 from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
@@ -78,18 +78,8 @@ def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
     Raises:
         CandidateError: there is none, or it has another form.
     """
-    wanted = '{"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
-    raw = last_object(text)
-    if raw is None:
-        raise CandidateError(f"the reply holds no JSON object; give one in a ```json block: {wanted}")
-    try:
-        form = TesterForm.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])[:80]
-        raise CandidateError(
-            f"the JSON object is not the one asked for ({place}: {first['msg']}); it reads {wanted}"
-        ) from error
+    wanted = 'of the form {"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
+    form = read_form(TesterForm, text, wanted)
     return tuple(ProposedGenerator(one.name, one.why, one.plan) for one in form.generators)
 
 

@@ -34,7 +34,8 @@ def first_fault(error: ValidationError, *, given: bool = False) -> str:
         given: quote the value that was refused.
     """
     fault = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"])
+    # A key that whoever is at fault made up is part of the place.
+    place = ".".join(str(part) for part in fault["loc"])[:80]
     told = f"{place}: {fault['msg']}" if place else fault["msg"]
     return f"{told} (given: {fault['input']!r})" if given else told
 
