@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernelforge.records import Attempt, Evaluation, Finding, Metric, Operator, Origin, Profile, Verdict
 
 GAIN = 0.10
@@ -28,6 +30,21 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
     if _measured(parent.evaluation) and _measured(child.evaluation):
         return _by_speedup(parent.evaluation, child.evaluation)
     return _by_counter(parent, child, finding)
+
+
+def drifts(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
+    """Why an attempt whose time is modelled is too far behind the fastest that was accepted before it, or None.
+
+    Each step may cost :data:`SLACK`, and whoever names the counters could else make a task's best slower step by step.
+    """
+    speed = attempt.evaluation.performance
+    if speed is None or speed.origin is Origin.MEASURED:
+        return None
+    times = [one.evaluation.performance.time_us for one in earlier if one.accepted and one.evaluation.performance]
+    if not times or speed.time_us <= (1 + SLACK) * min(times):
+        return None
+    fastest = f"the fastest that was accepted before, {min(times):,.4g} us"
+    return f"not accepted: the modelled time, {speed.time_us:,.4g} us, is more than {SLACK:.0%} behind {fastest}"
 
 
 def _measured(evaluation: Evaluation) -> bool:

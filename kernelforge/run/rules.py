@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.agents.acceptance import improves
+from kernelforge.agents.acceptance import drifts, improves
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.evaluator import Evaluator
 from kernelforge.records import Attempt, Candidate, Evaluation, Operator, Verdict
@@ -39,7 +39,9 @@ def accept(attempt: Attempt, earlier: Sequence[Attempt], best: Attempt | None) -
     answered = _answered(attempt, earlier)
     # A finding speaks of the kernel that the Judge read; against any other, time alone decides.
     finding = answered.finding if answered is not None and answered.parent == best.id else None
-    return improves(best, attempt, finding)
+    better, note = improves(best, attempt, finding)
+    drift = drifts(attempt, earlier) if better else None
+    return (better, note) if drift is None else (False, drift)
 
 
 def _answered(attempt: Attempt, earlier: Sequence[Attempt]) -> Attempt | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import agents_workbench as workbench
 import pytest
 
-from kernelforge.agents.acceptance import improves
+from kernelforge.agents.acceptance import drifts, improves
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Origin, Performance, Verdict
 
 DRAM = "dram__bytes.sum"
@@ -93,3 +93,14 @@ def test_a_tuned_child_needs_two_hundredths() -> None:
     tuned = {"operator": Operator.TUNE, "parent": "run/softmax/00"}
     assert improves(attempt(100, time_us=10), attempt(100, time_us=9.8).model_copy(update=tuned), None)[0]
     assert not improves(attempt(100, time_us=10), attempt(100, time_us=9.9).model_copy(update=tuned), None)[0]
+
+
+def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
+    """Whoever names a counter that any change moves could else make the best slower without end."""
+    known = [attempt(100, 10).model_copy(update={"accepted": True})]
+    for dram, time_us, fits in ((80, 11.5, True), (60, 12, True), (40, 13.5, False)):
+        child = attempt(dram, time_us)
+        assert improves(known[-1], child, finding(DRAM))[0]
+        assert (drifts(child, known) is None) is fits
+        known.append(child.model_copy(update={"accepted": fits}))
+    assert "13.5 us" in (drifts(known[-1], known[:-1]) or "")
