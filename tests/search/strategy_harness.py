@@ -7,7 +7,7 @@ A :class:`Story` is what the world answers: for each step a :class:`Result`, wit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -290,7 +290,3 @@ def _performance(result: Result, *, measured_time: bool) -> Performance | None:
         speedup = 20.0 / result.time_us
         return measured(result.time_us, bound=result.bound, speedup=speedup, speedup_lower=0.9 * speedup)
     return modelled(result.time_us, bound=result.bound)
-
-
-Make = Callable[[], Strategy]
-"""Makes the same strategy again, as ``resume`` does."""
