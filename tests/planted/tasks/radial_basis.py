@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-ROWS = 1024
+ROWS = 512
 COLS = 2048
 BUMPS = 8
 
