@@ -1,8 +1,24 @@
-"""Shared by all tests: the paths to ``builders.py`` and to ``fake_server.py``, which speaks as providers do."""
+"""Shared by all tests: paths to ``builders.py`` and to ``fake_server.py``, which speaks as providers do; a workshop."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kernelforge.evaluate.workshop import Workshop
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "llm")]
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """Warm helper processes with an empty build cache: to start them takes seconds."""
+    from kernelforge.evaluate.workshop import Workshop
+
+    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
+        yield made

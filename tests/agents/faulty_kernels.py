@@ -216,6 +216,7 @@ FAULTY: tuple[Faulty, ...] = (
   s[threadIdx.x * 16] = x[i]; __syncthreads();
   y[i] = s[((threadIdx.x + 1) & 255) * 16];"""),
     NAIVE_MATMUL,
+    HALF_MATMUL,
     pointwise("coefficients from memory", B.REDUNDANT_LOADS, """const volatile float* c = x; float v = x[i], s = 0.f;
   for (int j = 0; j < 64; j++) s = s * v + c[j];
   y[i] = s;"""),

@@ -25,13 +25,10 @@ from kernelforge.tasks import load_task
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Brief, Evaluator]]:
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as workshop:
-        evaluator = workshop.evaluator(load_task("core/softmax"))
-        try:
-            yield make_brief(evaluator, workshop.device.describe()), evaluator
-        finally:
-            evaluator.oracle.close()
+def real(workshop: Workshop) -> Iterator[tuple[Brief, Evaluator]]:
+    evaluator = workshop.evaluator(load_task("core/softmax"))
+    yield make_brief(evaluator, workshop.device.describe()), evaluator
+    evaluator.oracle.close()
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ PLAN = """def forward(x, y):
 
 
 @pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
     sizes = (
         Size(name="full"),
         Size(name="small", constants={"ROWS": 8, "COLS": 32}),
@@ -55,10 +55,9 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
         Size(name="hidden_tiny", constants={"ROWS": 1, "COLS": 5}),
     )
     task = Task(name="axpy", suite="test", title="2x + y", level=1, source=REFERENCE, sizes=sizes)
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as workshop:
-        made = workshop.evaluator(task)
-        yield made
-        made.oracle.close()
+    made = workshop.evaluator(task)
+    yield made
+    made.oracle.close()
 
 
 def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN) -> EvaluationResult:

@@ -87,12 +87,6 @@ def quick(name: str) -> Task:
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def layernorm(workshop: Workshop) -> Iterator[Evaluator]:
     made = workshop.evaluator(quick("core/layernorm"))
     yield made

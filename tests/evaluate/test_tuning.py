@@ -84,12 +84,6 @@ TASK = Task(
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
     made = workshop.evaluator(TASK)
     yield made
