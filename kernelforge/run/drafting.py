@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
 
+from kernelforge.agents import BUILTIN
 from kernelforge.agents.base import Brief, Coder, CoderRequest, Judge, JudgeRequest
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import Attempt, Finding, Message, Record
@@ -27,6 +28,8 @@ _PROPOSAL = TypeAdapter(Proposal)
 class Written(Record):
     """What came of one proposal: a reply to evaluate, or a Judge's last word."""
 
+    whole: bool = True
+    """False while the Judge alone has answered: kept, so that a kill while the Coder is asked does not lose it."""
     text: str | None
     """The Coder's reply; None when the Judge ended the task instead."""
     finding: Finding | None
@@ -96,19 +99,21 @@ class Drafting:
         known = self._open.get(step)
         if known is not None and known[0] == proposal:
             return
-        kept = self._kept.pop(step, None)
-        bought = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
-        if not bought:
+        kept = self._kept.get(step)
+        fits = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
+        begun = Written.model_validate_json(kept.content) if kept is not None and fits else None
+        if begun is None or not begun.whole:
             self._spending.check()
         self._spending.take_evaluation()
-        if kept is not None and bought:
+        self._kept.pop(step, None)
+        if begun is not None and begun.whole:
             done: Future[Written] = Future()
-            done.set_result(Written.model_validate_json(kept.content))
+            done.set_result(begun)
             self._open[step] = (proposal, done)
             return
         # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
         history, best = tuple(self._attempts), self._best()
-        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best))
+        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, begun))
 
     def take(self, step: int) -> Ready:
         """Wait for a draft that was ordered.
@@ -123,24 +128,46 @@ class Drafting:
             self._spending.give_back_evaluation()
             raise
 
-    def close(self) -> tuple[Message, ...]:
-        """Wait for calls in flight and give back the messages of drafts that nobody will evaluate."""
+    def close(self) -> None:
+        """Wait for calls in flight. Drafts that came to no attempt stay in the journal."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        unused: list[Message] = []
-        for _, future in self._open.values():
+        for _ in self._open:
             self._spending.give_back_evaluation()
-            if not future.cancelled() and future.exception() is None:
-                unused += future.result().messages
         self._open.clear()
-        return tuple(unused)
 
-    def _write(self, step: int, proposal: Proposal, history: tuple[Attempt, ...], best: Attempt | None) -> Written:
-        started, clock = datetime.now(UTC), time.perf_counter()
+    def _write(
+        self,
+        step: int,
+        proposal: Proposal,
+        history: tuple[Attempt, ...],
+        best: Attempt | None,
+        begun: Written | None,
+    ) -> Written:
+        now, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.perf_counter()
+        started, before = (now, 0.0) if begun is None else (begun.started, begun.seconds)
+
+        def written(text: str | None, *, whole: bool = True) -> Written:
+            return self._put(
+                step,
+                proposal,
+                Written(
+                    whole=whole,
+                    text=text,
+                    finding=finding,
+                    coder=coder.name,
+                    messages=messages,
+                    started=started,
+                    seconds=round(before + time.perf_counter() - clock, 6),
+                ),
+            )
+
         parent = None if proposal.parent is None else history[proposal.parent]
         coder = self._coders[proposal.coder % len(self._coders)]
         finding: Finding | None = None
         messages: tuple[Message, ...] = ()
-        if proposal.judge and parent is not None:
+        if begun is not None:
+            finding, messages = begun.finding, begun.messages
+        elif proposal.judge and parent is not None:
             self._spending.check()
             self._report(step, "judge")
             judged = JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight)
@@ -150,39 +177,35 @@ class Drafting:
                 self._keep(error.messages)
                 raise
             finding, messages = reply.finding, reply.messages
-        text: str | None = None
-        if finding is not None and finding.kind == "stop" and not self._ends_on_stop:
-            finding = None
-        if finding is None or finding.kind != "stop":
-            self._spending.check()
-            self._report(step, "coder")
-            request = CoderRequest(
-                self._brief,
-                proposal.operator,
-                parent,
-                finding,
-                history,
-                best,
-                tuple(history[number] for number in proposal.inspirations),
-                proposal.technique,
-                proposal.sample,
-                proposal.sight,
-            )
-            try:
-                answer = coder.propose(request)
-            except BaseException as error:
-                # The Judge's words were paid for: they stay in the journal, though the step is asked anew.
-                self._keep(messages + (error.messages if isinstance(error, KernelForgeError) else ()))
-                raise
-            text, messages = answer.text, messages + answer.messages
-        written = Written(
-            text=text,
-            finding=finding,
-            coder=coder.name,
-            messages=messages,
-            started=started.isoformat(timespec="milliseconds"),
-            seconds=round(time.perf_counter() - clock, 6),
+            if finding.kind == "stop" and self._ends_on_stop:
+                return written(None)
+            finding = None if finding.kind == "stop" else finding
+            if self._judge.name != BUILTIN:
+                written(None, whole=False)
+        self._spending.check()
+        self._report(step, "coder")
+        request = CoderRequest(
+            self._brief,
+            proposal.operator,
+            parent,
+            finding,
+            history,
+            best,
+            tuple(history[number] for number in proposal.inspirations),
+            proposal.technique,
+            proposal.sample,
+            proposal.sight,
         )
+        try:
+            answer = coder.propose(request)
+        except KernelForgeError as error:
+            self._keep(error.messages)
+            raise
+        messages += answer.messages
+        return written(answer.text)
+
+    def _put(self, step: int, proposal: Proposal, written: Written) -> Written:
+        """Journal a draft, in the place of what there was of it."""
         draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
         self._store.put_draft(self._run, self._brief.task.name, draft)
         return written
@@ -190,3 +213,8 @@ class Drafting:
     def _keep(self, messages: Sequence[Message]) -> None:
         """Journal what was paid for and came to no draft."""
         self._store.add_task_messages(self._run, self._brief.task.name, messages)
+
+
+def messages_of(draft: Draft) -> tuple[Message, ...]:
+    """What was said for a draft."""
+    return Written.model_validate_json(draft.content).messages

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
-from typing import NamedTuple
 
 from kernelforge.agents.base import Brief
 from kernelforge.agents.memory import choose, families_of
@@ -43,19 +42,12 @@ from kernelforge.records import (
 )
 from kernelforge.rewards import reward
 from kernelforge.run.crew import Crew
-from kernelforge.run.drafting import Drafting, Ready
+from kernelforge.run.drafting import Drafting, Ready, messages_of
 from kernelforge.run.events import Event
 from kernelforge.run.rules import accept, check_admitted, infra
 from kernelforge.run.spending import TaskSpending
 from kernelforge.search import make_strategy
 from kernelforge.store import Store
-
-
-class _Ended(NamedTuple):
-    """Why a search is over, and the last words of the agents."""
-
-    reason: str
-    messages: tuple[Message, ...] = ()
 
 
 class TaskLoop:
@@ -81,8 +73,6 @@ class TaskLoop:
         self.spending = spending
         self.report = report
         self._tests: tuple[InputGenerator, ...] = ()
-        self._unused: tuple[Message, ...] = ()
-        """What was said for drafts that nobody will evaluate: it was paid for, whatever ended the task."""
         config = run.config
         self.strategy = make_strategy(
             config.strategy,
@@ -104,7 +94,7 @@ class TaskLoop:
             if not self.store.drafts(self.run.id, self.task.name):
                 self.spending.check()
         except TaskBudgetExhausted as spent:
-            return self._finish(_Ended(str(spent)))
+            return self._finish(str(spent))
         except BudgetExhausted:
             return False
         self.report(Event("task_started", task=self.task.name))
@@ -112,7 +102,7 @@ class TaskLoop:
         try:
             return self._search()
         except TaskBudgetExhausted as spent:
-            return self._finish(_Ended(str(spent)))
+            return self._finish(str(spent))
         except BudgetExhausted as spent:
             self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
             return False
@@ -123,7 +113,7 @@ class TaskLoop:
         except TaskError as error:
             # The task's own fault, and the same at every try: it ends here, and the run goes on.
             self.report(Event("warning", task=self.task.name, message=str(error)))
-            return self._finish(_Ended(f"cannot be worked on: {error}"))
+            return self._finish(f"cannot be worked on: {error}")
 
     def _replay(self, past: list[Attempt]) -> None:
         """Tell the strategy what is journalled; it must arrive where it stood."""
@@ -160,25 +150,26 @@ class TaskLoop:
                 report=lambda step, stage: self._stage(stage),
             )
             try:
-                ended = self._rounds(drafting)
+                reason = self._rounds(drafting)
             finally:
-                self._unused = drafting.close()
-            return self._finish(ended, self._reflect(brief))
+                drafting.close()
+            return self._finish(reason, self._reflect(brief))
         finally:
             self._evaluator.oracle.close()
 
-    def _rounds(self, drafting: Drafting) -> _Ended:
+    def _rounds(self, drafting: Drafting) -> str:
+        """Work until the strategy or the Judge ends the search; gives back why."""
         while True:
             self.spending.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
             if not self._order(drafting, step):
-                return _Ended(self.strategy.stopped or "the strategy has nothing more to try")
+                return self.strategy.stopped or "the strategy has nothing more to try"
             ready = drafting.take(step)
             written = ready.written
             if written.text is None:
                 assert written.finding is not None
-                return _Ended(f"judge: {written.finding.headline}", written.messages)
+                return f"judge: {written.finding.headline}"
             self._attempt(ready, written.text)
 
     def _order(self, drafting: Drafting, step: int) -> bool:
@@ -347,11 +338,13 @@ class TaskLoop:
             return (), error.messages
         return reflected.lessons, reflected.messages
 
-    def _finish(self, ended: _Ended, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
+    def _finish(self, reason: str, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
         lessons, messages = reflected
-        said = self._unused + ended.messages + messages
-        self.store.finish_task(self.run.id, self.task.name, ended.reason, said, lessons)
-        self.report(Event("task_finished", task=self.task.name, message=ended.reason))
+        # Drafts that nobody will evaluate were paid for, whatever ended the task; a Judge's last word is one of them.
+        drafts = self.store.drafts(self.run.id, self.task.name)
+        said = tuple(message for draft in drafts for message in messages_of(draft))
+        self.store.finish_task(self.run.id, self.task.name, reason, said + messages, lessons)
+        self.report(Event("task_finished", task=self.task.name, message=reason))
         return True
 
 
