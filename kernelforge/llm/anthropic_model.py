@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import anthropic
 import httpx2
 
-from kernelforge.llm.base import ChatReply, ChatRequest, Turn
+from kernelforge.llm.base import ChatReply, ChatRequest, Ended, Turn
 from kernelforge.llm.failures import BrokenReply, Remote
 from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
@@ -81,7 +81,7 @@ class AnthropicModel(RemoteModel):
     def read(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
         message = read_wire(_Message, body)
         text = "".join(block.text or "" for block in message.content if block.type == "text")
-        ended: Literal["complete", "length", "refused"] = "complete"
+        ended: Ended = "complete"
         if message.stop_reason == "refusal":
             ended = "refused"
             text = text or (message.stop_details and message.stop_details.explanation) or ""

@@ -9,9 +9,7 @@ from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
 from kernelforge.errors import BudgetExhausted
-
-LOOK_SECONDS = 0.1
-"""How often a waiting caller looks whether it is to stop."""
+from kernelforge.llm.waiting import LOOK_S
 
 Ending = Callable[[], Coroutine[Any, Any, None]]
 """Something to await before the thread ends."""
@@ -39,7 +37,7 @@ class BackgroundLoop:
             work.close()
             raise BudgetExhausted(f"stopped before {what}")
         try:
-            while not wait([future], LOOK_SECONDS).done:
+            while not wait([future], LOOK_S).done:
                 if stopped():
                     raise BudgetExhausted(f"stopped while {what}")
             return future.result()

@@ -101,14 +101,18 @@ class ChatRequest:
     schema: type[BaseModel] | None = None
 
 
+Ended = Literal["complete", "length", "refused"]
+"""How a reply ended. ``length``: cut at the output limit. ``refused``: the model or a filter declined."""
+
+
 @dataclass(frozen=True)
 class ChatReply:
     """What came back. ``usage.dollars`` is None here; whoever knows the prices fills it in."""
 
     text: str
     usage: Usage
-    ended: Literal["complete", "length", "refused"] = "complete"
-    """``length``: cut at the output limit. ``refused``: the model or a filter declined; ``text`` may be its reason."""
+    ended: Ended = "complete"
+    """When ``refused``, ``text`` may be the reason."""
 
 
 class ChatModel(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import httpx2
 import openai
 
-from kernelforge.llm.base import ChatReply, ChatRequest
+from kernelforge.llm.base import ChatReply, ChatRequest, Ended
 from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure
 from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
 from kernelforge.llm.schemas import strict_schema
@@ -209,7 +209,7 @@ def _read_response(response: _Response, *, seconds: float, batch: bool) -> ChatR
     refusal = "".join(part.refusal or "" for part in parts)
     text = "".join(part.text or "" for part in parts if part.type == "output_text")
     reason = response.incomplete_details.reason if response.incomplete_details else None
-    ended: Literal["complete", "length", "refused"] = "complete"
+    ended: Ended = "complete"
     if response.error is not None:
         ended, text = "refused", text or response.error.message or ""
     elif refusal or reason == "content_filter":
@@ -268,7 +268,7 @@ class _Completion(Wire):
 
 def _read_completion(completion: _Completion, *, seconds: float, batch: bool) -> ChatReply:
     (choice,) = completion.choices
-    ended: Literal["complete", "length", "refused"] = "complete"
+    ended: Ended = "complete"
     if choice.message.refusal or choice.finish_reason == "content_filter":
         ended = "refused"
     elif choice.finish_reason == "length":
