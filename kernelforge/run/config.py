@@ -16,7 +16,7 @@ from kernelforge.llm.providers import Providers
 from kernelforge.records import Budget, LLMSettings, Run, RunConfig, RunState
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.search import strategy_class, strategy_options
-from kernelforge.tasks import load_suite
+from kernelforge.tasks import Suite, load_suite
 from kernelforge.version import __version__
 
 
@@ -55,10 +55,7 @@ def configure(
         TaskError: the suite cannot be loaded.
     """
     loaded = load_suite(suite)
-    known = [task.name for task in loaded.tasks]
-    unknown = [name for name in tasks if name not in known]
-    if unknown:
-        raise UsageError(f"suite {loaded.name!r} has no task {unknown[0]!r}; it has: {', '.join(known)}")
+    chosen = _chosen_tasks(loaded, tasks)
     if reward not in POLICIES:
         raise UsageError(f"there is no reward policy {reward!r}; choose one of {', '.join(sorted(POLICIES))}")
     if jobs is not None and jobs < 1:
@@ -74,7 +71,6 @@ def configure(
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
     _check_agents(agents, settings, limits)
-    chosen = tuple(name for name in known if not tasks or name in tasks)
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -95,6 +91,15 @@ def configure(
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
+
+
+def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the tasks that a run is about, in the suite's order; all of them where none is named."""
+    known = [task.name for task in suite.tasks]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"suite {suite.name!r} has no task {unknown[0]!r}; it has: {', '.join(known)}")
+    return tuple(name for name in known if not names or name in names)
 
 
 def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget) -> None:
