@@ -195,6 +195,7 @@ def test_included_files_of_the_host_never_show(
     assert run(evaluator).evaluation.verdict is Verdict.OK
 
 
+@pytest.mark.slow  # it takes all the time that a compilation may
 def test_a_template_bomb_is_stopped(evaluator: Evaluator) -> None:
     bomb = "template<int N, int M> struct B { static const int v = B<N-1, M*2>::v + B<N-1, M*2+1>::v; };\n"
     bomb += "template<int M> struct B<0, M> { static const int v = M; };\n"
