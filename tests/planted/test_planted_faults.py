@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.judge import judge_all, kernels
-from kernelforge.records import Verdict
+from benchmarks.judge import is_named, judge_all, kernels
+from kernelforge.records import Finding, Verdict
 
 WANTED = 18
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "headline", "named"),
+    [
+        ("uncoalesced", "x", True),
+        ("bank-conflict", "x", False),
+        (None, "its strided stores hurt", True),
+        (None, "it is memory bound", False),
+        ("dram-bound", "DRAM bound", False),
+    ],
+)
+def test_a_symptom_is_no_name(bottleneck: str | None, headline: str, named: bool) -> None:
+    finding = Finding(kind="optimise", headline=headline, why="w", action="a", bottleneck=bottleneck)
+    assert is_named(finding, ["uncoalesced global access", "strided stores"]) is named
 
 
 @pytest.mark.slow
