@@ -18,7 +18,7 @@ FAMILIES: dict[str, str] = {
     "convolution": r"conv",
     "matmul": r"matmul|\bmm\b|addmm|bmm|baddbmm|linear|einsum|\bdot\b|\bmv\b|outer",
     "recurrent": r"\b(gru|lstm|rnn)",
-    "softmax": r"softmax|logsumexp",
+    "softmax": r"softmax|logsumexp|cross_entropy",
     "normalisation": r"_norm|batch_norm|normalize",
     "pooling": r"pool",
     "scan": r"cumsum|cumprod|cummax|cummin|logcumsumexp",

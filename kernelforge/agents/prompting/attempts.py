@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kernelforge.agents.base import Brief
 from kernelforge.agents.prompting.profiles import changes
 from kernelforge.agents.prompting.text import inline
-from kernelforge.records import Attempt, Origin, Verdict
+from kernelforge.records import Attempt, Operator, Origin, Verdict
 from kernelforge.search.base import Sight
 
 HISTORY_SHARED = 10
@@ -110,6 +110,18 @@ def _entry(attempt: Attempt, history: Sequence[Attempt], sight: Sight, *, detail
         if moved:
             lines.append(f"  changed: {'; '.join(moved)}")
     return "\n".join(lines)
+
+
+def trials_text(attempt: Attempt, history: Sequence[Attempt]) -> str:
+    """What tuning found for each combination of an attempt's values, the fastest first; those of a tuned child stand
+    with its parent. Empty when nothing was tuned."""
+    parent = find(history, attempt.parent) if attempt.operator is Operator.TUNE else None
+    trials = attempt.trials or (parent.trials if parent is not None else ())
+    ordered = sorted(trials, key=lambda one: (-one.rung, one.time_us is None, one.time_us or 0.0))
+    return "\n".join(
+        f"{tuned(one.choices)}: " + (inline(one.problem, 160) if one.time_us is None else f"{one.time_us:,.4g} us")
+        for one in ordered
+    )
 
 
 def tuned(choices: Mapping[str, int]) -> str:

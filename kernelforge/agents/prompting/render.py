@@ -16,6 +16,7 @@ from kernelforge.agents.prompting.attempts import (
     history_text,
     label,
     timing,
+    trials_text,
     tuned,
 )
 from kernelforge.agents.prompting.profiles import changes, profile_table
@@ -117,6 +118,7 @@ def _environment() -> Environment:
         "sizes_text": sizes_text,
         "tensors": tensors,
         "timing": timing,
+        "trials_text": trials_text,
         "tuned": tuned,
     }
     return environment
