@@ -17,9 +17,8 @@ from typing import Literal
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
-from kernelforge.errors import KernelForgeError
+from kernelforge.errors import KernelForgeError, UsageError
 
-KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 LEAST_FREE_BYTES = 500_000_000
 _PROBE_S = 120.0
 
@@ -154,9 +153,22 @@ def check_device() -> Check:
 
 
 def check_keys() -> Check:
-    """Whether keys are set; their values are not read."""
-    said = ", ".join(f"{name} {'set' if name in os.environ else 'not set'}" for name in KEY_VARIABLES)
-    return Check("keys", "ok", f"{said}; the built-in agents need none")
+    """Whether keys are set, and where; their values are not shown."""
+    from kernelforge.llm.keys import KEY_NAMES, key_source
+
+    try:
+        found = {name: key_source(provider) for provider, name in KEY_NAMES.items()}
+    except UsageError as error:
+        return Check("keys", "note", str(error), "only models behind an API need keys")
+    said = ", ".join(f"{name} {f'set in {place}' if place else 'not set'}" for name, place in found.items())
+    if all(found.values()):
+        return Check("keys", "ok", said)
+    return Check(
+        "keys",
+        "ok",
+        f"{said}; the built-in agents need none",
+        "for a model, set its provider's key in the environment or in .env in the working directory",
+    )
 
 
 def check_cache() -> Check:

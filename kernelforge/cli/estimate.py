@@ -30,7 +30,12 @@ def print_estimate(config: RunConfig, results: Path) -> None:
         )
     out = console()
     out.print(table)
-    total = "unknown: a price is missing" if found.dollars is None else f"${found.dollars:,.2f}"
+    missing = dict.fromkeys(one.spec for one in found.agents if one.dollars is None)
+    total = (
+        f"unknown: no price for {', '.join(missing)} (see --prices)"
+        if found.dollars is None
+        else f"${found.dollars:,.2f}"
+    )
     out.print(f"\nAt most, over {len(config.tasks)} tasks: {found.tokens:,} tokens, dollars {total}")
     out.print(
         f"At most {found.evaluations:,} evaluations (tuned children not counted), about "

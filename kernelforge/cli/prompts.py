@@ -48,7 +48,7 @@ def list_prompts(as_json: JsonOption = False) -> None:
         rows = [{"name": name, "agent": kind.agent, "summary": kind.summary} for name, kind in PROMPTS.items()]
         print_json(RootModel[list[dict[str, str]]](rows))
         return
-    table = Table("prompt", "agent", "asks for")
+    table = Table("prompt", "agent", "asks for", box=None)
     for name, kind in PROMPTS.items():
         table.add_row(name, kind.agent, kind.summary)
     console().print(table)

@@ -28,7 +28,7 @@ from kernelforge.errors import KernelForgeError
 if TYPE_CHECKING:
     from kernelforge.records import Run, RunConfig
     from kernelforge.report import RunRecords
-    from kernelforge.run import Observer, StopSignal
+    from kernelforge.run import Event, Observer, StopSignal
     from kernelforge.store import Store
 
     Work = Callable[[Observer, StopSignal], Run]
@@ -205,7 +205,8 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet
     stop, out, errors = StopSignal(), console(), console(stderr=True)
     try:
         with stopping(stop), progress(config.tasks, stop, quiet=quiet, out=out, errors=errors) as observer:
-            done = work(observer, stop)
+            noting = _Noting(observer)
+            done = work(noting, stop)
     except Exception:
         _say_how_to_go_on(store, config, results)
         raise
@@ -215,6 +216,20 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet
         sys.stdout.flush()
         os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
     sum_up(store.run(done.id), store, results)
+    if noting.failed and not stop.draining:
+        raise typer.Exit(1)
+
+
+class _Noting:
+    """Passes events on, and remembers whether a task was left because something that it needs failed."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.failed = False
+
+    def on_event(self, event: Event) -> None:
+        self.failed = self.failed or event.failed
+        self._observer.on_event(event)
 
 
 def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
@@ -240,7 +255,8 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
     for line in run_summary(run_view(records)):
         out.print(line)
     out.print()
-    out.print(leaderboard_lines(leaderboard([records])))
+    if records.attempts:
+        out.print(leaderboard_lines(leaderboard([records])))
     out.print("Next:")
     commands = _next_commands(records, _folder(results))
     width = max(len(command) for command, _ in commands)

@@ -42,6 +42,18 @@ def find_key(provider: str, *, required: bool) -> SecretStr:
     return key
 
 
+def key_source(provider: str) -> str | None:
+    """Where the key of a provider is found: ``environment`` or ``.env``; None where it is not set.
+
+    Raises:
+        UsageError: ``.env`` cannot be read.
+    """
+    name = KEY_NAMES[provider]
+    if os.environ.get(name, "").strip():
+        return "environment"
+    return ".env" if _read_file(Path.cwd() / ".env", name) else None
+
+
 def find_url(provider: str) -> str | None:
     """The server that the environment or ``.env`` names for a provider, if any.
 

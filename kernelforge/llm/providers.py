@@ -83,6 +83,9 @@ class Providers:
             _check_folder(Path(rest).expanduser())
         else:
             known = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
+            cut = next((name for name in PROVIDERS if name.partition(":")[0] == provider), None)
+            if cut is not None:
+                raise UsageError(f"{spec!r} names no {cut.partition(':')[2].lower()}; write {cut}")
             raise UsageError(
                 f"there is no provider {spec!r}; choose 'builtin' (rules, without a model) or one of: {known}"
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from typing import Literal
 
-from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.records import Attempt, Budget, Operator, Verdict
 from kernelforge.report.cost import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.source import RunRecords, ShownState
 from kernelforge.report.summary import TaskSummary, View
@@ -42,6 +43,9 @@ class RunView(View):
     strategy: str
     coder: str
     judge: str
+    tester: str | None
+    memory: Literal["off", "run", "results"]
+    budget: Budget
     reward: str
     seed: int
     started: str
@@ -84,6 +88,9 @@ def run_view(records: RunRecords) -> RunView:
         strategy=config.strategy,
         coder=config.coder,
         judge=config.judge,
+        tester=config.tester,
+        memory=config.memory,
+        budget=config.budget,
         reward=config.reward,
         seed=config.seed,
         started=run.started,

@@ -14,7 +14,7 @@ from kernelforge.report.task_view import profile_metrics
 from kernelforge.report.text import ABSENT, byte_count, change, duration, number, one_line, printable, times
 
 if TYPE_CHECKING:
-    from kernelforge.records import Build, Fingerprint, Message, Origin, Performance
+    from kernelforge.records import Budget, Build, Fingerprint, Limits, Message, Origin, Performance
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.board import Leaderboard
     from kernelforge.report.cost import Cost
@@ -41,13 +41,15 @@ def run_lines(view: RunView) -> Group:
 def run_summary(view: RunView) -> list[RenderableType]:
     """The lines that say how a run stands."""
     verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items()) or "none yet"
-    config = f"{view.strategy}, coder {view.coder}, judge {view.judge}, seed {view.seed}"
+    tester = "" if view.tester is None else f", tester {view.tester}"
+    config = f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"
     reward = f"{view.reward}: {number(view.mean_reward)} mean over tasks"
     rows = [
         ("run", f"{view.id}  {view.state}"),
         ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
         ("device", view.device),
         ("agents", config),
+        ("budget", _budget(view.budget)),
         ("started", view.started + ("" if view.ended is None else f", ended {view.ended}")),
         ("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"),
         ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
@@ -61,6 +63,24 @@ def run_summary(view: RunView) -> list[RenderableType]:
         told = ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())
         rows.append(("pass@k", told))
     return [_field(label, value) for label, value in rows]
+
+
+def _budget(budget: Budget) -> str:
+    """The limits that are set, in a line."""
+    rounds = [] if budget.rounds is None else [f"{budget.rounds} rounds a task"]
+    each = _limits(budget.per_task)
+    return (", ".join(rounds + _limits(budget)) or "no limit for the run") + (
+        f"; for each task {', '.join(each)}" if each else ""
+    )
+
+
+def _limits(limits: Limits) -> list[str]:
+    return [
+        *([] if limits.evaluations is None else [f"{limits.evaluations} evaluations"]),
+        *([] if limits.tokens is None else [f"{limits.tokens:,} tokens"]),
+        *([] if limits.dollars is None else [f"${limits.dollars:g}"]),
+        *([] if limits.wall_seconds is None else [f"{duration(limits.wall_seconds)} wall time"]),
+    ]
 
 
 def _cost(cost: Cost) -> str:
@@ -99,7 +119,7 @@ def task_lines(view: TaskView) -> Group:
 
 def _test(test: GeneratorView) -> str:
     state = "in force" if test.admitted else "refused"
-    reason = f", but {test.reason}" if test.reason else ""
+    reason = f"{', but ' if test.admitted else ': '}{test.reason}" if test.reason else ""
     caught = f"; caught {', '.join(f'{number:02d}' for number in test.caught)}" if test.caught else ""
     return f"{test.name} by {test.provider}, {state}{reason}{caught}"
 

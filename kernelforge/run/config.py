@@ -70,7 +70,7 @@ def configure(
         limits = limits.model_copy(update={"rounds": rounds})
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
-    _check_agents(agents, settings, limits)
+    _check_agents(agents, settings, limits, commas="," in ",".join(coders))
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -102,14 +102,23 @@ def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in known if not names or name in names)
 
 
-def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget) -> None:
-    """See that every agent could be asked, and that a dollar budget could be held."""
+def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool) -> None:
+    """See that every agent could be asked, and that a dollar budget could be held.
+
+    Args:
+        commas: whether some of them stood between commas, which may have been those of a path.
+    """
     known: dict[str, bool] = {}
     with closing(Providers(settings)) as providers:
         for spec in agents:
             if not spec:
                 raise UsageError("an agent's specification is empty; between commas stands one Coder each")
-            check_agent(spec, providers)
+            try:
+                check_agent(spec, providers)
+            except UsageError as error:
+                if not commas or not (spec.startswith(("replay:", "exchange:")) or ":" not in spec):
+                    raise
+                raise UsageError(f"{error}; a comma separates Coders, so the path of one must hold none") from error
             known[spec] = spec == BUILTIN or providers.price_known(spec)
     if budget.dollars is None and budget.per_task.dollars is None:
         return

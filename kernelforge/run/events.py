@@ -20,6 +20,8 @@ class Event:
     """``describe``, ``tester``, ``judge``, ``coder``, ``evaluate``, ``tune`` or ``reflect``."""
     attempt: Attempt | None = None
     message: str = ""
+    failed: bool = False
+    """With a warning: the task is left unfinished, because something that it needs failed."""
 
 
 class Observer(Protocol):

@@ -60,7 +60,10 @@ def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
     if not limits:
         return run.config
     if run.state is RunState.FINISHED:
-        raise UsageError(f"run {run.id} is finished: no budget ended it, so a larger one changes nothing")
+        raise UsageError(
+            f"run {run.id} is finished: no budget of the run ended it, so a larger one changes nothing; "
+            "rounds and limits per task are set when a run starts, so start a new one for more"
+        )
     budget = run.config.budget.model_copy(update=limits)
     config = run.config.model_copy(update={"budget": budget})
     store.update_config(run.id, config)
@@ -173,7 +176,7 @@ def _run_all(
                 complete = complete and error is None and future.result()
                 if error is None:
                     continue
-                report(Event("warning", task=task.name, message=str(error) or type(error).__name__))
+                report(Event("warning", task=task.name, message=str(error) or type(error).__name__, failed=True))
                 if isinstance(error, StoreError):
                     stop.drain()
                 if isinstance(error, StoreError) or not isinstance(error, KernelForgeError):

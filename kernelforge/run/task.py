@@ -107,7 +107,7 @@ class TaskLoop:
             self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
             return False
         except ProviderError as error:
-            self.report(Event("warning", task=self.task.name, message=str(error)))
+            self.report(Event("warning", task=self.task.name, message=str(error), failed=True))
             self.report(Event("task_finished", task=self.task.name, message="stopped: a model could not be asked"))
             return False
         except TaskError as error:

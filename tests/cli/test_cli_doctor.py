@@ -26,6 +26,18 @@ def test_doctor_reports_every_part(cli, monkeypatch):
     assert "canary" not in done.out
 
 
+def test_keys_in_a_file_are_found_and_not_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    Path(".env").write_text("OPENAI_API_KEY=sk-canary-not-to-be-shown\n")
+    found = doctor.check_keys()
+    assert "OPENAI_API_KEY set in .env, ANTHROPIC_API_KEY not set" in found.detail
+    assert "canary" not in found.detail + found.advice
+    Path(".env").write_bytes(b"OPENAI_API_KEY=\xff\n")
+    assert doctor.check_keys().status == "note"
+
+
 def test_a_missing_package_is_a_problem_with_advice(monkeypatch):
     monkeypatch.setattr(doctor, "_probe", lambda script, **_: doctor._Found(False, "ModuleNotFoundError: No module"))
     for check in (doctor.check_torch(), doctor.check_nvrtc(), doctor.check_emulator()):

@@ -49,6 +49,10 @@ def work(observer, stop):
             break
         if mode == "break" and attempt.number == 2:
             raise KernelForgeError("the disk is full")
+        if mode == "fail" and attempt.number == 1:
+            observer.on_event(Event("warning", task=attempt.task, message="no model answers", failed=True))
+            store.update_run(run.id, RunState.STOPPED, "2026-11-21T06:10:00+00:00")
+            return run.model_copy(update={"state": RunState.STOPPED})
         if mode == "hang" and attempt.number == 1:
             print("hanging", flush=True)
             while not stop.aborting:
@@ -125,6 +129,15 @@ def test_the_second_interrupt_aborts_with_130(start):
     assert process.returncode == 130
     assert "aborted; go on with: kernelforge resume r1" in err
     assert "Traceback" not in err
+
+
+def test_a_run_whose_model_fails_is_summed_up_and_leaves_with_1(start):
+    process = start("-c", ENGINE, "fail")
+    out, err = process.communicate()
+    assert process.returncode == 1
+    assert "warning: softmax: no model answers" in err
+    assert "run       r1 stopped" in out
+    assert "kernelforge resume r1" in out
 
 
 def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_path: Path):

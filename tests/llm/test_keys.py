@@ -15,7 +15,7 @@ from fake_server import Fail, Say
 
 from kernelforge.errors import ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.keys import KEY_NAMES, NO_KEY, URL_NAMES, find_key, find_url
+from kernelforge.llm.keys import KEY_NAMES, NO_KEY, URL_NAMES, find_key, find_url, key_source
 from kernelforge.llm.models import check_model, make_chat_model, server_of
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
@@ -33,6 +33,15 @@ def test_a_key_comes_from_the_environment_before_the_file(provider, monkeypatch)
     assert find_key(provider, required=True).get_secret_value() == "from-file"
     monkeypatch.setenv(KEY_NAMES[provider], " from-environment\n")
     assert find_key(provider, required=True).get_secret_value() == "from-environment"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_where_a_key_is_found_is_told_without_the_key(provider, monkeypatch):
+    assert key_source(provider) is None
+    Path(".env").write_text(f"{KEY_NAMES[provider]}={CANARY}\n")
+    assert key_source(provider) == ".env"
+    monkeypatch.setenv(KEY_NAMES[provider], CANARY)
+    assert key_source(provider) == "environment"
 
 
 @pytest.mark.parametrize("line", ['{}="{}"', "export {}={}", "{} = '{}'  # mine", "{}={}\r"])

@@ -64,12 +64,20 @@ def ask(answerer: Answerer, prompt: str = "prompt") -> Answer:
     return answerer.ask(Question("coder", "softmax", Prompt(prompt), lambda text: None))
 
 
-@pytest.mark.parametrize("spec", ["", "nobody", "nobody:x", "openai", "openai:", "replay:", "exchange:", "builtin"])
+@pytest.mark.parametrize("spec", ["", "nobody", "nobody:x", "builtin"])
 def test_an_unknown_provider_is_refused_with_those_that_there_are(make, spec: str) -> None:
     with pytest.raises(UsageError) as caught:
         make().check(spec)
     for name in PROVIDERS:
         assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "form"), [("openai", "openai:MODEL"), ("openai:", "openai:MODEL"), ("replay:", "replay:FILE")]
+)
+def test_a_specification_that_is_cut_short_is_told_its_form(make, spec: str, form: str) -> None:
+    with pytest.raises(UsageError, match=f"write {form}$"):
+        make().check(spec)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from golden_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
 from rich.console import Console
 
-from kernelforge.records import RunState, Verdict
+from kernelforge.records import Budget, Limits, RunState, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
 from kernelforge.report.board import geomean
 from kernelforge.report.documents import leaderboard_csv, leaderboard_markdown
@@ -58,6 +58,15 @@ def test_a_run_counts_its_verdicts_and_tasks():
     assert (view.tasks_ok, view.tasks_total, view.tasks_finished, view.accepted) == (2, 3, 1, 3)
     assert [task.task for task in view.tasks] == list(TASKS)
     assert view.mean_reward == pytest.approx((0.3 + 0.3 + 0) / 3)
+
+
+def test_a_run_tells_its_limits_and_its_tester():
+    budget = Budget(rounds=4, dollars=5, per_task=Limits(tokens=20_000, wall_seconds=90))
+    lines = drawn(run_lines(run_view(RunRecords(make_run(budget=budget, tester="openai:m"), ()))), 120)
+    assert "budget    4 rounds a task, $5; for each task 20,000 tokens, 1 min 30 s wall time\n" in lines
+    assert "judge builtin, tester openai:m, seed 7\n" in lines
+    free = drawn(run_lines(run_view(RunRecords(make_run(budget=Budget()), ()))), 120)
+    assert "budget    no limit for the run\n" in free
 
 
 def test_a_run_without_attempts_has_a_view():

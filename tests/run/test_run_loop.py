@@ -134,6 +134,7 @@ def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path
         ({"device": "cuda:0"}, "emulated"),
         ({"strategy": "guess"}, "choose one of: refine"),
         ({"coder": "oracle-of-delphi"}, "oracle-of-delphi"),
+        ({"coder": "replay:missing,really.jsonl"}, "a comma separates Coders"),
         ({"reward": "gold"}, "there is no reward policy 'gold'"),
         ({"jobs": 0}, "at least one"),
         ({"stop_after": 0}, "at least one round"),
