@@ -56,7 +56,6 @@ class Drafting:
 
     Args:
         attempts: the task's attempts, by number; grows as the loop goes on.
-        best: gives the task's best attempt so far.
         ends_on_stop: whether a Judge's ``stop`` ends the task; else the Coder is asked without a finding.
         report: told of each stage: step and ``judge`` or ``coder``.
     """
@@ -70,7 +69,6 @@ class Drafting:
         spending: TaskSpending,
         store: Store,
         attempts: list[Attempt],
-        best: Callable[[], Attempt | None],
         *,
         ends_on_stop: bool,
         concurrency: int,
@@ -83,21 +81,23 @@ class Drafting:
         self._spending = spending
         self._store = store
         self._attempts = attempts
-        self._best = best
         self._ends_on_stop = ends_on_stop
         self._report = report
         self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="draft")
         self._open: dict[int, tuple[Proposal, Future[Written]]] = {}
         self._kept = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
 
-    def order(self, step: int, proposal: Proposal) -> None:
+    def order(self, step: int, proposal: Proposal, known: int) -> None:
         """Begin a draft, unless it was begun or is journalled. Claims its evaluation.
+
+        Args:
+            known: how many of the task's attempts the agents are shown.
 
         Raises:
             BudgetExhausted: no evaluation is left for it.
         """
-        known = self._open.get(step)
-        if known is not None and known[0] == proposal:
+        begun_already = self._open.get(step)
+        if begun_already is not None and begun_already[0] == proposal:
             return
         kept = self._kept.get(step)
         fits = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
@@ -112,7 +112,8 @@ class Drafting:
             self._open[step] = (proposal, done)
             return
         # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
-        history, best = tuple(self._attempts), self._best()
+        history = tuple(self._attempts[:known])
+        best = next((attempt for attempt in reversed(history) if attempt.accepted), None)
         self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, begun))
 
     def take(self, step: int) -> Ready:

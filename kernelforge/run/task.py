@@ -46,7 +46,7 @@ from kernelforge.run.drafting import Drafting, Ready, messages_of
 from kernelforge.run.events import Event
 from kernelforge.run.rules import accept, check_admitted, infra
 from kernelforge.run.spending import TaskSpending
-from kernelforge.search import make_strategy
+from kernelforge.search import Proposal, make_strategy
 from kernelforge.store import Store
 
 
@@ -73,6 +73,8 @@ class TaskLoop:
         self.spending = spending
         self.report = report
         self._tests: tuple[InputGenerator, ...] = ()
+        self._known: dict[int, int] = {}
+        """How many attempts were known when a step could first be named."""
         config = run.config
         self.strategy = make_strategy(
             config.strategy,
@@ -118,7 +120,7 @@ class TaskLoop:
     def _replay(self, past: list[Attempt]) -> None:
         """Tell the strategy what is journalled; it must arrive where it stood."""
         for attempt in past[:-1]:
-            self._remember(attempt)
+            self._tell_again(attempt)
         journalled = self.store.search_state(self.run.id, self.task.name) if past else None
         if journalled is not None and journalled != self.strategy.state():
             message = (
@@ -127,7 +129,29 @@ class TaskLoop:
             )
             self.report(Event("warning", task=self.task.name, message=message))
         for attempt in past[-1:]:
-            self._remember(attempt)
+            self._tell_again(attempt)
+
+    def _tell_again(self, attempt: Attempt) -> None:
+        if attempt.operator is not Operator.TUNE:
+            self._look_ahead()
+        self._remember(attempt)
+
+    def _look_ahead(self) -> list[Proposal]:
+        """The proposals that can be named now, from the next step on.
+
+        What agents are shown for a step is what was known when it could first be named, so that it is the same whether
+        the draft is made then or, after a kill, again.
+        """
+        config, step = self.run.config, len(self.strategy.steps)
+        found: list[Proposal] = []
+        for ahead in range(config.llm.concurrency):
+            rng = Random(content_hash(config.seed, self.task.name, step + ahead))
+            proposal = self.strategy.ask(rng, ahead)
+            if proposal is None:
+                break
+            self._known.setdefault(step + ahead, len(self.attempts))
+            found.append(proposal)
+        return found
 
     def _search(self) -> bool:
         self._stage("describe")
@@ -144,7 +168,6 @@ class TaskLoop:
                 self.spending,
                 self.store,
                 self.attempts,
-                lambda: self._best,
                 ends_on_stop=self.strategy.ends_on_stop,
                 concurrency=config.llm.concurrency,
                 report=lambda step, stage: self._stage(stage),
@@ -174,19 +197,15 @@ class TaskLoop:
 
     def _order(self, drafting: Drafting, step: int) -> bool:
         """Have every draft begun that can be named now. False when there is none."""
-        config = self.run.config
-        for ahead in range(config.llm.concurrency):
-            rng = Random(content_hash(config.seed, self.task.name, step + ahead))
-            proposal = self.strategy.ask(rng, ahead)
-            if proposal is None:
-                return ahead > 0
+        proposals = self._look_ahead()
+        for ahead, proposal in enumerate(proposals):
             try:
-                drafting.order(step + ahead, proposal)
+                drafting.order(step + ahead, proposal, self._known[step + ahead])
             except BudgetExhausted:
                 if ahead == 0:
                     raise
                 break
-        return True
+        return bool(proposals)
 
     @property
     def _best(self) -> Attempt | None:

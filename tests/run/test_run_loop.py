@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume, start
+from kernelforge.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +186,27 @@ def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, sourc
     with open_store(tmp_path) as store:
         assert store.attempts(run.id) == []
         assert told in store.finished_tasks(run.id)["constant"]
+
+
+def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path: Path) -> None:
+    """A draft that is made again after a stop sees what it saw when it was first asked for, not its siblings."""
+    config = quick_config(tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=10), jobs=1)
+    run_in(tmp_path / "whole", config)
+
+    def stop_within(event: Event, stop: StopSignal) -> None:
+        if event.kind == "attempt" and event.round is not None and event.round % 3 == 1:
+            stop.drain()
+
+    run = run_in(tmp_path / "cut", config, stop_within)
+    with open_store(tmp_path / "cut") as store:
+        while run.state is not RunState.FINISHED:
+            forget_drafts(store, run.id)
+            stop = StopSignal()
+            run = resume(run.id, store, Watcher(partial(stop_within, stop=stop)), stop)
+    assert decisions(tmp_path / "cut") == decisions(tmp_path / "whole")
+
+
+def forget_drafts(store: Store, run_id: str) -> None:
+    """As a kill does to drafts in flight."""
+    with store._database.transaction() as db:
+        db.execute("DELETE FROM drafts WHERE run = ?", (run_id,))
