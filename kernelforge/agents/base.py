@@ -71,7 +71,8 @@ class JudgeRequest:
 
 @dataclass(frozen=True)
 class JudgeReply:
-    finding: Finding
+    finding: Finding | None
+    """None: the Judge said nothing that can be used; the Coder is then asked without a finding."""
     messages: tuple[Message, ...]
 
 

@@ -34,7 +34,7 @@ class PromptedJudge:
         self._answerer = answerer
 
     def assess(self, request: JudgeRequest) -> JudgeReply:
-        """Ask for a finding. A reply that still cannot be read becomes a finding that ends the task, and says so."""
+        """Ask for a finding. A reply that still cannot be read is no finding."""
         correct = request.parent.evaluation.verdict is Verdict.OK
 
         def check(text: str) -> None:
@@ -42,12 +42,12 @@ class PromptedJudge:
 
         schema = OptimiseReply if correct else RepairReply
         answer = self._answerer.ask(Question("judge", request.brief.task.name, judge_prompt(request), check, schema))
+        finding: Finding | None
         try:
             finding = parse_finding(answer.text, optimise=correct)
-        except CandidateError as error:
-            finding = Finding(
-                kind="stop", headline="the Judge gave no usable finding", why=str(error), action="stop here"
-            )
+        except CandidateError:
+            # What was wrong with it is among the messages.
+            finding = None
         return JudgeReply(finding, answer.messages)
 
 

@@ -239,7 +239,7 @@ class Service:
         return answer
 
     def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
-        return self._judge.assess(JudgeRequest(self._bench.at(task).brief, attempt, history, best)).finding
+        return self._judge.find(JudgeRequest(self._bench.at(task).brief, attempt, history, best))
 
     def _evaluated(self, task: Task, candidate: Candidate) -> EvaluationResult:
         """Evaluate against the budget; what could not even begin costs nothing."""

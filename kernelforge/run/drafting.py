@@ -178,9 +178,10 @@ class Drafting:
                 self._keep(error.messages)
                 raise
             finding, messages = reply.finding, reply.messages
-            if finding.kind == "stop" and self._ends_on_stop:
-                return written(None)
-            finding = None if finding.kind == "stop" else finding
+            if finding is not None and finding.kind == "stop":
+                if self._ends_on_stop:
+                    return written(None)
+                finding = None
             if self._judge.name != BUILTIN:
                 written(None, whole=False)
         self._spending.check()

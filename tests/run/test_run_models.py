@@ -263,3 +263,15 @@ def test_no_key_is_ever_journalled(tmp_path: Path, llm: Any, monkeypatch: pytest
 class Silent:
     def on_event(self, event: Event) -> None:
         """Nobody is watching."""
+
+
+def test_a_judge_that_cannot_be_understood_does_not_end_the_task(tmp_path: Path, llm: Any) -> None:
+    def script(call: Call) -> Say:
+        return Say("I like it.") if call.model.startswith("judge") else answer(call)
+
+    llm(script)
+    run = run_in(tmp_path, config(budget=Budget(rounds=2)))
+    attempts = attempts_in(tmp_path, run)
+    assert [one.operator for one in attempts] == [Operator.SEED, Operator.OPTIMISE]
+    assert attempts[1].finding is None
+    assert [message.agent for message in attempts[1].messages].count("judge") == 6

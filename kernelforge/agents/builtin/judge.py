@@ -32,10 +32,14 @@ class BuiltinJudge:
 
     name = NAME
 
-    def assess(self, request: JudgeRequest) -> JudgeReply:
-        """One finding on the parent: what to mend, what to improve (the ``rank``-th of it), or that nothing is left."""
+    def find(self, request: JudgeRequest) -> Finding:
+        """What to mend, what to improve (the ``rank``-th of it), or that nothing is left."""
         correct = request.parent.evaluation.verdict is Verdict.OK
-        finding = _optimise(request) if correct else repair(request.parent)
+        return _optimise(request) if correct else repair(request.parent)
+
+    def assess(self, request: JudgeRequest) -> JudgeReply:
+        """One finding on the parent, with the prompt that a model would have been given."""
+        finding = self.find(request)
         messages = (
             Message(agent="judge", role="prompt", provider=self.name, content=judge_prompt(request).text),
             Message(agent="judge", role="reply", provider=self.name, content=write_finding(finding)),

@@ -158,7 +158,7 @@ def _proposed(request: CoderRequest) -> Candidate:
 
 def _judged(brief: Brief, history: tuple[Attempt, ...]) -> Finding | None:
     """What the built-in Judge says of the last attempt; None when it has nothing to improve."""
-    finding = BuiltinJudge().assess(JudgeRequest(brief, history[-1], history)).finding
+    finding = BuiltinJudge().find(JudgeRequest(brief, history[-1], history))
     return None if finding.kind == "stop" else finding
 
 

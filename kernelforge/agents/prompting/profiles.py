@@ -62,10 +62,11 @@ def _place(name: str) -> tuple[int, str]:
     return next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST)), name
 
 
-def profile_table(profile: Profile, sight: Sight, absent: bool = True) -> str:
+def profile_table(profile: Profile, sight: Sight, absent: bool = True, also: Sequence[str] = ()) -> str:
     """A profile as Markdown: a row per metric with unit and origin; for a full sight roofline and hot spots too.
 
-    For the subset, ``absent`` has the metrics named that this device does not give.
+    For the subset, ``absent`` has the metrics named that this device does not give; ``also`` names metrics that a
+    finding speaks of, which are shown whatever the subset is.
     """
     kernels = _shown_kernels(profile)
     columns = kernels if len(profile.kernels) > 1 else []
@@ -73,6 +74,10 @@ def profile_table(profile: Profile, sight: Sight, absent: bool = True) -> str:
     lines = [f"| metric | {' | '.join(heads)} | unit | origin |", "|---" * (len(heads) + 3) + "|"]
     by_kernel = [{metric.name: metric.value for metric in one.metrics} for one in columns]
     metrics = seen(profile.metrics, sight)
+    if sight.metrics == "subset":
+        asked = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
+        allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in _TIME_UNITS)
+        metrics = [*metrics, *(metric for metric in allowed if metric.name in asked)]
     for metric in metrics:
         values = [_number(metric.value), *(_number(one.get(metric.name)) for one in by_kernel)]
         unit = inline(metric.unit, 20)
