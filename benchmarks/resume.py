@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from kernelforge.records import RunState
 from kernelforge.search import STRATEGIES
 from kernelforge.store import DATABASE_NAME, Store
 
@@ -59,6 +60,15 @@ def command(results: Path, start: list[str]) -> list[str]:
     return [*COMMAND, "resume", "latest", *where]
 
 
+def is_finished(results: Path) -> bool:
+    """Whether the run in a folder is over; a kill may have come just after its end."""
+    if not (results / DATABASE_NAME).exists():
+        return False
+    with Store.open(results / DATABASE_NAME, create=False) as store:
+        runs = store.runs()
+        return bool(runs) and runs[-1].state is RunState.FINISHED
+
+
 def torment(start: list[str], kills_wanted: int, rng: random.Random) -> tuple[int, int, int]:
     """Kill runs until enough were killed; gives back kills, runs, and how many ended otherwise than undisturbed."""
     kills = runs = wrong = 0
@@ -74,7 +84,7 @@ def torment(start: list[str], kills_wanted: int, rng: random.Random) -> tuple[in
         while kills < kills_wanted:
             results = Path(folder) / f"run{runs}"
             runs += 1
-            while True:
+            while not is_finished(results):
                 process = subprocess.Popen(command(results, start), stdout=subprocess.DEVNULL)
                 try:
                     process.wait(rng.uniform(0.3, length) if kills < kills_wanted else None)
@@ -85,7 +95,6 @@ def torment(start: list[str], kills_wanted: int, rng: random.Random) -> tuple[in
                     continue
                 if process.returncode != 0:
                     raise SystemExit(f"exit status {process.returncode}")
-                break
             state, found = outcome(results)
             same = found == expected and state == "finished"
             wrong += not same

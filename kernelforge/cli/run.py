@@ -155,6 +155,7 @@ def run(
         jobs=jobs,
         stop_after=stop_after,
         allow_unconfined=allow_unconfined,
+        keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
     if dry_run:

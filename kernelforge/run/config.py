@@ -13,6 +13,7 @@ from kernelforge.agents import BUILTIN, check_agent
 from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
+from kernelforge.llm.spec import is_hosted
 from kernelforge.records import Budget, LLMSettings, Run, RunConfig, RunState
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.search import strategy_class, strategy_options
@@ -39,6 +40,7 @@ def configure(
     jobs: int | None = None,
     stop_after: int | None = None,
     allow_unconfined: bool = False,
+    keys: bool = True,
 ) -> RunConfig:
     """Resolve a run's configuration; every name in it is known to exist afterwards.
 
@@ -48,6 +50,7 @@ def configure(
         tester: who may propose further test inputs; None for nobody.
         memory: whose lessons the agents are shown.
         stop_after: None for the strategy's own rule.
+        keys: whether every hosted model must have its key; a run that is only estimated needs none.
 
     Raises:
         UsageError: an unknown task, device, strategy, option, agent or reward, a missing key, a dollar budget with an
@@ -70,7 +73,7 @@ def configure(
         limits = limits.model_copy(update={"rounds": rounds})
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
-    _check_agents(agents, settings, limits, commas="," in ",".join(coders))
+    _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -102,7 +105,7 @@ def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in known if not names or name in names)
 
 
-def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool) -> None:
+def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool, keys: bool) -> None:
     """See that every agent could be asked, and that a dollar budget could be held.
 
     Args:
@@ -114,7 +117,8 @@ def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, 
             if not spec:
                 raise UsageError("an agent's specification is empty; between commas stands one Coder each")
             try:
-                check_agent(spec, providers)
+                if keys or not is_hosted(spec):
+                    check_agent(spec, providers)
             except UsageError as error:
                 if not commas or not (spec.startswith(("replay:", "exchange:")) or ":" not in spec):
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from builders import make_attempt
 from run_helpers import quick_config
 
 from kernelforge.agents.base import Brief
+from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, Message, Price, RunConfig, Usage
 from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
 from kernelforge.run.loop import briefs
@@ -50,6 +52,14 @@ def reply_of(tokens: int, provider: str = "openai:m") -> Attempt:
     return make_attempt(
         0, messages=(Message(agent="coder", role="reply", provider=provider, content="x", usage=usage),)
     )
+
+
+def test_an_estimate_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.chdir(tmp_path)
+    assert estimate(config(keys=False), [brief()], ()).dollars is not None
+    with pytest.raises(UsageError, match="OPENAI_API_KEY"):
+        config()
 
 
 def test_every_round_is_one_reply_of_the_coder_at_the_price_of_its_model() -> None:
