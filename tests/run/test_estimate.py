@@ -55,9 +55,10 @@ def reply_of(tokens: int, provider: str = "openai:m") -> Attempt:
 
 
 def test_an_estimate_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told = brief()
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.chdir(tmp_path)
-    assert estimate(config(keys=False), [brief()], ()).dollars is not None
+    assert estimate(config(keys=False), [told], ()).dollars is not None
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         config()
 
