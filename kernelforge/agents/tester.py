@@ -7,22 +7,21 @@ restricted plan for inputs alone; what must come out of them is the oracle's bus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kernelforge.agents.base import Brief, ProposedGenerator, Tester, TesterReply
 from kernelforge.agents.json_reply import read_form
+from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
-from kernelforge.errors import CandidateError, PlanError, SandboxError, UsageError
+from kernelforge.errors import CandidateError, PlanError, SandboxError
 from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
 from kernelforge.evaluate.oracle import GeneratorFinding, Oracle
 from kernelforge.evaluate.preparation import masked
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
 from kernelforge.records.generator import GENERATOR_NAME, MAX_GENERATOR_BYTES
-from kernelforge.tasks.data import data_path
 
 
 class _Strict(BaseModel):
@@ -143,17 +142,10 @@ def _told(found: Sequence[GeneratorFinding], task: Task) -> str:
     return "; ".join(told.values())
 
 
-@lru_cache(maxsize=1)
 def generator_page() -> str:
     """The reference page of the generator language, as it ships.
 
     Raises:
         UsageError: the installation lacks the page.
     """
-    path = data_path("docs") / "input-generators.md"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}; reinstall kernelforge, or run from a checkout"
-        ) from error
+    return shipped_page("input-generators.md")

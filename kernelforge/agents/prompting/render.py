@@ -70,14 +70,23 @@ def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Pro
     return Prompt(preamble + request, stable=len(preamble))
 
 
-@lru_cache(maxsize=1)
 def launch_plan_page() -> str:
     """The reference page of the launch-plan language, as it ships.
 
     Raises:
         UsageError: the installation lacks the page.
     """
-    path = data_path("docs") / "launch-plan.md"
+    return shipped_page("launch-plan.md")
+
+
+@lru_cache
+def shipped_page(name: str) -> str:
+    """A page of the documentation that prompts quote.
+
+    Raises:
+        UsageError: the installation lacks the page.
+    """
+    path = data_path("docs") / name
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
