@@ -90,18 +90,6 @@ class Spending:
         limit = self._budget.wall_seconds
         return self._stop.draining or (limit is not None and time.monotonic() - self._account.started >= limit)
 
-    @property
-    def dollars(self) -> float | None:
-        """Dollars spent; None when some call's price is unknown."""
-        with self._lock:
-            return None if self._account.unpriced else self._account.dollars
-
-    @property
-    def tokens(self) -> int:
-        """Tokens known to be spent."""
-        with self._lock:
-            return self._account.tokens
-
 
 class TaskSpending:
     """One task's part of a run's spending: the meter of its agents. Shared between threads."""
