@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from kernelforge.evaluate.workshop import Workshop
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "llm")]
+
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile("same")
+"""The same examples in every run, so that a commit passes or fails for good; ``--hypothesis-profile search`` draws new
+ones."""
 
 
 @pytest.fixture(scope="session")

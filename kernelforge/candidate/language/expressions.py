@@ -315,7 +315,8 @@ def assign(target: ast.expr, scope: Scope) -> Assign:
         slot = scope.find(target.id)
         assert slot is not None
         return _bind(target.id, slot)
-    assert isinstance(target, ast.Tuple | ast.List)
+    if not isinstance(target, ast.Tuple | ast.List):
+        raise Fault("a starred name stands among others: a, *rest = ...", target.lineno)
     elements = [element.value if isinstance(element, ast.Starred) else element for element in target.elts]
     stars = [position for position, element in enumerate(target.elts) if isinstance(element, ast.Starred)]
     if len(stars) > 1:

@@ -122,6 +122,7 @@ def kind_of(value: Any) -> str:
     kinds: dict[type, str] = {
         int: "an int", float: "a float", bool: "a bool", str: "a string", type(None): "None", tuple: "a sequence",
         range: "a range", DType: "a dtype", Tensor: "a tensor", KernelName: "a kernel", TypedScalar: "a typed scalar",
+        slice: "a slice",
     }  # fmt: skip
     if isinstance(value, Named):
         return value.name
