@@ -60,6 +60,9 @@ def make_fingerprint(**changes: Any) -> Fingerprint:
         "host": "linux-x86_64",
         "jail": "namespaces",
     }
+    if changes.get("device_kind") == "cuda":
+        gpu = "NVIDIA H200"
+        fields |= {"gpu": gpu, "gpu_uuid": "GPU-0", "driver": "580.159.04", "runtime": "cupy 14.2.0"}
     return Fingerprint(**(fields | changes))
 
 

@@ -17,7 +17,16 @@ from kernelforge.candidate.language.statements import Program, compile_program
 from kernelforge.candidate.language.text import normalise, read
 from kernelforge.candidate.language.values import Fault, Refusal, Storage, Tensor, flatten, kind_of
 from kernelforge.candidate.limits import PlanLimits
-from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
+from kernelforge.candidate.resolved import (
+    Buffer,
+    Fill,
+    Launch,
+    Output,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+)
 from kernelforge.candidate.workspace import share
 from kernelforge.errors import PlanError, PlanGuard
 from kernelforge.records.task import TensorSpec
@@ -165,11 +174,18 @@ def signatures(resolved: ResolvedPlan) -> list[LaunchSignature]:
         dict.fromkeys(
             LaunchSignature(
                 launch.expression,
-                tuple(f"tensor:{arg.dtype}" if isinstance(arg, TensorArg) else arg.type for arg in launch.args),
+                tuple(_kind_of_argument(arg) for arg in launch.args),
             )
-            for launch in resolved.launches
+            for launch in (*resolved.setup, *resolved.steps)
+            if isinstance(launch, Launch)
         )
     )
+
+
+def _kind_of_argument(arg: TensorArg | ScalarArg | TensorMapArg) -> str:
+    if isinstance(arg, TensorArg):
+        return f"tensor:{arg.dtype}"
+    return "tensor_map" if isinstance(arg, TensorMapArg) else arg.type
 
 
 @contextmanager

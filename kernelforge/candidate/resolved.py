@@ -13,7 +13,8 @@ class Buffer:
     """One allocation. Inputs and weights are filled by the harness; workspace and outputs are poisoned."""
 
     id: int
-    kind: Literal["input", "weight", "workspace"]
+    kind: Literal["input", "weight", "prepared", "workspace"]
+    """``prepared``: what ``setup`` returned. Filled once, kept between executions, never written by ``forward``."""
     nbytes: int
     label: str
     """What errors call it: ``x`` (the parameter's name), ``w['fc.weight']``, ``out`` (its first variable)."""
@@ -39,6 +40,50 @@ class ScalarArg:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMapArg:
+    """A tiled tensor map (TMA descriptor) over a contiguous tensor, passed by value."""
+
+    buffer: int
+    offset_bytes: int
+    dtype: DType
+    shape: tuple[int, ...]
+    """Outermost first, as in the plan."""
+    box: tuple[int, ...]
+    """Extents of the tile that one copy moves, outermost first."""
+    swizzle_bytes: int = 0
+    """0, 32, 64 or 128."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A contiguous tensor within a buffer, or an input or weight with its strides, for a ``library`` call."""
+
+    buffer: int
+    offset_bytes: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    """In elements."""
+    dtype: DType
+
+
+LibraryValue = TensorView | int | float | bool | str | None | tuple[int, ...]
+"""An argument of a ``library`` call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One call of a torch operator by the harness, inside what is timed. Its result is put into ``out``."""
+
+    operator: str
+    """``torch`` or ``torch.nn.functional`` function by its name: ``matmul``, ``conv2d``."""
+    args: tuple[LibraryValue, ...]
+    kwargs: dict[str, LibraryValue]
+    out: tuple[TensorView, ...]
+    """One per tensor that the operator returns."""
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch. ``expression`` is the plan's name of the kernel: ``f`` or ``f<float, 256>``."""
 
@@ -46,7 +91,7 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared_bytes: int
-    args: tuple[TensorArg | ScalarArg, ...]
+    args: tuple[TensorArg | ScalarArg | TensorMapArg, ...]
     line: int
     """1-based line in the plan."""
     cluster: tuple[int, int, int] | None = None
@@ -80,24 +125,36 @@ class Output:
         return count
 
 
+Step = Launch | Fill | Library
+
+
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
     """Buffers by id, steps in order, outputs as returned; serial semantics."""
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Launch | Fill, ...]
+    steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
     constants: dict[str, int] = field(default_factory=dict)
     """Names that the source sees as ``constexpr int``: tune choices and the plan's top-level integers."""
+    setup: tuple[Step, ...] = ()
+    """What ``setup`` does: run once for given weights, timed apart. It writes ``prepared`` buffers and workspace."""
 
     @property
     def launches(self) -> tuple[Launch, ...]:
+        """Launches of ``forward``."""
         return tuple(step for step in self.steps if isinstance(step, Launch))
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Kernels launched, each once, in order of first launch."""
-        return tuple(dict.fromkeys(launch.expression for launch in self.launches))
+        """Kernels launched, each once, in order of first launch; those of ``setup`` first."""
+        both = (*self.setup, *self.steps)
+        return tuple(dict.fromkeys(step.expression for step in both if isinstance(step, Launch)))
+
+    @property
+    def libraries(self) -> tuple[Library, ...]:
+        """Calls of torch operators, those of ``setup`` first."""
+        return tuple(step for step in (*self.setup, *self.steps) if isinstance(step, Library))
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON for the runner's channel."""

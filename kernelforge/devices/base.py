@@ -6,14 +6,14 @@ one build, runs resolved plans on inputs it is handed, and gives back bytes and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile.artifact import Artifact
-from kernelforge.records import Performance, Profile, SizeFacts
+from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Capabilities:
     counts_ptx: bool
     clusters: bool
     cooperative: bool
+    tensor_maps: bool = False
+    library: bool = False
+    """Torch operators called between a plan's launches."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,67 @@ class Rating:
     """Whether more effort would give the same time."""
 
 
+class TimedSide(Protocol):
+    """One process that runs the same work again when asked, and says how long it took: a candidate's or a baseline's.
+
+    What it runs per *sample* was fixed when it was armed: one execution on each of K disjoint sets of tensors, with a
+    flush of the L2 before each where the sets are too small to do that themselves.
+    """
+
+    name: str
+    captured: bool
+    """Whether samples are replays of a CUDA graph."""
+
+    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+        """Run ``samples`` samples, one after the other, and wait for them.
+
+        Args:
+            samples: How many, at least 1.
+            gaps_us: Idle time before each, in µs, which is not part of any sample; none means back to back.
+
+        Returns:
+            GPU time of each sample in µs by the device's own events, flushes included.
+
+        Raises:
+            RunFaulted: it faulted, or did not end in time.
+        """
+        ...
+
+    def flush_block(self, samples: int) -> tuple[float, ...]:
+        """The same with nothing but the flushes; zeros where the sample has none."""
+        ...
+
+
+class Armed(TimedSide, Protocol):
+    """A candidate's plan, ready to be timed on K sets of tensors. It holds the session: nothing else runs there now."""
+
+    setup_us: float | None
+    """Time of the plan's ``setup``; None where it has none."""
+
+    def refresh(self, requests: Sequence[RunRequest]) -> None:
+        """Put new values into every set, outside what is timed, and poison its outputs anew."""
+        ...
+
+    def outputs(self) -> tuple[tuple[bytes, ...], ...]:
+        """What the last sample left in each set: outputs, then mutated inputs, as in :class:`RunResult`."""
+        ...
+
+    def coverage(self) -> float:
+        """Share of device time in the candidate's own kernels, from 0 to 1."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Session(Protocol):
     """One disposable runner with one build loaded."""
 
     def run(self, request: RunRequest) -> RunResult: ...
 
-    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance | None]:
         """Counters at the size of ``facts``, on sampled blocks where the device samples.
+
+        The performance is what a device that models time makes of them; None from one that measures it.
 
         Raises:
             RunFaulted: a launch faulted.
@@ -107,6 +164,19 @@ class Session(Protocol):
         """
         ...
 
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0) -> Armed:
+        """Make ready to time a plan; one request per set, all of the same plan.
+
+        Args:
+            requests: Tensors of each set.
+            flush_bytes: Written before each execution, to empty the L2; 0 for nothing.
+
+        Raises:
+            RunFaulted: the sets do not fit into memory, or the first execution faulted.
+            UnsupportedError: this device does not measure time.
+        """
+        ...
+
     def close(self) -> None: ...
 
     def __enter__(self) -> Session: ...
@@ -117,7 +187,7 @@ class Session(Protocol):
 
 
 class Device(Protocol):
-    """Where candidates run: ``emulated:h100``, later ``cuda:0``."""
+    """Where candidates run: ``emulated:h100`` or ``cuda:0``."""
 
     name: str
     kind: Literal["cuda", "emulated"]
@@ -127,6 +197,14 @@ class Device(Protocol):
 
     def describe(self) -> Mapping[str, str]:
         """Facts a Coder may use: name, SMs, shared memory per block, registers, bandwidth; each with unit."""
+        ...
+
+    def identity(self) -> Mapping[str, str]:
+        """What a fingerprint says of the hardware: ``gpu gpu_uuid driver runtime``; empty for an emulated device."""
+        ...
+
+    def clocks(self) -> Clocks | None:
+        """Clocks, temperature and throttle reasons now; None where the device cannot say."""
         ...
 
     def open(self, artifact: Artifact) -> Session: ...

@@ -85,6 +85,10 @@ _VERDICT_OF_FAULT = {
 }
 
 
+_Found = tuple[Profile, Performance | None]
+"""What a profile gave."""
+
+
 class EvaluationResult(NamedTuple):
     """An evaluation, and the profile of an OK candidate."""
 
@@ -152,7 +156,7 @@ class Evaluator:
         """
         start = time.perf_counter()
         work = _Work(seed=seed)
-        found: tuple[Profile, Performance] | None = None
+        found: _Found | None = None
         failure: Failure | None = None
         try:
             found = self._cascade(candidate, work, profile)
@@ -194,10 +198,10 @@ class Evaluator:
         resolve_plans(candidate, self.task, self.facts, preparation)
         compile_plans(candidate, self.task, self.compiler, self.device.arch, preparation)
 
-    def _cascade(self, candidate: Candidate, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
+    def _cascade(self, candidate: Candidate, work: _Work, profile: bool) -> _Found | None:
         self.prepare(candidate, work)
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
-        found: tuple[Profile, Performance] | None = None
+        found: _Found | None = None
         with _Sessions(self.device) as sessions:
             for size in ordered:
                 if size.name not in work.plans:
@@ -331,11 +335,11 @@ class Evaluator:
             message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
         self._fail(_VERDICT_OF_FAULT[fault.kind], size, family, message, work)
 
-    def _full(self, session: Session, size: Size, work: _Work, profile: bool) -> tuple[Profile, Performance] | None:
+    def _full(self, session: Session, size: Size, work: _Work, profile: bool) -> _Found | None:
         """Profile at the full size, then run it whole where that is affordable."""
         family = self.oracle.families(size.name)[0]
         plan = work.plans[size.name]
-        found: tuple[Profile, Performance] | None = None
+        found: _Found | None = None
         with self._drawn(size, family, work) as draw:
             if profile:
                 try:

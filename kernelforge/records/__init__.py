@@ -18,8 +18,9 @@ from kernelforge.records.generator import InputGenerator
 from kernelforge.records.graph import Graph, Node
 from kernelforge.records.lesson import Lesson
 from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
-from kernelforge.records.run import Budget, Limits, LLMSettings, Run, RunConfig, RunState
+from kernelforge.records.run import Budget, Limits, LLMSettings, MeasureSettings, Run, RunConfig, RunState
 from kernelforge.records.task import DType, Size, SizeFacts, Task, TaskFacts, TaskPolicy, TensorSpec, WeightSpec
+from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timing
 from kernelforge.records.usage import Price, Usage
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Budget",
     "Build",
     "Candidate",
+    "Clocks",
     "Comparison",
     "Correctness",
     "DType",
@@ -36,12 +38,14 @@ __all__ = [
     "Finding",
     "Fingerprint",
     "Graph",
+    "HostClock",
     "InputGenerator",
     "KernelFacts",
     "KernelProfile",
     "LLMSettings",
     "Lesson",
     "Limits",
+    "MeasureSettings",
     "MemoryHotSpot",
     "Message",
     "Metric",
@@ -51,12 +55,14 @@ __all__ = [
     "Performance",
     "Price",
     "Profile",
+    "Ratio",
     "Record",
     "Reward",
     "Roofline",
     "Run",
     "RunConfig",
     "RunState",
+    "SideTimes",
     "Size",
     "SizeCheck",
     "SizeFacts",
@@ -65,6 +71,7 @@ __all__ = [
     "TaskFacts",
     "TaskPolicy",
     "TensorSpec",
+    "Timing",
     "TuneTrial",
     "Usage",
     "Verdict",

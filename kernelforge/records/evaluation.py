@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.build import Build
 from kernelforge.records.profile import Origin
+from kernelforge.records.timing import Timing
 
 
 class Verdict(StrEnum):
@@ -116,6 +117,11 @@ class Performance(Record):
     """Lower end of the confidence interval of ``speedup``."""
     speedup_eager: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against eager PyTorch, as others publish it."""
+    timing: Timing | None = None
+    """How a measured time came about."""
+    quarantined: str | None = None
+    """Why a measured time is not believed, though the values are right: it then has no speedup, and is shown under
+    integrity."""
 
     @model_validator(mode="after")
     def _honest(self) -> Performance:
@@ -128,8 +134,12 @@ class Performance(Record):
                 raise ValueError("a modelled time has no samples and no interval")
             if self.speedup is not None or self.speedup_lower is not None or self.speedup_eager is not None:
                 raise ValueError("a modelled time has no speedup")
+            if self.timing is not None or self.quarantined is not None:
+                raise ValueError("a modelled time was not timed")
         elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
             raise ValueError("a measured time needs samples, an interval and a timing protocol")
+        if self.quarantined is not None and (self.speedup, self.speedup_lower, self.speedup_eager) != (None,) * 3:
+            raise ValueError("a quarantined time has no speedup")
         if self.interval_us is not None and not 0 < self.interval_us[0] <= self.interval_us[1] < math.inf:
             raise ValueError(f"{self.interval_us} is not an interval of times")
         if self.speedup_lower is not None and (self.speedup is None or self.speedup_lower > self.speedup):
@@ -151,15 +161,24 @@ class Fingerprint(Record):
     python: str
     host: str
     jail: str
+    gpu: str | None = None
+    """Name of the GPU that measured: ``NVIDIA H200``."""
+    gpu_uuid: str | None = None
+    driver: str | None = None
+    """Version of the GPU's driver."""
+    runtime: str | None = None
+    """What talks to the driver: ``cupy 14.2.0``."""
 
     @model_validator(mode="after")
     def _kind_is_in_the_name(self) -> Fingerprint:
         if (self.device.partition(":")[0] == "emulated") != (self.device_kind == "emulated"):
             raise ValueError(f"device {self.device} is not of kind {self.device_kind}")
+        if (self.gpu is None) != (self.device_kind == "emulated"):
+            raise ValueError("a fingerprint names the GPU where one measured, and only there")
         return self
 
 
-Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done"]
+Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing", "done"]
 """Where a cascade can end, in its order."""
 
 
@@ -176,6 +195,9 @@ class Evaluation(Record):
     reason: str = ""
     """Empty for OK; else what happened, for a Coder and for a person."""
     build: Build | None = None
+    lane: Literal["plan", "modelnew"] = "plan"
+    """Which lane the candidate took. One of ``modelnew`` holds host code, has no build of ours, and earns no reward by
+    default."""
     correctness: Correctness | None = None
     performance: Performance | None = None
     seconds: dict[str, float] = {}
@@ -184,7 +206,7 @@ class Evaluation(Record):
     @model_validator(mode="after")
     def _consistent(self) -> Evaluation:
         if self.verdict is Verdict.OK:
-            if self.build is None or not self.build.ok:
+            if self.lane == "plan" and (self.build is None or not self.build.ok):
                 raise ValueError("OK needs a good build")
             if self.correctness is None or not self.correctness.passed:
                 raise ValueError("OK needs passed correctness")
@@ -207,4 +229,5 @@ class Evaluation(Record):
     def key(self) -> str:
         """Binds the evaluation to what it depends on: candidate, task, evaluator, device, toolchain."""
         f = self.fingerprint
-        return content_hash("evaluation", self.candidate, self.task, f.evaluator, f.device, f.toolchain)
+        device = f.device if f.gpu is None else f"{f.gpu}, driver {f.driver}"
+        return content_hash("evaluation", self.candidate, self.task, f.evaluator, device, f.toolchain)

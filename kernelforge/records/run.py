@@ -50,6 +50,24 @@ class LLMSettings(Record):
     """Prices by ``provider:model``, before those that ship with the price list."""
 
 
+class MeasureSettings(Record):
+    """How a device that measures is used; an emulated device has no use for it."""
+
+    runtime: Literal["cupy", "pycuda"] = "cupy"
+    protocol: Literal["kernelforge", "kernelbench"] = "kernelforge"
+    """``kernelbench``: warm L2, mean of CUDA events, against eager; for comparison with published numbers only."""
+    qps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Server mode: requests per second, with random gaps between them; None times them back to back."""
+    precision: float = Field(default=0.01, gt=0, lt=1)
+    """Half-width of the ratio's interval, as a part of the ratio, at which timing ends."""
+    seconds: float = Field(default=10.0, gt=0)
+    """Longest time spent on timing one candidate."""
+    sanitizer: bool = False
+    """Also run the small size under compute-sanitizer; a report fails the candidate."""
+    counters: Literal["default", "full"] = "default"
+    """Which metrics Nsight Compute collects: CudaForge's 24 and a roofline, or all sections."""
+
+
 class RunConfig(Record):
     """Everything that decides what a run does, resolved: nothing is left to inherit."""
 
@@ -70,6 +88,7 @@ class RunConfig(Record):
     tune: bool = True
     """Whether ``# tune:`` combinations are searched."""
     llm: LLMSettings = LLMSettings()
+    measure: MeasureSettings = MeasureSettings()
     reward: str
     budget: Budget
     seed: int

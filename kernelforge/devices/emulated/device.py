@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
-from kernelforge.devices.base import Capabilities, Rating, RunFault, RunFaulted, RunRequest, RunResult
-from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.devices.base import Armed, Capabilities, Rating, RunFault, RunFaulted, RunRequest, RunResult
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
-from kernelforge.records import Performance, Profile, SizeFacts
+from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Death, Frame, Limits, Zygote
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
@@ -77,6 +77,14 @@ class EmulatedDevice:
             "threads per block": f"{spec.threads_per_block} at most",
             "not supported here": "thread block clusters, cooperative launches",
         }
+
+    def identity(self) -> Mapping[str, str]:
+        """Nothing: there is no hardware."""
+        return {}
+
+    def clocks(self) -> Clocks | None:
+        """None: there is no clock."""
+        return None
 
     def open(self, artifact: Artifact) -> EmulatedSession:
         """A session for one build; its child starts at the first run."""
@@ -143,6 +151,14 @@ class EmulatedSession:
         counts = self._counts(request, effort)
         time_us = plan_time(self._device.spec, counts, self._registers).time_us
         return Rating(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
+
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0) -> Armed:
+        """Refused: an emulated device models time.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(f"{self._device.name} models time; it cannot measure any")
 
     @property
     def _registers(self) -> dict[str, int]:

@@ -12,9 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
-from kernelforge.candidate.resolved import Buffer, Launch, ResolvedPlan, ScalarArg, TensorArg
+from kernelforge.candidate.resolved import (
+    Buffer,
+    Fill,
+    Launch,
+    Library,
+    ResolvedPlan,
+    ScalarArg,
+    Step,
+    TensorArg,
+    TensorMapArg,
+)
+from kernelforge.devices.arguments import pack_scalar
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.emulated import machine as emulator
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
@@ -38,7 +47,6 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _KINDS: Mapping[str, str] = {"timeout": "timeout", "trap": "crash", "assert": "crash"}
 """Run fault of each emulator fault; the rest are the sanitizer's."""
-_SCALARS = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d", "f16": "<e"}
 
 
 class LaunchFaulted(Exception):
@@ -111,10 +119,7 @@ class Runner:
         try:
             execution = _Execution(self, work)
             for step in work.plan.steps:
-                if isinstance(step, Launch):
-                    execution.launch(step)
-                else:
-                    execution.fill(step.buffer, step.offset_bytes, step.nbytes, 0)
+                execution.step(step)
             outputs = execution.outputs()
         except LaunchFaulted as faulted:
             faults = faulted.faults
@@ -148,9 +153,11 @@ class Runner:
                 if isinstance(step, Launch):
                     execution.check(step)
                     collector.launch(step)
-                else:
-                    execution.fill(step.buffer, step.offset_bytes, step.nbytes, 0)
+                elif isinstance(step, Fill):
+                    execution.step(step)
                     collector.memset(step)
+                else:
+                    raise LaunchFaulted([_no_library(step)])
             return collector.finish()
         finally:
             execution.close()
@@ -246,9 +253,14 @@ class _Execution:
         """Where the buffers are."""
         return [Extent(b.id, self._address[b.id], b.nbytes) for b in self._work.plan.buffers]
 
-    def fill(self, buffer: int, offset: int, nbytes: int, value: int) -> None:
-        """Set bytes of a buffer."""
-        self._memory.fill(self._address[buffer] + offset, nbytes, bytes([value]))
+    def step(self, step: Step) -> None:
+        """Run one step of the plan whole."""
+        if isinstance(step, Launch):
+            self.launch(step)
+        elif isinstance(step, Fill):
+            self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
+        else:
+            raise LaunchFaulted([_no_library(step)])
 
     def outputs(self) -> tuple[bytes, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
@@ -345,35 +357,17 @@ class _Execution:
             block[param.offset : param.offset + param.size] = packed
         return bytes(block)
 
-    def _argument(self, arg: TensorArg | ScalarArg) -> bytes:
+    def _argument(self, arg: TensorArg | ScalarArg | TensorMapArg) -> bytes:
         if isinstance(arg, TensorArg):
             return struct.pack("<Q", self._address[arg.buffer] + arg.offset_bytes)
+        if isinstance(arg, TensorMapArg):
+            raise LaunchFaulted([RunFault("unsupported", "this device does not emulate tensor maps")])
         return pack_scalar(arg)
 
 
-def pack_scalar(arg: ScalarArg) -> bytes:
-    """Bytes of a scalar as the kernel's parameter block holds it; integers wrap, as a cast in C++ does."""
-    if arg.type in ("i32", "i64"):
-        size = 4 if arg.type == "i32" else 8
-        return (int(arg.value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-    if arg.type == "bf16":
-        return struct.pack("<H", _bfloat16(float(arg.value)))
-    if arg.type == "f16":
-        with np.errstate(over="ignore"):
-            return np.float16(arg.value).tobytes()
-    if arg.type == "f32":
-        with np.errstate(over="ignore"):
-            return np.float32(arg.value).tobytes()
-    return struct.pack(_SCALARS[arg.type], float(arg.value))
-
-
-def _bfloat16(value: float) -> int:
-    """Bits of the nearest bfloat16, ties to even."""
-    with np.errstate(over="ignore"):
-        bits = int(np.float32(value).view(np.uint32))
-    if bits & 0x7FFFFFFF > 0x7F800000:  # NaN stays one
-        return bits >> 16 | 0x40
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+def _no_library(step: Library) -> RunFault:
+    text = f"this device does not call torch operators: library({step.operator!r}) in plan line {step.line}"
+    return RunFault("unsupported", text)
 
 
 def _explain(faults: Sequence[Fault], step: Launch) -> list[RunFault]:
