@@ -151,7 +151,8 @@ class Fingerprint(Record):
     """What made the numbers."""
 
     device: str
-    device_kind: Literal["cuda", "emulated"]
+    device_kind: Literal["cuda", "emulated", "cpu"]
+    """``cpu`` is torch on the host, where the lane of ``modelnew`` checks values and measures nothing."""
     arch: str
     toolchain: str
     kernelforge: str
@@ -171,9 +172,9 @@ class Fingerprint(Record):
 
     @model_validator(mode="after")
     def _kind_is_in_the_name(self) -> Fingerprint:
-        if (self.device.partition(":")[0] == "emulated") != (self.device_kind == "emulated"):
+        if self.device.partition(":")[0] != self.device_kind:
             raise ValueError(f"device {self.device} is not of kind {self.device_kind}")
-        if (self.gpu is None) != (self.device_kind == "emulated"):
+        if (self.gpu is None) != (self.device_kind != "cuda"):
             raise ValueError("a fingerprint names the GPU where one measured, and only there")
         return self
 
@@ -219,8 +220,8 @@ class Evaluation(Record):
                 raise ValueError(f"verdict {self.verdict} needs a reason")
         if self.performance is not None:
             measured = self.performance.origin is Origin.MEASURED
-            if measured and self.fingerprint.device_kind == "emulated":
-                raise ValueError("an emulated device cannot carry a measured time")
+            if measured and self.fingerprint.device_kind != "cuda":
+                raise ValueError(f"{self.fingerprint.device_kind} device cannot carry a measured time")
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")
         return self
