@@ -16,10 +16,13 @@ from kernelforge.records import (
     Operator,
     Origin,
     Performance,
+    Ratio,
     Reward,
+    SideTimes,
     Size,
     SizeCheck,
     Task,
+    Timing,
     Verdict,
 )
 
@@ -102,6 +105,29 @@ def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
         "bound": "dram",
     }
     return Performance(**(fields | changes))
+
+
+def make_timing(time_us: float = 10.0, speedup: float = 2.0, **changes: Any) -> Timing:
+    """A candidate timed against eager alone; three samples each."""
+
+    def side(name: str, median: float) -> SideTimes:
+        samples = (0.99 * median, median, 1.01 * median)
+        interval = (0.99 * median, 1.01 * median)
+        return SideTimes(name=name, samples_us=samples, median_us=median, interval_us=interval, captured=True)
+
+    fields: dict[str, Any] = {
+        "protocol": "graph/1",
+        "sets": 2,
+        "set_bytes": 1 << 27,
+        "flush_bytes": 0,
+        "candidate": side("candidate", time_us),
+        "baselines": (side("eager", speedup * time_us),),
+        "ratios": (Ratio(baseline="eager", speedup=speedup, interval=(0.99 * speedup, 1.01 * speedup), blocks=4),),
+        "fastest": "eager",
+        "settled": True,
+        "budget_s": 10.0,
+    }
+    return Timing(**(fields | changes))
 
 
 def measured(time_us: float = 10.0, **changes: Any) -> Performance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from kernelforge.records.base import Record, content_hash
 
@@ -13,10 +13,13 @@ MAX_PLAN_BYTES = 64 * 1024
 
 
 class Candidate(Record):
-    """CUDA C++ device source and the launch plan that goes with it, named by the hash of its content."""
+    """CUDA C++ device source and the launch plan that goes with it, named by the hash of its content.
+
+    One of lane ``modelnew`` is a Python file instead, with a class ``ModelNew``; it has no plan.
+    """
 
     source: str = Field(min_length=1)
-    plan: str = Field(min_length=1)
+    plan: str
     choices: dict[str, int] = {}
     """Values of the plan's ``# tune:`` names; a name left out takes its first value."""
     lane: Literal["plan", "modelnew"] = "plan"
@@ -34,6 +37,14 @@ class Candidate(Record):
         if len(value.encode()) > MAX_PLAN_BYTES:
             raise ValueError(f"plan is larger than {MAX_PLAN_BYTES} bytes")
         return value
+
+    @model_validator(mode="after")
+    def _a_plan_or_none(self) -> Candidate:
+        if (self.lane == "plan") != bool(self.plan):
+            raise ValueError("a candidate has a launch plan, one of lane 'modelnew' has none")
+        if self.lane == "modelnew" and self.choices:
+            raise ValueError("a candidate of lane 'modelnew' has no choices: it has no plan to make them in")
+        return self
 
     @property
     def hash(self) -> str:

@@ -32,6 +32,7 @@ from kernelforge.records import (
     Reward,
     Roofline,
     SizeCheck,
+    Timing,
     TuneTrial,
     Usage,
 )
@@ -56,11 +57,17 @@ _FINGERPRINT = (
     "python",
     "host",
     "jail",
+    "gpu",
+    "gpu_uuid",
+    "driver",
+    "runtime",
 )
 _ROOFLINE = (
     "flops", "dram_bytes", "compulsory_bytes", "arithmetic_intensity", "ridge", "bound", "time_us", "time_origin",
 )  # fmt: skip
-_SPEED = ("time_us", "origin", "samples", "protocol", "bound", "speedup", "speedup_lower", "speedup_eager")
+_SPEED = (
+    "time_us", "origin", "samples", "protocol", "bound", "speedup", "speedup_lower", "speedup_eager", "quarantined",
+)  # fmt: skip
 
 
 class Blobs:
@@ -140,6 +147,7 @@ def attempt_rows(attempt: Attempt) -> tuple[list[Row], Row, Rows]:
 def _evaluation_rows(attempt: str, evaluation: Evaluation, blobs: Blobs) -> Rows:
     speed = evaluation.performance
     low, high = speed.interval_us if speed and speed.interval_us else (None, None)
+    timing = speed.timing if speed else None
     rows: Rows = {
         "evaluations": [
             _row(
@@ -151,7 +159,9 @@ def _evaluation_rows(attempt: str, evaluation: Evaluation, blobs: Blobs) -> Rows
                 stage=evaluation.stage,
                 reason=evaluation.reason,
                 **evaluation.fingerprint.model_dump(),
+                lane=evaluation.lane,
                 checked=int(evaluation.correctness is not None),
+                timing=None if timing is None else timing.model_dump_json(),
                 interval_low_us=low,
                 interval_high_us=high,
                 **{name: None if speed is None else getattr(speed, name) for name in _SPEED},
@@ -293,7 +303,7 @@ def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Eval
         )
     return Evaluation.model_validate(
         {
-            **{name: row[name] for name in ("candidate", "verdict", "stage", "reason")},
+            **{name: row[name] for name in ("candidate", "verdict", "stage", "reason", "lane")},
             "task": row["task_digest"],
             "fingerprint": {name: row[name] for name in _FINGERPRINT},
             "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
@@ -307,7 +317,9 @@ def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Eval
 def _performance(row: Row) -> Performance:
     low, high = row["interval_low_us"], row["interval_high_us"]
     interval = None if low is None else (low, high)
-    return Performance.model_validate({**{name: row[name] for name in _SPEED}, "interval_us": interval})
+    timing = None if row["timing"] is None else Timing.model_validate_json(row["timing"])
+    speed = {name: row[name] for name in _SPEED}
+    return Performance.model_validate({**speed, "interval_us": interval, "timing": timing})
 
 
 def _build(row: Row, blobs: Mapping[str, str]) -> Build:

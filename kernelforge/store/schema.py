@@ -291,7 +291,17 @@ CREATE TABLE generators (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2)
+_VERSION_3 = """
+ALTER TABLE evaluations ADD COLUMN gpu TEXT;
+ALTER TABLE evaluations ADD COLUMN gpu_uuid TEXT;
+ALTER TABLE evaluations ADD COLUMN driver TEXT;
+ALTER TABLE evaluations ADD COLUMN runtime TEXT;
+ALTER TABLE evaluations ADD COLUMN lane TEXT NOT NULL DEFAULT 'plan';
+ALTER TABLE evaluations ADD COLUMN quarantined TEXT;
+ALTER TABLE evaluations ADD COLUMN timing TEXT CHECK (timing IS NULL OR json_valid(timing));
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
 """Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
 
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from builders import make_timing
+
 from kernelforge.records import (
     Attempt,
     Budget,
@@ -115,7 +117,9 @@ def make_candidate(number: int) -> Candidate:
 
 
 def make_fingerprint(device: str = "emulated:h100") -> Fingerprint:
+    hardware = {"gpu": "NVIDIA H200", "gpu_uuid": "GPU-1", "driver": "580.159.04", "runtime": "cupy 14.2.0"}
     return Fingerprint(
+        **({} if device.startswith("emulated") else hardware),
         device=device,
         device_kind="emulated" if device.startswith("emulated") else "cuda",
         arch="sm_90a",
@@ -212,7 +216,7 @@ def make_evaluation(
     elif ok:
         performance = Performance(
             time_us=time_us, origin=Origin.MEASURED, protocol="graph/1", bound="dram", interval_us=(9.4, 9.6),
-            samples=40,
+            samples=40, timing=make_timing(time_us, speedup or 1.5),
             speedup=speedup, speedup_lower=speedup and speedup * 0.99, speedup_eager=speedup and speedup * 1.5,
         )  # fmt: skip
     build = None

@@ -70,9 +70,8 @@ REWARD = st.builds(
     Reward, policy=TEXT, value=st.none() | FINITE, components=st.dictionaries(TEXT, st.none() | NUMBER, max_size=4)
 )
 CANDIDATE = st.builds(
-    Candidate, source=TEXT.filter(bool), plan=TEXT.filter(bool), choices=st.dictionaries(TEXT, COUNT, max_size=3),
-    lane=st.sampled_from(["plan", "modelnew"]),
-)  # fmt: skip
+    Candidate, source=TEXT.filter(bool), plan=TEXT.filter(bool), choices=st.dictionaries(TEXT, COUNT, max_size=3)
+) | st.builds(Candidate, source=TEXT.filter(bool), plan=st.just(""), lane=st.just("modelnew"))
 
 
 PASSED = st.just(SizeCheck(size="full", status="passed"))
