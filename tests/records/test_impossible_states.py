@@ -254,11 +254,11 @@ def test_an_evaluation_is_not_bound_to_what_it_does_not_depend_on() -> None:
         {"choices": {"B": 2}},
         {"lane": "modelnew", "plan": ""},
     ],
-        {"source": "int x;"},
-        {"plan": "def forward(x): return x"},
-        {"choices": {"B": 2}},
-        {"lane": "modelnew", "plan": ""},
-    ],
+)
+def test_a_candidate_is_named_by_all_of_its_content(changes: dict[str, Any]) -> None:
+    assert make_candidate(**changes).hash != make_candidate().hash
+
+
 @pytest.mark.parametrize(
     "changes",
     [
