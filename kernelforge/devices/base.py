@@ -194,6 +194,11 @@ class Device(Protocol):
     arch: str
     """Real architecture to compile for: ``sm_90a``."""
     capabilities: Capabilities
+    memory_bytes: int
+    """What one run may use."""
+    l2_bytes: int
+    memory_bandwidth_gbps: float
+    """Peak of the device's memory; 0 where it is unknown."""
 
     def describe(self) -> Mapping[str, str]:
         """Facts a Coder may use: name, SMs, shared memory per block, registers, bandwidth; each with unit."""

@@ -53,6 +53,8 @@ class EmulatedDevice:
         self.arch = spec.arch
         self.threads = threads
         self.memory_bytes = memory_bytes
+        self.l2_bytes = spec.l2_bytes
+        self.memory_bandwidth_gbps = spec.dram_bandwidth_gbps
         self._zygote = Zygote("runner", allow_unconfined=allow_unconfined)
 
     def describe(self) -> Mapping[str, str]:
