@@ -1,4 +1,4 @@
-"""What a cubin says of itself: entry points, undefined symbols, registers.
+"""What a cubin says of itself: entry points, undefined symbols, registers, module variables.
 
 The bytes come out of a confined child and are read as hostile: whatever is wrong with them is a ValueError.
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _STO_CUDA_ENTRY = 0x10
-_STT_FUNC = 2
+_STT_OBJECT, _STT_FUNC = 1, 2
+_VARIABLES = (".nv.global", ".nv.constant3")
+"""Sections of ``__device__`` and ``__constant__`` variables; the other constant banks are the compiler's own."""
 _EIFMT_SVAL, _EIATTR_REGCOUNT = 4, 0x2F
 
 
@@ -24,6 +26,8 @@ class CubinFacts:
     """Undefined symbols other than the driver's own ``.nv.reservedSmem.*``."""
     registers: dict[str, int]
     """Registers per thread by function, as the driver will read them."""
+    variables: frozenset[str] = frozenset()
+    """Module variables, those of the libraries and static ones included."""
 
 
 def read_cubin(cubin: bytes) -> CubinFacts:
@@ -43,10 +47,12 @@ def read_cubin(cubin: bytes) -> CubinFacts:
             raise ValueError("the cubin has no symbol table")
         symbols, names = table.data(), elf.get_section(table["sh_link"]).data()
         attributes = b"" if info is None else info.data()
+        sections = [section.name for section in elf.iter_sections()]
     except (ELFError, ConstructError, KeyError, AttributeError, IndexError, OverflowError, OSError) as error:
         raise ValueError(f"the cubin is not an ELF file that can be read ({type(error).__name__})") from error
     entries: set[str] = set()
     undefined: set[str] = set()
+    variables: set[str] = set()
     by_index: list[str] = []
     # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
     whole = len(symbols) - len(symbols) % _SYMBOL.size
@@ -60,7 +66,11 @@ def read_cubin(cubin: bytes) -> CubinFacts:
                 undefined.add(name)
         elif kind & 0xF == _STT_FUNC and other & _STO_CUDA_ENTRY:
             entries.add(name)
-    return CubinFacts(frozenset(entries), frozenset(undefined), _registers(attributes, by_index))
+        elif kind & 0xF == _STT_OBJECT and section < len(sections) and sections[section].startswith(_VARIABLES):
+            variables.add(name)
+    return CubinFacts(
+        frozenset(entries), frozenset(undefined), _registers(attributes, by_index), frozenset(variables)
+    )
 
 
 def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:

@@ -1,0 +1,160 @@
+"""The runner: executes resolved plans through a driver. It lives in a confined child that ends with its build.
+
+Correctness runs wait after every launch, so that a fault has a name; what is timed runs as
+:mod:`kernelforge.devices.cuda.armed` has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelforge.candidate.resolved import ResolvedPlan, Step
+from kernelforge.devices.base import RunFault
+from kernelforge.devices.cuda.driver import Driver, DriverError
+from kernelforge.devices.cuda.faults import PlanFaulted, faulted, placed
+from kernelforge.devices.cuda.limits import Kernel, refusal
+from kernelforge.devices.cuda.steps import Binder, Bound, Wrap
+from kernelforge.devices.cuda.tensors import Tensors
+from kernelforge.devices.cuda.variables import Variables
+
+FAULTS_TOLD = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run of a plan, as :class:`~kernelforge.devices.base.RunRequest` describes it."""
+
+    plan: ResolvedPlan
+    tensors: Mapping[int, bytes]
+    poison: int
+    mutable: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run gave: outputs and mutated inputs, or faults."""
+
+    outputs: tuple[bytes, ...]
+    faults: tuple[RunFault, ...]
+    seconds: float
+
+
+class Runner:
+    """One build on one GPU.
+
+    Args:
+        driver: What talks to the GPU.
+        cubin: The build.
+        kernels: By the expression that plans launch.
+        wrap: Makes torch tensors of device memory.
+
+    Raises:
+        PlanFaulted: the build cannot be loaded.
+    """
+
+    def __init__(self, driver: Driver, cubin: bytes, kernels: Mapping[str, Kernel], wrap: Wrap) -> None:
+        self.driver = driver
+        self.lost = False
+        """Whether an error took the context with it."""
+        self._cubin = cubin
+        self._kernels = kernels
+        self._wrap = wrap
+        self._module: Any = None
+        try:
+            self._load()
+        except DriverError as error:
+            raise faulted(error, "loading the build") from error
+
+    def _load(self) -> None:
+        if self._module is not None:
+            self.driver.unload(self._module)
+        self._module = self.driver.load(self._cubin)
+        self.variables = Variables(self.driver, self._module, self._cubin)
+        self.binder = Binder(self.driver, self._module, self._kernels, self._wrap)
+
+    def fresh_variables(self) -> None:
+        """Give module variables their first values; a build with one that cannot be found is loaded anew."""
+        if self.variables.hidden:
+            self._load()
+        else:
+            self.variables.restore()
+
+    def run(self, work: Work) -> Ran:
+        """Run every step in order. After a fault nothing more runs and there are no outputs."""
+        start = time.perf_counter()
+        outputs: tuple[bytes, ...] = ()
+        faults: tuple[RunFault, ...] = ()
+        tensors: Tensors | None = None
+        try:
+            tensors = self.tensors(work)
+            self.fresh_variables()
+            self.stepwise(work.plan, tensors)
+            self.prove(tensors)
+            outputs = tensors.outputs()
+        except PlanFaulted as plan:
+            faults, self.lost = plan.faults[:FAULTS_TOLD], self.lost or plan.lost
+        finally:
+            if tensors is not None and not self.lost:
+                tensors.close()
+        return Ran(outputs, faults, time.perf_counter() - start)
+
+    def tensors(self, work: Work) -> Tensors:
+        """Buffers with what the request puts into them, all else poisoned.
+
+        Raises:
+            PlanFaulted: CUDA would refuse the plan, or they do not fit.
+        """
+        fault = refusal(work.plan, self._kernels, self.driver.facts, self.driver.lacks)
+        if fault is not None:
+            raise PlanFaulted(fault)
+        try:
+            tensors = Tensors(self.driver, work.plan, work.mutable)
+            tensors.put(work.tensors)
+            tensors.poison(work.poison)
+        except DriverError as error:
+            needed = sum(buffer.nbytes for buffer in work.plan.buffers)
+            raise faulted(error, f"allocating {needed} bytes for the plan's tensors") from error
+        return tensors
+
+    def stepwise(self, plan: ResolvedPlan, tensors: Tensors) -> None:
+        """Setup, then every step, waiting after each.
+
+        Raises:
+            PlanFaulted: one faulted; the message names it.
+        """
+        for bound in self.binder.bind(plan.setup, tensors):
+            self._one(bound)
+        tensors.keep_prepared()
+        for bound in self.binder.bind(plan.steps, tensors):
+            self._one(bound)
+
+    def _one(self, bound: Bound) -> None:
+        bound.run()
+        self.wait(bound.step)
+
+    def wait(self, step: Step | None = None) -> None:
+        """Wait for the stream.
+
+        Raises:
+            PlanFaulted: what ran faulted; ``step`` is what it is put down to.
+        """
+        try:
+            self.driver.synchronize()
+        except DriverError as error:
+            raise faulted(error, "while it was timed" if step is None else placed(step)) from error
+
+    def prove(self, tensors: Tensors) -> None:
+        """Check that nothing was written but what may be.
+
+        Raises:
+            PlanFaulted: something was.
+        """
+        try:
+            found = [*tensors.faults(), *self.variables.faults()]
+        except DriverError as error:
+            raise faulted(error, "reading the tensors back") from error
+        if found:
+            raise PlanFaulted(*found)

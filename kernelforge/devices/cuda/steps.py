@@ -1,0 +1,114 @@
+"""Steps of a resolved plan as calls of a driver, bound to one set of tensors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelforge.candidate.resolved import Fill, Launch, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
+from kernelforge.devices.arguments import pack_scalar
+from kernelforge.devices.cuda.driver import Driver, DriverError, LaunchShape, Pointer, TensorMapSpec
+from kernelforge.devices.cuda.faults import PlanFaulted, faulted, placed
+from kernelforge.devices.cuda.limits import Kernel
+from kernelforge.devices.cuda.tensors import Tensors
+from kernelforge.devices.library import LibraryFaulted, call
+
+Wrap = Callable[[Pointer, TensorView], Any]
+"""A torch tensor over device memory."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One step, ready to be put onto the stream again and again."""
+
+    step: Step
+    go: Callable[[], None]
+
+    def run(self) -> None:
+        """Put it onto the stream.
+
+        Raises:
+            PlanFaulted: CUDA, or the operator, refused it.
+        """
+        try:
+            self.go()
+        except DriverError as error:
+            raise faulted(error, placed(self.step)) from error
+        except LibraryFaulted as error:
+            raise PlanFaulted(error.fault) from error
+
+
+class Binder:
+    """Binds steps to tensors.
+
+    Args:
+        driver: What carries them out.
+        module: The loaded build.
+        kernels: Of the build, by the expression that plans launch.
+        wrap: Makes torch tensors of device memory, for ``library`` steps.
+    """
+
+    def __init__(self, driver: Driver, module: Any, kernels: Mapping[str, Kernel], wrap: Wrap) -> None:
+        self._driver = driver
+        self._module = module
+        self._kernels = kernels
+        self._wrap = wrap
+        self._functions: dict[str, Any] = {}
+
+    def bind(self, steps: Sequence[Step], tensors: Tensors) -> list[Bound]:
+        """The steps on these tensors, in order.
+
+        Raises:
+            PlanFaulted: a kernel or a tensor map cannot be had.
+        """
+        bound: list[Bound] = []
+        for step in steps:
+            try:
+                bound.append(Bound(step, self._work(step, tensors)))
+            except DriverError as error:
+                raise faulted(error, placed(step)) from error
+        return bound
+
+    def _work(self, step: Step, tensors: Tensors) -> Callable[[], None]:
+        driver = self._driver
+        if isinstance(step, Fill):
+            target = tensors.address(step.buffer, step.offset_bytes)
+            return lambda: driver.fill(target, 0, step.nbytes)
+        if isinstance(step, Library):
+            return lambda: self._library(step, tensors)
+        function = self._function(step.expression)
+        shape = LaunchShape(step.grid, step.block, step.dynamic_shared_bytes, step.cluster, step.cooperative)
+        arguments = [self._argument(arg, tensors) for arg in step.args]
+        return lambda: driver.launch(function, shape, arguments)
+
+    def _library(self, step: Library, tensors: Tensors) -> None:
+        with self._driver.torch_stream():
+            call(step, lambda view: self._wrap(tensors.address(view.buffer, view.offset_bytes), view))
+
+    def _function(self, expression: str) -> Any:
+        if expression not in self._functions:
+            self._functions[expression] = self._driver.function(self._module, self._kernels[expression].symbol)
+        return self._functions[expression]
+
+    def _argument(self, arg: TensorArg | ScalarArg | TensorMapArg, tensors: Tensors) -> bytes:
+        if isinstance(arg, ScalarArg):
+            return pack_scalar(arg)
+        pointer = tensors.address(arg.buffer, arg.offset_bytes)
+        if isinstance(arg, TensorArg):
+            return struct.pack("<Q", pointer)
+        return self._driver.tensor_map(tensor_map_spec(arg, pointer))
+
+
+def tensor_map_spec(arg: TensorMapArg, pointer: Pointer) -> TensorMapSpec:
+    """CUDA's description of a map over a contiguous tensor: extents innermost first."""
+    extents = tuple(reversed(arg.shape))
+    strides: list[int] = []
+    stride = arg.dtype.itemsize
+    for extent in extents[:-1]:
+        stride *= extent
+        strides.append(stride)
+    swizzle = arg.swizzle_bytes
+    assert swizzle in (0, 32, 64, 128)
+    return TensorMapSpec(pointer, arg.dtype.value, extents, tuple(strides), tuple(reversed(arg.box)), swizzle)
