@@ -12,10 +12,11 @@ import os
 import re
 import resource
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelforge.sandbox import landlock, linux, seccomp
+from kernelforge.sandbox import landlock, linux, procfs, seccomp
 from kernelforge.sandbox.limits import Limits
 
 Tier = Literal["namespaces", "landlock", "none"]
@@ -24,6 +25,8 @@ _STAGE = "/proc"  # The private root is built on top of /proc: nothing that is g
 _INSIDE_UID = 1000
 _FIRST_UID = 0x70000000
 _NOBODY = 65534
+_COMPILER_INODES = 65536
+_OPEN_FILES, _OPEN_FILES_OF_PROGRAMS = 256, 4096
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,32 @@ class Grant:
     headroom_bytes: int
     tmp: str | None
     """Folder that stands for ``/tmp`` where there is no private root."""
+    gpu_nodes: tuple[str, ...] = ()
+    """Device nodes that may be driven by ``ioctl``, too."""
+    gpu: bool = False
+    """What CUDA needs: memory files, local sockets, ``/proc`` of its own process, room in the address space."""
+    programs: bool = False
+    processes: int = 0
+    tmp_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables whose values have ``{tmp}`` in them."""
+
+    @property
+    def folder(self) -> str:
+        """The one folder that can be written to."""
+        return "/tmp" if self.tier == "namespaces" else self.tmp or "/"
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        return (*self.devices, *self.gpu_nodes)
+
+    @property
+    def needs_proc(self) -> bool:
+        return self.gpu or self.programs
+
+    @property
+    def leaves_orphans(self) -> bool:
+        """Whether what the child starts could outlive it: there is no process namespace that ends with it."""
+        return self.programs and self.tier != "namespaces"
 
 
 def enter_namespaces() -> None:
@@ -71,15 +100,20 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
     linux.close_all_but(keep | {0, 1, 2})
     sizes = _memory_now()
     layers: list[str] = []
+    users_tasks = _tasks_of_user() if grant.programs else 0
     if grant.tier == "namespaces":
-        _private_root(grant)
+        _build_root(grant)
         layers += ["namespaces", "private root"]
+        if grant.needs_proc and procfs.mount_private(_STAGE + "/proc"):
+            layers.append("private proc")
+        _enter_root()
     _working_folder(grant)
     linux.exit_on_abort()
     was_root = 0 in (os.getuid(), os.geteuid())
     unprivileged = _drop_privileges(outer_pid, grant)
     layers.append("no privileges" if unprivileged else "no capabilities")
-    _limit(grant, sizes, counts_threads=(was_root and unprivileged) or _counts_by_namespace(grant))
+    counts_threads = (was_root and unprivileged) or _counts_by_namespace(grant)
+    _limit(grant, sizes, counts_threads=counts_threads, others=users_tasks)
     layers.append("limits")
     if grant.tier != "none":
         version = _landlock(grant)
@@ -88,12 +122,23 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         elif grant.tier == "landlock":
             raise OSError(38, "this kernel has no Landlock")
         try:
-            seccomp.install()
+            seccomp.install(_openings(grant, version))
             layers.append("seccomp")
         except OSError:
             if grant.tier == "landlock":
                 raise
     return layers
+
+
+def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
+    """Calls that this child may make although others may not."""
+    apart = grant.tier == "namespaces" or landlock_version >= landlock.SCOPES_SIGNALS
+    return seccomp.Openings(
+        cuda=grant.gpu,
+        programs=grant.programs,
+        signals=grant.programs and apart,
+        sessions=not grant.leaves_orphans,
+    )
 
 
 def _quiet_standard_streams() -> None:
@@ -110,30 +155,40 @@ def _memory_now() -> tuple[int, int]:
     return int(fields[0]) * page, int(fields[5]) * page
 
 
-def _private_root(grant: Grant) -> None:
+def _build_root(grant: Grant) -> None:
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
     secure = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
     # The private /tmp comes first: a grant may lie in the host's /tmp.
     os.makedirs(_STAGE + "/tmp", exist_ok=True)
-    size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes=4096"
-    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | linux.MS_NOEXEC, size)
+    inodes = _COMPILER_INODES if grant.programs else 4096
+    size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes={inodes}"
+    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | (0 if grant.programs else linux.MS_NOEXEC), size)
     for path in grant.mounts:
-        os.makedirs(_STAGE + path, exist_ok=True)
+        _mount_point(_STAGE + path, folder=os.path.isdir(path))
         linux.bind_read_only(path, _STAGE + path)
-    for device in grant.devices:
-        os.makedirs(_STAGE + "/dev", exist_ok=True)
-        os.close(os.open(f"{_STAGE}/dev/{device}", os.O_CREAT | os.O_WRONLY, 0o600))
+    for device in grant.all_devices:
+        _mount_point(f"{_STAGE}/dev/{device}", folder=False)
         linux.bind_read_only(f"/dev/{device}", f"{_STAGE}/dev/{device}", device=True)
+
+
+def _mount_point(path: str, *, folder: bool) -> None:
+    os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
+    if not folder:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def _enter_root() -> None:
     os.chdir(_STAGE)
     linux.pivot_root_here()
     linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID)
 
 
 def _working_folder(grant: Grant) -> None:
-    folder = "/tmp" if grant.tier == "namespaces" else grant.tmp or "/"
-    os.chdir(folder)
-    os.environ["TMPDIR"] = folder
+    os.chdir(grant.folder)
+    os.environ["TMPDIR"] = grant.folder
+    for name, value in grant.tmp_environment.items():
+        os.environ[name] = value.replace("{tmp}", grant.folder)
 
 
 def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
@@ -176,32 +231,60 @@ def _counts_by_namespace(grant: Grant) -> bool:
     return grant.tier == "namespaces" and release is not None and (int(release[1]), int(release[2])) >= (5, 14)
 
 
-def _limit(grant: Grant, sizes: tuple[int, int], *, counts_threads: bool) -> None:
-    """Set resource limits. Threads are limited only where the user's other processes do not count with them."""
+def _limit(grant: Grant, sizes: tuple[int, int], *, counts_threads: bool, others: int) -> None:
+    """Set resource limits. Threads are limited only where the user's other processes do not count with them.
+
+    CUDA reserves address space by the terabyte, so a child with a GPU is held by its private writable memory alone
+    (``RLIMIT_DATA``; reservations are not writable). ``others`` are the user's tasks outside, where they do count.
+    """
     limits, (space, data) = grant.limits, sizes
     seconds = max(1, math.ceil(limits.cpu_s))
+    files = _OPEN_FILES_OF_PROGRAMS if grant.gpu or grant.programs else _OPEN_FILES
+    address_space = space + limits.memory_bytes + grant.headroom_bytes
+    private = data + limits.memory_bytes + (grant.headroom_bytes if grant.gpu else 0)
+    tasks = limits.processes + grant.processes + (0 if counts_threads else others)
     for what, soft, hard in (
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_CPU, seconds, seconds + 1),
         (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, 256, 256),
-        (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_NOFILE, files, files),
+        (resource.RLIMIT_MEMLOCK, *[limits.memory_bytes if grant.gpu else 0] * 2),
         (resource.RLIMIT_MSGQUEUE, 0, 0),
-        (resource.RLIMIT_NPROC, limits.processes, limits.processes),
-        (resource.RLIMIT_AS, *[space + limits.memory_bytes + grant.headroom_bytes] * 2),
-        (resource.RLIMIT_DATA, *[data + limits.memory_bytes] * 2),
+        (resource.RLIMIT_NPROC, tasks, tasks),
+        (resource.RLIMIT_AS, *[resource.RLIM_INFINITY if grant.gpu else address_space] * 2),
+        (resource.RLIMIT_DATA, private, private),
     ):
-        if what == resource.RLIMIT_NPROC and not counts_threads:
+        if what == resource.RLIMIT_NPROC and not counts_threads and not grant.programs:
             continue
         ceiling = resource.getrlimit(what)[1]
         if ceiling != resource.RLIM_INFINITY:
-            soft, hard = min(soft, ceiling), min(hard, ceiling)
+            soft, hard = (ceiling if value == resource.RLIM_INFINITY else min(value, ceiling) for value in (soft, hard))
         resource.setrlimit(what, (soft, hard))
+
+
+def _tasks_of_user() -> int:
+    """Processes and threads that this user has now."""
+    uid, found = os.getuid(), 0
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                found += len(os.listdir(f"/proc/{entry.name}/task"))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
 
 
 def _landlock(grant: Grant) -> int:
     if grant.tier == "namespaces":
-        return landlock.restrict(readable=["/"], writable=["/tmp", *(f"/dev/{name}" for name in grant.devices)])
-    readable = [path for path in grant.mounts if os.path.isdir(path)]
-    devices = [f"/dev/{name}" for name in grant.devices]
-    return landlock.restrict(readable=readable, writable=[*([grant.tmp] if grant.tmp else []), *devices])
+        own_proc = ["/proc"] if grant.needs_proc and os.path.isdir("/proc/self") else []
+        readable, writable = ["/"], ["/tmp", *own_proc]
+    else:
+        readable = [path for path in grant.mounts if os.path.exists(path)]
+        writable = [grant.tmp] if grant.tmp else []
+        if grant.needs_proc:
+            readable += procfs.readable_paths()
+            writable.append("/proc/self/task")
+        if grant.programs:
+            readable += writable[:1]  # reading includes running
+    writable += [f"/dev/{name}" for name in grant.devices]
+    return landlock.restrict(readable, writable, drivable=[f"/dev/{name}" for name in grant.gpu_nodes])

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 
 from kernelforge.sandbox import linux
 
-_FS_EXECUTE, _FS_READ_FILE, _FS_READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _FS_IOCTL_DEV = 1 << 15
 _NET_ALL = 3
 _SCOPE_ALL = 3
+SCOPES_SIGNALS = 6
+"""First version that keeps a process from signalling others."""
 _READ = _FS_READ_FILE | _FS_READ_DIR | _FS_EXECUTE
 
 
@@ -28,9 +30,10 @@ def abi() -> int:
         return 0
 
 
-def restrict(readable: Sequence[str], writable: Sequence[str]) -> int:
+def restrict(readable: Sequence[str], writable: Sequence[str], drivable: Sequence[str] = ()) -> int:
     """Confine the calling process (which must have one thread) to reading and writing under the given folders.
 
+    Devices in ``drivable`` may be read, written and driven by ``ioctl``; no other device takes an ``ioctl`` of its own.
     Returns the ABI in force, 0 where the kernel has no Landlock. ``no_new_privs`` must be set already.
 
     Raises:
@@ -48,7 +51,8 @@ def restrict(readable: Sequence[str], writable: Sequence[str]) -> int:
         ctypes.c_size_t(len(attributes)), ctypes.c_uint(0),
     )  # fmt: skip
     try:
-        for access, folders in ((_READ, readable), (handled & ~_FS_IOCTL_DEV & ~_FS_EXECUTE, writable)):
+        write = handled & ~_FS_EXECUTE
+        for access, folders in ((_READ, readable), (write & ~_FS_IOCTL_DEV, writable), (write, drivable)):
             for folder in folders:
                 _allow(ruleset, folder, access & handled)
         linux.syscall("landlock_restrict_self", linux.NR_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
@@ -61,7 +65,7 @@ def _allow(ruleset: int, folder: str, access: int) -> None:
     path = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         if not os.path.isdir(folder):
-            access &= _FS_READ_FILE | _FS_EXECUTE | 2
+            access &= _FS_READ_FILE | _FS_WRITE_FILE | _FS_EXECUTE | _FS_IOCTL_DEV
         rule = struct.pack("<Qi", access, path)
         linux.syscall(
             "landlock_add_rule", linux.NR_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(1),

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kernelforge.errors import SandboxError
+from kernelforge.sandbox import gpu
+
+_PROGRAM_FOLDERS = (
+    "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,15 @@ class RolePolicy:
     devices: tuple[str, ...]
     headroom_bytes: int
     environment: dict[str, str]
+    """``{tmp}`` stands for the child's own temporary folder."""
+    gpu: bool = False
+    """The machine's GPUs: see :mod:`kernelforge.sandbox.gpu`."""
+    programs: bool = False
+    """May start processes and run programs, all inside the same jail; ``/tmp`` is executable."""
+    processes: int = 0
+    """Threads and processes beyond those of :attr:`Limits.processes`: what CUDA and compilers start themselves."""
+    passes: tuple[str, ...] = ()
+    """Environment variables that a parent may add."""
 
 
 def data_folder() -> Path:
@@ -64,6 +81,25 @@ def _python_folders() -> list[str]:
     return folders
 
 
+def _python_programs() -> list[str]:
+    """Where this Python's own programs are: ninja, for one, which ``load_inline`` runs."""
+    return [os.path.dirname(sys.executable), os.path.join(sys.base_prefix, "bin")]
+
+
+def _found_here(table: dict[str, Any]) -> dict[str, str]:
+    """Environment that depends on where this machine keeps its programs and its driver."""
+    found = {}
+    toolkit = gpu.cuda_toolkit() if table.get("programs") else None
+    if table.get("programs"):
+        folders = [*_python_programs(), *([f"{toolkit}/bin"] if toolkit else []), "/usr/local/bin", "/usr/bin", "/bin"]
+        found["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+    if toolkit:
+        found["CUDA_HOME"] = toolkit
+    if table.get("gpu") and gpu.driver_folders():
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(gpu.driver_folders())
+    return found
+
+
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
@@ -72,20 +108,39 @@ def _resolve(name: str) -> list[str]:
             return _python_folders()
         case "system_libraries":
             return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
+        case "programs":
+            config = os.path.join(sys.prefix, "pyvenv.cfg")  # an environment's Python finds its packages by it
+            return [*_PROGRAM_FOLDERS, *_python_programs(), config, *filter(None, [gpu.cuda_toolkit()])]
+        case "gpu":
+            return [*gpu.SYSTEM_FOLDERS, *gpu.driver_folders(), "/etc/ld.so.cache"]
         case _:
             raise SandboxError(f"sandbox/jail.toml grants an unknown mount {name!r}")
 
 
 def _outermost(paths: list[str]) -> tuple[str, ...]:
-    """Existing folders, none inside another, symbolic links resolved and kept where they are."""
-    real = sorted(
-        {os.path.realpath(path) for path in paths if os.path.isdir(path)} | {p for p in paths if os.path.isdir(p)}
-    )
+    """Existing paths, none inside another, symbolic links resolved and kept where they are."""
+    there = [os.path.normpath(path) for path in paths if os.path.exists(path)]
+    real = sorted({*there, *map(os.path.realpath, there)})
     kept: list[str] = []
     for path in real:
         if not any(path.startswith(outer + "/") for outer in kept):
             kept.append(path)
     return tuple(kept)
+
+
+def extra_environment(policy: RolePolicy, extra: Mapping[str, str]) -> dict[str, str]:
+    """``extra``, once it is known to be what the role lets its parent add.
+
+    Raises:
+        SandboxError: a name that the role does not pass, or a value with characters that no such variable has.
+    """
+    for name, value in extra.items():
+        if name not in policy.passes:
+            allowed = ", ".join(policy.passes) or "none"
+            raise SandboxError(f"the {policy.role} role takes no {name} from its parent; it takes: {allowed}")
+        if not re.fullmatch(r"[A-Za-z0-9_.,:;+/ -]{0,512}", value):
+            raise SandboxError(f"{name} for the {policy.role} role has characters that are not allowed: {value!r}")
+    return dict(extra)
 
 
 @cache
@@ -100,14 +155,24 @@ def role_policy(role: str) -> RolePolicy:
         from platformdirs import user_cache_dir
 
         cache_folder = user_cache_dir("kernelforge")
-        mounts = [path for name in table["mounts"] for path in _resolve(name)]
+        named = [
+            *table["mounts"],
+            *(["gpu"] if table.get("gpu") else []),
+            *(["programs"] if table.get("programs") else []),
+        ]
+        mounts = [path for name in named for path in _resolve(name)]
         return RolePolicy(
             role=role,
             module=table["module"],
             mounts=_outermost(mounts),
             devices=tuple(table["devices"]),
             headroom_bytes=int(table["headroom_mb"]) << 20,
-            environment={name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()},
+            environment=_found_here(table)
+            | {name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()},
+            gpu=table.get("gpu", False),
+            programs=table.get("programs", False),
+            processes=table.get("processes", 0),
+            passes=tuple(table.get("passes", ())),
         )
     except (KeyError, tomllib.TOMLDecodeError) as error:
         raise SandboxError(f"sandbox/jail.toml has no usable role {role!r}: {error}") from error

@@ -3,7 +3,7 @@
 The filter names what is refused rather than what is allowed: LLVM, torch and the C library change the calls they
 make between versions, and the file system, the network and other processes are closed by other layers as well.
 A refused call fails with EPERM (``clone3`` with ENOSYS, so that the C library falls back to ``clone``, whose flags
-can be read). A call under another ABI kills the process.
+can be read). A call under another ABI kills the process. :class:`Openings` are what some roles may do nevertheless.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kernelforge.sandbox import linux
 
@@ -58,22 +60,52 @@ _MACHINES = {
 }
 _CLONE3 = 435
 _CLONE_THREAD = 0x00010000
+_CLONE_APART = 0x7E028000
+"""New namespaces of every kind, and CLONE_PARENT: flags of a process that would leave the jail's tree."""
+_GROUPS = {"x86_64": (109, 112), "aarch64": (154, 157)}
+"""``setpgid`` and ``setsid``."""
+_CUDA = ("memfd_create", "socket", "bind", "listen", "accept", "accept4", "socketpair")
+_PROGRAMS = ("fork", "vfork", "execve", "socketpair")
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _SOCK_TYPE_MASK = 1, 1, 5, 0xF
 
+_AND = 0x54
 _LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
-_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0 = 0, 4, 16
+_OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0, _OFFSET_ARG1 = 0, 4, 16, 24
 
 
-def build(pid: int) -> bytes:
-    """The BPF program for a process that calls itself ``pid``: it may signal itself and no other.
+@dataclass(frozen=True)
+class Openings:
+    """Calls that one child may make although others may not."""
+
+    cuda: bool = False
+    """``memfd_create``, and local sockets that wait for others but reach nobody: CUDA's start-up makes both."""
+    programs: bool = False
+    """New processes and programs; never new namespaces."""
+    signals: bool = False
+    """Signals to others: only where something else keeps them inside the jail."""
+    sessions: bool = True
+    """A session or process group of its own. Refused where the group is what ends all that a child started."""
+
+    def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
+        """What is left of ``calls``."""
+        allowed = set(_CUDA if self.cuda else ()) | set(_PROGRAMS if self.programs else ())
+        left = {name: nr for name, nr in calls.items() if name not in allowed}
+        return (
+            left if self.sessions else left | dict(zip(("setpgid", "setsid"), _GROUPS[platform.machine()], strict=True))
+        )
+
+
+def build(pid: int, openings: Openings = Openings()) -> bytes:
+    """The BPF program for a process that calls itself ``pid``: it may signal itself and, by default, no other.
 
     Raises:
         OSError: the processor is not supported.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(_ENOSYS, f"no seccomp filter for {platform.machine()}")
-    architecture, refused, clone, kill, tgkill, other_abi = _MACHINES[platform.machine()]
+    architecture, calls, clone, kill, tgkill, other_abi = _MACHINES[platform.machine()]
     deny, enosys, die, allow = _ERRNO | _EPERM, _ERRNO | _ENOSYS, _KILL, _ALLOW
     program: list[tuple[int, int, int, int]] = []
 
@@ -87,17 +119,27 @@ def build(pid: int) -> bytes:
     if other_abi is not None:
         emit(_JGE, other_abi, 0, 1)
         emit(_RETURN, die)
-    for nr in sorted(refused.values()):
+    if openings.cuda:
+        emit(_JEQ, calls["socket"], 0, 8)
+        emit(_LOAD, _OFFSET_ARG0)
+        emit(_JEQ, _AF_UNIX, 0, 5)
+        emit(_LOAD, _OFFSET_ARG1)
+        emit(_AND, _SOCK_TYPE_MASK)
+        emit(_JEQ, _SOCK_STREAM, 1, 0)
+        emit(_JEQ, _SOCK_SEQPACKET, 0, 1)
+        emit(_RETURN, allow)
+        emit(_RETURN, deny)
+    for nr in sorted(openings.refused(calls).values()):
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, deny)
     emit(_JEQ, _CLONE3, 0, 1)
     emit(_RETURN, enosys)
     emit(_JEQ, clone, 0, 4)
     emit(_LOAD, _OFFSET_ARG0)
-    emit(_JSET, _CLONE_THREAD, 0, 1)
+    emit(*((_JSET, _CLONE_APART, 1, 0) if openings.programs else (_JSET, _CLONE_THREAD, 0, 1)))
     emit(_RETURN, allow)
     emit(_RETURN, deny)
-    for nr in (kill, tgkill):
+    for nr in () if openings.signals else (kill, tgkill):
         emit(_JEQ, nr, 0, 4)
         emit(_LOAD, _OFFSET_ARG0)
         emit(_JEQ, pid, 0, 1)
@@ -111,13 +153,13 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
 
 
-def install() -> None:
+def install(openings: Openings = Openings()) -> None:
     """Filter every thread of the calling process, for good; ``no_new_privs`` must be set already.
 
     Raises:
         OSError: the kernel or the processor has no seccomp filters, or refused this one.
     """
-    steps = build(os.getpid())
+    steps = build(os.getpid(), openings)
     program = _Program(len(steps) // 8, steps)
     set_mode_filter, tsync = 1, 1
     linux.syscall(

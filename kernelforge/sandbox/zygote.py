@@ -20,10 +20,11 @@ from typing import Any
 
 from kernelforge import errors
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox import gpu
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Death, Limits
-from kernelforge.sandbox.policy import RolePolicy, import_path, role_policy
+from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -42,8 +43,10 @@ class Zygote:
     :meth:`spawn`. Safe to use from several threads.
 
     Args:
-        role: a table of ``sandbox/jail.toml``: ``compiler``, ``runner``, ``oracle`` or ``probe``.
+        role: a table of ``sandbox/jail.toml``: ``compiler``, ``runner``, ``oracle``, ``gpu-runner``...
         options: passed to the role's ``warm_up``.
+        environment: variables added to the role's own, of those that it ``passes``: ``CUDA_VISIBLE_DEVICES`` with
+            the UUID of a GPU gives the children that GPU's device node alone.
         tier: force a jail tier; by default the strongest that :func:`~kernelforge.sandbox.probe` finds working.
         allow_unconfined: run with resource limits alone where no tier works, rather than refuse.
         policy: grants to use instead of the role's own.
@@ -54,6 +57,7 @@ class Zygote:
         role: str,
         *,
         options: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
         tier: Tier | None = None,
         allow_unconfined: bool = False,
         policy: RolePolicy | None = None,
@@ -63,6 +67,7 @@ class Zygote:
         self._tier = tier
         self._allow_unconfined = allow_unconfined
         self._policy = policy or role_policy(role)
+        self._environment = self._policy.environment | extra_environment(self._policy, environment or {})
         self._lock = threading.Lock()
         self._requests = 0
         self._control: socket.socket | None = None
@@ -99,7 +104,7 @@ class Zygote:
                 :class:`~kernelforge.errors.KernelForgeError` that the role's ``warm_up`` raised.
         """
         limits = limits or Limits()
-        tmp = tempfile.mkdtemp(prefix="kernelforge-") if self.tier == "landlock" else None
+        tmp = tempfile.mkdtemp(prefix="kernelforge-") if self.tier != "namespaces" else None
         try:
             child = self._fork(limits, tmp)
         except BaseException:
@@ -135,7 +140,8 @@ class Zygote:
                 try:
                     control.send(request)
                     pid, channel_fd, status_fd = self._reply(control)
-                    return Child(self.role, pid, channel_fd, status_fd, limits, tmp)
+                    leads_group = tmp is not None and self._policy.programs
+                    return Child(self.role, pid, channel_fd, status_fd, limits, tmp, leads_group=leads_group)
                 except OSError as error:
                     reason = str(error)
                 self._stop()
@@ -164,7 +170,7 @@ class Zygote:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _START, str(theirs.fileno()), json.dumps(import_path())],
-                env=self._policy.environment,
+                env={name: value.replace("{tmp}", "/tmp") for name, value in self._environment.items()},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -178,11 +184,18 @@ class Zygote:
         finally:
             theirs.close()
         self._control = ours
+        policy = self._policy
+        visible = self._environment.get("CUDA_VISIBLE_DEVICES", "")
         setup = {
-            "module": self._policy.module,
-            "mounts": self._policy.mounts,
-            "devices": self._policy.devices,
-            "headroom_bytes": self._policy.headroom_bytes,
+            "module": policy.module,
+            "mounts": policy.mounts,
+            "devices": policy.devices,
+            "gpu_nodes": gpu.device_nodes(visible) if policy.gpu else (),
+            "gpu": policy.gpu,
+            "programs": policy.programs,
+            "processes": policy.processes,
+            "tmp_environment": {name: value for name, value in self._environment.items() if "{tmp}" in value},
+            "headroom_bytes": policy.headroom_bytes,
             "tier": self.tier,
             "options": self._options,
         }
@@ -223,7 +236,17 @@ class Zygote:
 class Child:
     """One confined, disposable child: a channel, and the means to end it."""
 
-    def __init__(self, role: str, pid: int, channel_fd: int, status_fd: int, limits: Limits, tmp: str | None) -> None:
+    def __init__(
+        self,
+        role: str,
+        pid: int,
+        channel_fd: int,
+        status_fd: int,
+        limits: Limits,
+        tmp: str | None,
+        *,
+        leads_group: bool = False,
+    ) -> None:
         self.role = role
         self.pid = pid
         """Process id of the child's monitor; the child dies with it."""
@@ -235,6 +258,7 @@ class Child:
         self._status_fd: int | None = status_fd
         self._tmp = tmp
         self._killed = False
+        self._leads_group = leads_group
         self._death: Death | None = None
         try:
             self._pidfd: int | None = os.pidfd_open(pid)
@@ -285,6 +309,9 @@ class Child:
         """Kill the child and all it started; returns when it is gone."""
         if self._death is None and self._pidfd is not None:
             self._killed = True
+            if self._leads_group:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             self.death()

@@ -22,7 +22,7 @@ import warnings
 from types import ModuleType
 from typing import Any, NoReturn
 
-from kernelforge.errors import KernelForgeError
+from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox import jail, linux
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.limits import Limits
@@ -42,6 +42,7 @@ def main(control_fd: int) -> NoReturn:
     try:
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
+        _check_forkable(setup["gpu_nodes"])
         gc.collect()
         gc.freeze()
         reply: dict[str, Any] = {"ready": True}
@@ -56,6 +57,19 @@ def main(control_fd: int) -> NoReturn:
     os._exit(0)
 
 
+def _check_forkable(gpu_nodes: list[str]) -> None:
+    """A context of CUDA does not survive a fork: no child of a process that has one could use the GPU.
+
+    Raises:
+        SandboxError: the warm-up has opened a GPU.
+    """
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if target.removeprefix("/dev/") in gpu_nodes:
+                raise SandboxError(f"its warm_up opened {target}: CUDA must not be used before the child is forked")
+
+
 def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any], worker: ModuleType) -> None:
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (parent_end, child_end):
@@ -68,6 +82,11 @@ def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any
         devices=tuple(setup["devices"]),
         headroom_bytes=setup["headroom_bytes"],
         tmp=request["tmp"],
+        gpu_nodes=tuple(setup["gpu_nodes"]),
+        gpu=setup["gpu"],
+        programs=setup["programs"],
+        processes=setup["processes"],
+        tmp_environment=setup["tmp_environment"],
     )
     pid = os.fork()
     if pid == 0:
@@ -87,7 +106,10 @@ def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: M
     report: dict[str, Any] = {"cause": "exit", "exit_code": EXIT_JAIL}
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if grant.leaves_orphans:
+            _lead_group()
+        else:
+            linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.close_all_but({child_end.fileno(), status})
         outer_pid = os.getpid()
         failure = ""
@@ -99,13 +121,23 @@ def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: M
         pid = os.fork()
         if pid == 0:
             os.close(status)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _child(grant, child_end, outer_pid, failure, worker)
         child_end.close()
         report = _wait(pid, grant)
     finally:
         with contextlib.suppress(OSError):
             os.write(status, json.dumps(report).encode())
+        if grant.leaves_orphans:
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
+
+
+def _lead_group() -> None:
+    """Be the head of a process group that the child and all it starts are in, and that ends with this process."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _child(grant: jail.Grant, child_end: socket.socket, outer_pid: int, failure: str, worker: ModuleType) -> NoReturn:

@@ -1,0 +1,40 @@
+"""``/proc`` for the children that need one: CUDA names its threads through it and reads the driver's settings there.
+
+Where there is a process namespace, it is a private one: it shows the child and what the child started. Elsewhere the
+child gets its own folder of the machine's ``/proc``, and the few files below.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kernelforge.sandbox import linux
+
+_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+_HIDDEN = ("kcore", "keys", "key-users", "kmsg", "sched_debug", "timer_list", "config.gz")
+_MACHINE = ("driver", "devices", "cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")
+
+
+def mount_private(folder: str) -> bool:
+    """Mount the ``/proc`` of this process's own namespace on ``folder``; false where the kernel refuses.
+
+    A kernel refuses in a user namespace when the ``/proc`` outside is partly hidden, as in most containers.
+    What belongs to the machine is read-only there or hidden, as the OCI runtime specification has it by default.
+    """
+    os.makedirs(folder, exist_ok=True)
+    try:
+        linux.mount("proc", folder, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    except PermissionError:
+        return False
+    for name in _READ_ONLY:
+        if os.path.exists(f"{folder}/{name}"):
+            linux.bind_read_only(f"{folder}/{name}", f"{folder}/{name}")
+    for name in _HIDDEN:
+        if os.path.exists(f"{folder}/{name}"):
+            linux.bind_read_only("/dev/null", f"{folder}/{name}")  # without the right to open devices
+    return True
+
+
+def readable_paths() -> list[str]:
+    """What a child without a private ``/proc`` may read of it: its own process, and facts of the machine."""
+    return [path for path in ("/proc/self", *(f"/proc/{name}" for name in _MACHINE)) if os.path.exists(path)]
