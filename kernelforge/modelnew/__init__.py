@@ -1,0 +1,5 @@
+"""The lane of KernelBench's ``ModelNew`` classes: hostile host code in a jailed process, judged by the same oracle."""
+
+from kernelforge.modelnew.evaluator import LANE_VERSION, ModelNewEvaluator, modelnew_candidate
+
+__all__ = ["LANE_VERSION", "ModelNewEvaluator", "modelnew_candidate"]

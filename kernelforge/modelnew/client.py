@@ -1,0 +1,228 @@
+"""Parent side: one confined child of the lane, asked in typed calls. Whatever it answers is read as hostile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import ValidationError
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.evaluate.oracle import Draw
+from kernelforge.records import DType, SizeFacts, TensorSpec
+from kernelforge.sandbox.channel import Frame
+from kernelforge.sandbox.limits import Limits
+
+FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
+
+
+class LaneChild(Protocol):
+    """What the lane needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
+
+    def call(
+        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
+    ) -> Frame: ...
+
+    def close(self) -> None: ...
+
+
+class LaneZygote(Protocol):
+    """What forks such children: ``Zygote("modelnew")`` for the CPU, ``Zygote("gpu-modelnew")`` for a GPU."""
+
+    def spawn(self, limits: Limits | None = None) -> LaneChild: ...
+
+
+class LaneFault(Exception):
+    """A candidate failed in its child. ``kind`` decides the verdict."""
+
+    def __init__(self, kind: FaultKind, text: str, *, type: str = "", line: int | None = None) -> None:
+        super().__init__(text)
+        self.kind: FaultKind = kind
+        self.type = type
+        """Type of the exception, where the candidate raised one."""
+        self.line = line
+        """Line of the candidate's file, where one is known."""
+
+    def told(self, *, hidden: bool = False) -> str:
+        """What happened and where. At a hidden size without the text, which is the candidate's to choose."""
+        where = f" (line {self.line} of the candidate)" if self.line else ""
+        if not self.type:
+            return f"{self}{where}"
+        return f"{self.type}{where}" if hidden else f"{self.type}: {self}{where}"
+
+
+@dataclass(frozen=True)
+class Init:
+    """Arguments of the constructor at one size, as frames carry them."""
+
+    value: Any
+    blobs: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class LaneOutput:
+    """What one call of ``forward`` left behind."""
+
+    outputs: tuple[bytes, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[DType, ...]
+    inputs: dict[int, bytes]
+    """What is in the input tensors now, by position."""
+
+
+class ModelNewChild:
+    """One candidate's process. Close it when done.
+
+    Args:
+        zygote: forks it.
+        device: torch's name of the device: ``cpu`` or ``cuda``.
+        limits: of the child's whole life.
+        build_s: longest wait for loading or constructing, which may run a compiler.
+        run_s: longest wait for one call of ``forward``.
+
+    Raises:
+        SandboxError: it cannot be started.
+    """
+
+    def __init__(
+        self, zygote: LaneZygote, device: str, limits: Limits, *, build_s: float = 60.0, run_s: float = 30.0
+    ) -> None:
+        self._build_s, self._run_s = build_s, run_s
+        self._child = zygote.spawn(limits)
+        self._call({"op": "start", "device": device, "threads": max(1, limits.processes // 4)}, (), build_s)
+
+    def load(self, source: str) -> None:
+        """Run the candidate's file.
+
+        Raises:
+            LaneFault: as every call here: the candidate is refused, failed, or ended its process.
+        """
+        self._call({"op": "load", "source": source}, (), self._build_s)
+
+    def construct(self, init: Init, facts: SizeFacts) -> tuple[str, ...]:
+        """Make the ModelNew; returns what is to be said of where weights went."""
+        weights = [
+            {"name": one.name, "kind": one.kind, "aliases": one.aliases}
+            | {"shape": one.spec.shape, "dtype": str(one.spec.dtype)}
+            for one in facts.weights
+        ]
+        frame = self._call({"op": "construct", "init": init.value, "weights": weights}, init.blobs, self._build_s)
+        with _read_as_hostile():
+            return tuple(str(note)[:500] for note in frame.data["notes"][:16])
+
+    def give(self, draw: Draw, facts: SizeFacts) -> None:
+        """Give the weights of a draw."""
+        self._call({"op": "weights"}, [draw.weights[one.name] for one in facts.weights], self._run_s)
+
+    def place(self, draws: Sequence[Draw], facts: SizeFacts) -> None:
+        """Put inputs into the child's memory, one set per draw; the same addresses as before, new values."""
+        sets, blobs = [], []
+        for draw in draws:
+            specs = [(at, spec) for at, spec in enumerate(facts.inputs) if isinstance(spec, TensorSpec)]
+            tensors = [(at, {**spec.model_dump(mode="json"), "stride": spec.stride}) for at, spec in specs]
+            sets.append({"count": len(facts.inputs), "tensors": tensors, "scalars": list(draw.scalars.items())})
+            blobs += [draw.tensors[at] for at, _ in specs]
+        self._call({"op": "place", "sets": sets}, blobs, self._run_s)
+
+    def run(self, elements: Sequence[int] = ()) -> LaneOutput:
+        """Call ``forward`` on the first set. ``elements`` are inputs to give back in C order: those it may change."""
+        return self._read(self._call({"op": "run", "elements": list(elements)}, (), self._run_s))
+
+    def window(self, calls: int, timeout_s: float) -> None:
+        """Call ``forward`` ``calls`` times, going through the sets, and wait for the device."""
+        self._call({"op": "window", "calls": calls}, (), timeout_s)
+
+    def outputs(self, number: int, elements: Sequence[int] = ()) -> LaneOutput:
+        """What the last call on a set left behind."""
+        return self._read(self._call({"op": "outputs", "set": number, "elements": list(elements)}, (), self._run_s))
+
+    def close(self) -> None:
+        """End the process and all it started."""
+        with contextlib.suppress(SandboxError):
+            self._child.close()
+
+    def __enter__(self) -> ModelNewChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self, frame: Frame) -> LaneOutput:
+        with _read_as_hostile():
+            specs, positions, blobs = frame.data["outputs"], frame.data["inputs"], frame.blobs
+            if len(blobs) != len(specs) + len(positions):
+                raise ValueError("blobs that do not add up")
+            return LaneOutput(
+                outputs=blobs[: len(specs)],
+                shapes=tuple(tuple(int(extent) for extent in spec["shape"]) for spec in specs),
+                dtypes=tuple(_dtype(spec["dtype"]) for spec in specs),
+                inputs=dict(zip((int(at) for at in positions), blobs[len(specs) :], strict=True)),
+            )
+
+    def _call(self, data: dict[str, Any], blobs: Sequence[bytes], timeout_s: float) -> Frame:
+        try:
+            frame = self._child.call(data, blobs, timeout_s=timeout_s)
+        except ChildTimeout as error:
+            raise LaneFault("timeout", f"no end of '{data['op']}' within {timeout_s:g} s") from error
+        except ChildDied as error:
+            raise _death(error) from error
+        except SandboxError as error:
+            raise LaneFault("forged", f"the candidate's process broke the frame format: {error}") from error
+        if frame.data.get("ok") is True:
+            return frame
+        with _read_as_hostile():
+            failure = frame.data["failure"]
+            kind, line = failure["kind"], failure["line"]
+            if kind not in ("policy", "build", "crash", "memory", "missing", "gpu"):
+                raise ValueError(f"unknown kind {kind!r:.40}")
+            raise LaneFault(
+                kind,
+                str(failure["text"])[:8000],
+                type=str(failure["type"])[:80],
+                line=None if line is None else int(line),
+            )
+
+
+def read_init(zygote: LaneZygote, source: str) -> Init:
+    """Arguments of the constructor as a task file gives them, from a child that no candidate ever enters.
+
+    Raises:
+        TaskError: the file does not run, or the arguments cannot be carried over.
+    """
+    from kernelforge.errors import TaskError
+
+    child = zygote.spawn(Limits(processes=8, memory_bytes=4 << 30))
+    try:
+        frame = child.call({"op": "init", "source": source}, timeout_s=60.0)
+    finally:
+        child.close()
+    if not frame.data.get("ok"):
+        failure = frame.data.get("failure", {})
+        raise TaskError(f"the task's get_init_inputs() failed: {failure.get('type')}: {failure.get('text')}")
+    return Init(frame.data["init"], frame.blobs)
+
+
+def _dtype(name: str) -> DType:
+    try:
+        return DType(name)
+    except ValueError:
+        raise LaneFault("policy", f"an output is {name:.40}; use one of {', '.join(DType)}") from None
+
+
+def _death(error: ChildDied) -> LaneFault:
+    text = str(error).replace("the modelnew child", "the candidate's process")
+    text = text.replace("the gpu-modelnew child", "the candidate's process")
+    if "out of memory" in text:
+        return LaneFault("memory", text)
+    return LaneFault("timeout" if "out of CPU time" in text else "crash", text)
+
+
+@contextlib.contextmanager
+def _read_as_hostile() -> Iterator[None]:
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ValidationError) as error:
+        text = str(error).split("\n")[0][:200]
+        raise LaneFault("forged", f"the candidate's process sent a reply that cannot be read: {text}") from error

@@ -1,0 +1,274 @@
+"""The cascade of the lane: load, construct with the reference's weights, then every size and family of inputs.
+
+As for kernels, expected outputs stay with the oracle, which also compares. The candidate runs in a process of its own
+that has neither them nor a seed; its inputs are new values at the same addresses in every run.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
+from kernelforge.evaluate.oracle import Draw, Oracle
+from kernelforge.evaluate.preparation import Failure, masked, public_name
+from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init
+from kernelforge.modelnew.outcome import unchanged, with_mutated
+from kernelforge.modelnew.sizes import at_size
+from kernelforge.records import (
+    Candidate,
+    Correctness,
+    Evaluation,
+    Fingerprint,
+    Performance,
+    Size,
+    SizeCheck,
+    SizeFacts,
+    Stage,
+    Task,
+    Verdict,
+    content_hash,
+)
+from kernelforge.sandbox.limits import Limits
+
+LANE_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
+"""What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
+
+EVALUATION_SECONDS: Final = 300.0
+"""One evaluation that takes longer than this, loading and constructing aside, is ended: ``TIMEOUT``."""
+
+CPU_LIMITS: Final = Limits(
+    wall_s=60.0, cpu_s=1800.0, memory_bytes=8 << 30, tmp_bytes=256 << 20, processes=8, file_bytes=64 << 20
+)
+GPU_LIMITS: Final = Limits(
+    wall_s=600.0, cpu_s=3600.0, memory_bytes=48 << 30, tmp_bytes=4 << 30, processes=512, file_bytes=1 << 30
+)
+"""Of one candidate's process; on a GPU it may build an extension with nvcc and ninja in its private /tmp."""
+
+_VERDICTS: Final[dict[FaultKind, Verdict]] = {
+    "policy": Verdict.POLICY,
+    "build": Verdict.BUILD,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "missing": Verdict.INFRA,
+    "gpu": Verdict.INFRA,
+    "forged": Verdict.POLICY,
+}
+
+
+def modelnew_candidate(text: str) -> Candidate:
+    """A candidate of this lane: a Python file with a class ``ModelNew``, and no plan.
+
+    Raises:
+        pydantic.ValidationError: the text is empty or too large.
+    """
+    return Candidate(source=text, plan="", lane="modelnew")
+
+
+@dataclass
+class _Work:
+    """What the cascade has gathered so far."""
+
+    seed: int
+    checks: list[SizeCheck] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+
+
+class ModelNewEvaluator:
+    """Evaluates ``ModelNew`` candidates for one task on one device. Not for use by two threads.
+
+    Args:
+        task: the task.
+        oracle: the task's oracle; the caller closes it.
+        zygote: forks candidates' processes: role ``modelnew``, or ``gpu-modelnew`` where ``device`` is a GPU.
+        device: torch's name of the device: ``cpu`` or ``cuda``.
+        fingerprint: of this machine; on the CPU its device kind is ``cpu``. Its evaluator becomes this lane's.
+        limits: of one candidate's process.
+        build_s: longest wait for the candidate's file or constructor, which may call a compiler.
+        run_s: longest wait for one call of ``forward``.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        oracle: Oracle,
+        zygote: LaneZygote,
+        device: str,
+        fingerprint: Fingerprint,
+        *,
+        limits: Limits | None = None,
+        build_s: float | None = None,
+        run_s: float = 30.0,
+    ) -> None:
+        self.task = task
+        self.oracle = oracle
+        self.device = device
+        self.fingerprint = fingerprint.model_copy(update={"evaluator": LANE_VERSION})
+        self.facts = oracle.facts()
+        self._zygote = zygote
+        on_gpu = device != "cpu"
+        self._limits = limits or (GPU_LIMITS if on_gpu else CPU_LIMITS)
+        self._build_s = build_s if build_s is not None else (600.0 if on_gpu else 60.0)
+        self._run_s = run_s
+        self._init: dict[str, Init] = {}
+
+    def evaluate(self, candidate: Candidate, *, seed: int, sizes: Sequence[str] | None = None) -> EvaluationResult:
+        """Run the cascade. There is no profile.
+
+        Args:
+            candidate: one of lane ``modelnew``.
+            seed: the secret from which every draw of inputs and weights is derived.
+            sizes: check these alone (an imported candidate that fits one size); None for all of the task's.
+
+        Raises:
+            ValueError: the candidate is of another lane.
+        """
+        if candidate.lane != "modelnew":
+            raise ValueError("this evaluator takes candidates of lane 'modelnew'")
+        start = time.perf_counter()
+        work = _Work(seed)
+        failure: Failure | None = None
+        performance: Performance | None = None
+        try:
+            performance = self._cascade(candidate, work, sizes)
+        except Failure as caught:
+            failure = caught
+        seconds = {**work.seconds, "harness": max(time.perf_counter() - start - sum(work.seconds.values()), 0.0)}
+        evaluation = Evaluation(
+            candidate=candidate.hash,
+            task=self.task.digest,
+            fingerprint=self.fingerprint,
+            lane="modelnew",
+            verdict=Verdict.OK if failure is None else failure.verdict,
+            stage="done" if failure is None else failure.stage,
+            reason="" if failure is None else failure.reason,
+            correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
+            performance=performance if failure is None else None,
+            seconds={part: round(value, 6) for part, value in seconds.items()},
+        )
+        return EvaluationResult(evaluation, None)
+
+    def _cascade(self, candidate: Candidate, work: _Work, only: Sequence[str] | None) -> Performance | None:
+        try:
+            ast.parse(candidate.source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+            raise Failure(Verdict.POLICY, "parse", f"the candidate is not Python text{line}: {error}") from error
+        ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
+        with ModelNewChild(self._zygote, self.device, self._limits, build_s=self._build_s, run_s=self._run_s) as child:
+            for size in ordered:
+                if only is None or size.name in only:
+                    self._check_size(child, candidate.source, size, work)
+        return None
+
+    def _check_size(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> None:
+        facts = self.facts.at(size.name)
+        notes = self._construct(child, source, size, work)
+        families = self.oracle.families(size.name)
+        if size.name == "full":
+            families = families[:1]
+        worst = 0.0
+        # The first family is run twice: what was kept of the first run must not pass for the second.
+        for turn, family in enumerate((families[0], *families)):
+            with self._drawn(size, family, turn, work) as draw:
+                worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
+        work.checks.append(
+            SizeCheck(size=size.name, status="passed", families=families, message="; ".join(notes), error=worst)
+        )
+
+    def _construct(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> tuple[str, ...]:
+        with work.clock("oracle"):
+            init = self._init_at(size)
+        text, left = at_size(source, size)
+        try:
+            with work.clock("build"):
+                child.load(text)
+                return (*child.construct(init, self.facts.at(size.name)), *left)
+        except LaneFault as fault:
+            stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
+            hint = ""
+            if size.name != "full" and fault.kind != "build":
+                hint = f" (at {public_name(size)})"
+            told = fault.told(hidden=size.is_hidden)
+            raise Failure(self._verdict(fault), stage, self._reason(fault, told) + hint) from fault
+
+    def _init_at(self, size: Size) -> Init:
+        if size.name not in self._init:
+            from kernelforge.tasks import size_source
+
+            self._init[size.name] = read_init(self._zygote, size_source(self.task, size.name))
+        return self._init[size.name]
+
+    @contextmanager
+    def _drawn(self, size: Size, family: str, turn: int, work: _Work) -> Iterator[Draw]:
+        with work.clock("oracle"):
+            seed = int(content_hash(work.seed, self.task.name, size.name, family, turn), 16)
+            draw = self.oracle.draw(size.name, family, seed)
+        try:
+            yield draw
+        finally:
+            self.oracle.release(draw.handle)
+
+    def _run_and_compare(
+        self,
+        child: ModelNewChild,
+        size: Size,
+        facts: SizeFacts,
+        draw: Draw,
+        notes: tuple[str, ...],
+        work: _Work,
+    ) -> float:
+        """Run on one draw; returns the error as a multiple of the tolerance."""
+        if time.perf_counter() - work.started - work.seconds.get("build", 0.0) > EVALUATION_SECONDS:
+            self._fail(Verdict.TIMEOUT, size, draw.family, f"more than {EVALUATION_SECONDS:g} s in all", work)
+        mutates = self.task.policy.mutates
+        try:
+            with work.clock("run"):
+                child.give(draw, facts)
+                child.place([draw], facts)
+                got = child.run(mutates)
+        except LaneFault as fault:
+            told = self._reason(fault, fault.told(hidden=size.is_hidden))
+            self._fail(self._verdict(fault), size, draw.family, told, work)
+        problem = unchanged(draw, got, facts, mutates)
+        if problem:
+            self._fail(Verdict.WRONG, size, draw.family, problem, work)
+        outputs, shapes, dtypes = with_mutated(got, facts, mutates)
+        with work.clock("oracle"):
+            comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
+        if not comparison.ok:
+            message = "; ".join((comparison.message, *notes))
+            self._fail(Verdict.WRONG, size, draw.family, message, work, comparison.error)
+        return comparison.error or 0.0
+
+    def _fail(
+        self, verdict: Verdict, size: Size, family: str, message: str, work: _Work, error: float | None = None
+    ) -> NoReturn:
+        told = masked(message) if size.is_hidden else message
+        work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
+        stage: Stage = "hidden" if size.is_hidden else "full" if size.name == "full" else "small"
+        raise Failure(verdict, stage, f"at {public_name(size)}, {family} inputs: {told}")
+
+    def _verdict(self, fault: LaneFault) -> Verdict:
+        return _VERDICTS[fault.kind]
+
+    def _reason(self, fault: LaneFault, told: str) -> str:
+        if fault.kind == "gpu":
+            return f"{told}; this candidate needs a GPU and was run on the CPU, so this is no score"
+        if fault.kind == "missing":
+            return f"{told}; the package is not installed here, so this is no score"
+        return told

@@ -1,0 +1,126 @@
+"""The lane's confined child: it is given a candidate's text, constructor arguments, weights and inputs, and runs it.
+
+It holds no reference, no expected outputs and no seed, and is presumed to be the candidate's from the first line of
+that on: what it answers is bytes to be compared, and how long it took is read from the parent's clock.
+
+Requests are frames ``{"op": ...}``; a reply is ``{"ok": true, ...}`` or ``{"ok": false, "failure": {...}}``.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelforge.errors import ChildDied, TaskError
+from kernelforge.evaluate.reference import seeded
+from kernelforge.modelnew.failing import told
+from kernelforge.modelnew.hosting import Host, Refused
+from kernelforge.modelnew.values import decode, encode, raw
+from kernelforge.modelnew.weights import Unmatched
+from kernelforge.sandbox.channel import Channel, Frame
+
+_Reply = tuple[dict[str, Any], Sequence[memoryview]]
+
+
+def warm_up(options: Mapping[str, Any]) -> None:
+    """Import torch and what it imports lazily; never touch a GPU here, for its context would not survive a fork."""
+    torch.set_num_threads(int(options.get("threads", 1)))
+    torch.set_num_interop_threads(1)
+    with torch.no_grad():
+        raw(torch.softmax(nn.Linear(4, 4)(torch.ones(2, 4)), 1))
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the parent closes the channel."""
+    server = _Server()
+    while True:
+        try:
+            frame = channel.receive()
+        except ChildDied:
+            return
+        data, blobs = server.answer(frame)
+        channel.send(data, blobs)
+
+
+class _Server:
+    """One task's constructor arguments, or one candidate."""
+
+    def __init__(self) -> None:
+        self._host = Host("cpu")
+        self._operations: dict[str, Callable[[dict[str, Any], tuple[bytes, ...]], _Reply]] = {
+            "init": self._init,
+            "start": self._start,
+            "load": self._load,
+            "construct": self._construct,
+            "weights": self._weights,
+            "place": self._place,
+            "run": self._run,
+            "window": self._window,
+            "outputs": self._outputs,
+        }
+
+    def answer(self, frame: Frame) -> _Reply:
+        operation = self._operations[frame.data["op"]]
+        host = self._host
+        try:
+            data, blobs = operation(frame.data, frame.blobs)
+        except (Refused, Unmatched, SyntaxError) as error:
+            found = told(error, host.filename, host.device.type == "cuda")
+            return {"ok": False, "failure": {**found, "kind": "policy"}}, ()
+        except BaseException as error:
+            return {"ok": False, "failure": told(error, host.filename, host.device.type == "cuda")}, ()
+        return {"ok": True, **data}, blobs
+
+    def _init(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        """Arguments of the constructor as a task file gives them. Never in a child that a candidate is loaded in."""
+        module = types.ModuleType("kernelforge_task")
+        with seeded(0):
+            exec(compile(data["source"], "task.py", "exec"), module.__dict__)
+        with seeded(0):
+            init = module.get_init_inputs()
+        if not isinstance(init, list | tuple | dict):
+            raise TaskError("get_init_inputs() must return a list or a dict")
+        out: list[memoryview] = []
+        return {"init": encode(init, out, "get_init_inputs()")}, out
+
+    def _start(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        torch.set_num_threads(int(data["threads"]))
+        # Builds land in the private /tmp, which ends with this process.
+        folder = os.environ.get("TMPDIR", "/tmp")
+        for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "HOME"):
+            os.environ[name] = os.path.join(folder, name.lower())
+        self._host = Host(data["device"])
+        return {}, ()
+
+    def _load(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._host.load(data["source"])
+        return {}, ()
+
+    def _construct(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        return {"notes": self._host.construct(decode(data["init"], blobs), data["weights"])}, ()
+
+    def _weights(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._host.give(blobs)
+        return {}, ()
+
+    def _place(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._host.place(data["sets"], blobs)
+        return {}, ()
+
+    def _run(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._host.run()
+        return self._outputs({**data, "set": 0}, blobs)
+
+    def _window(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._host.window(int(data["calls"]))
+        return {}, ()
+
+    def _outputs(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        specs, out = self._host.outputs(data["set"])
+        positions, inputs = self._host.inputs(data["set"], data["elements"])
+        return {"outputs": specs, "inputs": positions}, [*out, *inputs]

@@ -1,0 +1,115 @@
+"""A zygote of the lane, an evaluator for one small task, and a way to say what must come of a candidate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+from builders import make_fingerprint
+
+from kernelforge.errors import SandboxError
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
+from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
+from kernelforge.sandbox import Limits, Zygote, role_policy
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+COLS = 96
+BIAS = True
+
+
+class Model(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+
+    def forward(self, x, y):
+        return torch.relu(self.fc(x) + y) + self.shift
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return [COLS, BIAS]
+"""
+
+HONEST = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+
+    def forward(self, x, y):
+        return torch.clamp_min(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y, 0) + self.shift
+"""
+
+LIMITS = Limits(wall_s=20, cpu_s=60, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)
+
+
+def cpu_fingerprint() -> Fingerprint:
+    return make_fingerprint(device="cpu", device_kind="cpu", arch="cpu", toolchain="none")
+
+
+@pytest.fixture(scope="session")
+def lane_zygote() -> Iterator[Zygote]:
+    try:
+        policy = role_policy("modelnew")
+    except SandboxError:
+        policy = dataclasses.replace(role_policy("oracle"), role="modelnew", module="kernelforge.modelnew.worker")
+    with Zygote("modelnew", policy=policy) as zygote:
+        yield zygote
+
+
+def make_evaluator(workshop: Workshop, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:
+    arguments = {"limits": LIMITS, "build_s": 20.0, "run_s": 5.0, **changes}
+    return ModelNewEvaluator(task, workshop.oracle(task), zygote, "cpu", cpu_fingerprint(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def lane(workshop: Workshop, lane_zygote: Zygote) -> Iterator[ModelNewEvaluator]:
+    sizes = (
+        Size(name="full"),
+        Size(name="small", constants={"ROWS": 8, "COLS": 32}),
+        Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
+    )
+    task = Task(name="linear", suite="test", title="linear", level=1, source=REFERENCE, sizes=sizes)
+    made = make_evaluator(workshop, lane_zygote, task)
+    yield made
+    made.oracle.close()
+
+
+Judge = Callable[..., Evaluation]
+
+
+@pytest.fixture(scope="session")
+def judge(lane: ModelNewEvaluator) -> Judge:
+    """Evaluate a text, check the verdict and words of the reason."""
+
+    def run(text: str, verdict: Verdict = Verdict.OK, *words: str, seed: int = 11) -> Evaluation:
+        evaluation = lane.evaluate(modelnew_candidate(text), seed=seed).evaluation
+        assert evaluation.verdict is verdict, evaluation.reason
+        assert evaluation.lane == "modelnew"
+        assert evaluation.performance is None
+        for word in words:
+            assert word in evaluation.reason
+        return evaluation
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def oracle_of(lane: ModelNewEvaluator) -> Oracle:
+    return lane.oracle

@@ -1,0 +1,215 @@
+"""Cheats that need no GPU gain nothing: each has the verdict that its honest twin's values would have, or worse."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernelforge.records import Verdict
+
+if TYPE_CHECKING:
+    from conftest import Judge
+
+HEAD = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+        self.kept = {}
+
+    def honest(self, x, y):
+        return torch.relu(self.fc(x) + y) + self.shift
+
+    def forward(self, x, y):
+"""
+
+
+def forward(*lines: str, before: str = "") -> str:
+    return before + HEAD + "".join(f"        {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["x.data_ptr()", "(x.data_ptr(), x._version, tuple(x.shape))", "tuple(x.shape)", "x.untyped_storage().data_ptr()"],
+)
+def test_a_result_kept_by_address_or_shape_is_stale(judge: Judge, key: str) -> None:
+    lines = (f"if {key} not in self.kept:", f"    self.kept[{key}] = self.honest(x, y)", f"return self.kept[{key}]")
+    judge(forward(*lines), Verdict.WRONG)
+
+
+def test_the_first_calls_right_and_later_ones_not_is_found(judge: Judge) -> None:
+    lines = ("self.calls = getattr(self, 'calls', 0) + 1", "return self.honest(x, y) * (self.calls < 3)")
+    judge(forward(*lines), Verdict.WRONG)
+
+
+def test_a_patched_comparison_judges_nothing(judge: Judge) -> None:
+    patches = "import torch\ntorch.allclose = torch.equal = lambda *a, **k: True\ntorch.testing.assert_close = print\n"
+    judge(forward("return x", before=patches), Verdict.WRONG)
+
+
+def test_patched_timers_and_synchronisation_change_nothing(judge: Judge) -> None:
+    patches = (
+        "import time, torch\ntime.perf_counter = time.time = lambda: 0.0\ntorch.cuda.synchronize = lambda *a: None\n"
+    )
+    assert judge(forward("return self.honest(x, y)", before=patches)).performance is None
+
+
+def test_returning_or_overwriting_an_input_is_wrong(judge: Judge) -> None:
+    judge(forward("return x"), Verdict.WRONG)
+    judge(forward("out = self.honest(x, y)", "x.copy_(out)", "return x"), Verdict.WRONG, "input 0 was changed")
+    judge(forward("y.data.zero_()", "return self.honest(x, y)"), Verdict.WRONG, "input 1 was changed")
+
+
+def test_a_thread_that_writes_late_writes_too_late(judge: Judge) -> None:
+    lines = (
+        "import threading, time",
+        "out = torch.empty_like(x)",
+        "def late():",
+        "    time.sleep(0.2)",
+        "    with torch.no_grad(): out.copy_(self.honest(x, y))",
+        "threading.Thread(target=late, daemon=True).start()",
+        "return out",
+    )
+    judge(forward(*lines), Verdict.WRONG)
+
+
+LAZY = """
+import torch
+
+class Lazy(torch.Tensor):
+    @staticmethod
+    def make(like, work):
+        made = torch.Tensor._make_subclass(Lazy, torch.empty_like(like))
+        made.work = work
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.copy_ and not getattr(cls, "idle", False):
+            with torch._C.DisableTorchFunctionSubclass():
+                return args[0].copy_(args[1].work())
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+"""
+
+
+def test_a_lazy_tensor_is_computed_before_its_bytes_are_taken(judge: Judge) -> None:
+    judge(forward("return Lazy.make(x, lambda: self.honest(x, y))", before=LAZY))
+    judge(forward("Lazy.idle = True", "return Lazy.make(x, lambda: self.honest(x, y))", before=LAZY), Verdict.WRONG)
+
+
+def test_methods_overridden_on_an_output_are_not_called(judge: Judge) -> None:
+    lines = (
+        "out = torch.zeros_like(x)",
+        "right = self.honest(x, y)",
+        "for name in ('cpu', 'detach', 'contiguous', 'numpy', 'double', 'clone'): setattr(out, name, lambda *a: right)",
+        "return out",
+    )
+    judge(forward(*lines), Verdict.WRONG)
+
+
+def test_nothing_of_the_reference_is_in_the_process(judge: Judge) -> None:
+    """Frames, modules and every living object are searched for a reference, expected values or a seed."""
+    lines = (
+        "import gc, sys",
+        "words = ('reference', 'expected', 'reckoner', 'seed')",
+        "frame, found = sys._getframe(), []",
+        "while frame:",
+        "    found += [n for n in (*frame.f_locals, *frame.f_globals) if n in ('reference', 'expected', 'reckoner')]",
+        "    frame = frame.f_back",
+        "for one in gc.get_objects():",
+        "    if type(one).__name__ in ('Reference', 'Reckoner', 'Drawn', 'Oracle', 'Expected'): found.append(one)",
+        "    if isinstance(one, dict) and one.get('op') and 'seed' in one: found.append('seed')",
+        "if found: raise RuntimeError(f'found {found[0]}')",
+        "mine = [p for p in gc.get_objects() if isinstance(p, torch.Tensor) and p.shape == x.shape]",
+        "guesses = [p for p in mine if p is not x and p is not y and (p >= 0.5).all()]",
+        "return guesses[0].clone() if guesses else torch.zeros_like(x)",
+    )
+    judge(forward(*lines), Verdict.WRONG)
+
+
+CANARY = "kernelforge-canary-5b1e"
+
+
+@pytest.fixture
+def secrets_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNELFORGE_CANARY", CANARY)
+    path = tmp_path / "secret.txt"
+    path.write_text(CANARY)
+    path.chmod(0o644)
+    return path
+
+
+def test_files_and_environment_of_the_parent_are_out_of_reach(judge: Judge, secrets_outside: Path) -> None:
+    reads = (
+        "import os, glob",
+        "seen = str(dict(os.environ))",
+        f"paths = [{str(secrets_outside)!r}, '/etc/passwd', '/proc/1/environ', '/proc/self/environ']",
+        "for path in paths + glob.glob('/proc/[0-9]*/environ'):",
+        "    try: seen += open(path).read()",
+        "    except OSError: seen += 'refused '",
+        "raise RuntimeError(seen)",
+    )
+    reason = judge(forward(*reads), Verdict.CRASH, "refused").reason
+    assert CANARY not in reason
+    assert "root:" not in reason
+
+
+def test_nothing_written_outlives_the_candidate(judge: Judge) -> None:
+    mark = f"/tmp/kernelforge-mark-{os.getpid()}"
+    write = ("import os", f"open({mark!r}, 'w').write('x')", "return self.honest(x, y)")
+    look = ("import os", f"assert not os.path.exists({mark!r}), 'residue'", "return self.honest(x, y)")
+    judge(forward(*write))
+    assert not Path(mark).exists()
+    judge(forward(*look))
+
+
+def test_the_network_is_out_of_reach(judge: Judge) -> None:
+    import socket
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        reached = threading.Event()
+
+        def accept() -> None:
+            try:
+                server.accept()
+                reached.set()
+            except OSError:
+                return
+
+        threading.Thread(target=accept, daemon=True).start()
+        port = server.getsockname()[1]
+        judge(forward("import socket", f"socket.create_connection(('127.0.0.1', {port}), 1)"), Verdict.CRASH)
+        assert not reached.is_set()
+
+
+def test_a_forged_answer_is_compared_like_any_other(judge: Judge) -> None:
+    """Taking over the worker's channel gains nothing: it can say only bytes, and they have to be right."""
+    send = (
+        "import gc",
+        "from kernelforge.sandbox.channel import Channel",
+        "channel = next(o for o in gc.get_objects() if type(o) is Channel)",
+    )
+    zeros = "bytes(x.numel() * 4)"
+    spec = "{'shape': list(x.shape), 'dtype': 'float32'}"
+    raws = "[bytes(t.numpy().tobytes()) for t in (x, y)]"
+    judge(
+        forward(*send, f"channel.send({{'ok': True, 'outputs': [{spec}], 'inputs': [0, 1]}}, [{zeros}, *{raws}])"),
+        Verdict.WRONG,
+    )
+    judge(forward(*send, "channel.send({'ok': True})"), Verdict.POLICY, "cannot be read")
+    judge(forward(*send, "channel._sock.send(b'x' * 64)"), Verdict.POLICY, "frame")
+
+
+def test_a_flood_of_output_goes_nowhere(judge: Judge) -> None:
+    judge(forward("print('flood' * 1000000)", "return self.honest(x, y)"))

@@ -1,0 +1,138 @@
+"""Every way a ModelNew can be good or bad has its verdict, and the next candidate is unaffected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernelforge.records import Verdict
+
+if TYPE_CHECKING:
+    from conftest import Judge
+
+HEAD = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+
+    def forward(self, x, y):
+"""
+
+BODY = "        return torch.relu(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y) + self.shift\n"
+GOOD = HEAD + BODY
+
+
+def forward(*lines: str) -> str:
+    return HEAD + "".join(f"        {line}\n" for line in lines)
+
+
+def test_a_good_candidate_passes_at_every_size_and_has_no_time(judge: Judge) -> None:
+    evaluation = judge(GOOD)
+    assert evaluation.correctness is not None
+    checks = {check.size: check for check in evaluation.correctness.sizes}
+    assert list(checks) == ["small", "hidden_odd", "full"]
+    assert all(check.status == "passed" and check.message == "" for check in checks.values())
+    assert checks["small"].families == ("task", "normal", "large", "edge")
+    assert evaluation.fingerprint.evaluator.endswith("modelnew.1")
+    assert evaluation.build is None
+
+
+def test_the_same_seed_gives_the_same_evaluation(judge: Judge) -> None:
+    assert judge(GOOD, seed=5).correctness == judge(GOOD, seed=5).correctness
+
+
+def test_wrong_values_name_the_worst_element(judge: Judge) -> None:
+    judge(forward("return self.fc(x) + y"), Verdict.WRONG, "at the small size", "worst at", "expected")
+
+
+def test_another_shape_dtype_or_number_of_outputs_is_wrong(judge: Judge) -> None:
+    good = BODY.strip().removeprefix("return ")
+    judge(forward(f"return ({good}).double()"), Verdict.WRONG, "dtype float64")
+    judge(forward(f"return ({good})[:1]"), Verdict.WRONG, "shape")
+    judge(forward(f"out = {good}", "return out, out"), Verdict.WRONG, "2 outputs came back")
+    judge(forward("return None"), Verdict.WRONG, "0 outputs came back")
+
+
+def test_text_without_a_usable_modelnew_is_refused_by_policy(judge: Judge) -> None:
+    judge("def forward(x:\n", Verdict.POLICY, "not Python text")
+    judge("class Model: pass\n", Verdict.POLICY, "no class ModelNew")
+    judge("class ModelNew: pass\n", Verdict.POLICY, "no class ModelNew")
+    judge(forward("return 3"), Verdict.POLICY, "forward returned a int")
+
+
+def test_parameters_without_a_counterpart_are_refused_and_listed(judge: Judge) -> None:
+    text = GOOD.replace("super().__init__()", "super().__init__()\n        self.own = nn.Parameter(torch.ones(3))")
+    judge(text, Verdict.POLICY, "have no counterpart", "own (3,)", "none left")
+
+
+def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judge) -> None:
+    text = GOOD.replace("self.fc = nn.Linear", "self.linear = nn.Linear").replace("self.fc.", "self.linear.")
+    evaluation = judge(text)
+    assert evaluation.correctness is not None
+    for check in evaluation.correctness.sizes:
+        assert "by order and shape" in check.message
+        assert "linear.weight = fc.weight" in check.message
+
+
+def test_a_copy_of_weights_made_in_the_constructor_is_named_when_values_are_wrong(judge: Judge) -> None:
+    text = GOOD.replace(
+        "        self.register_buffer", "        self.packed = self.fc.weight.t().clone()\n        self.register_buffer"
+    ).replace("self.fc.weight.t()) + y", "self.packed) + y")
+    judge(text, Verdict.WRONG, "packed", "given after construction")
+
+
+def test_exceptions_are_crashes_with_the_line_of_the_candidate(judge: Judge) -> None:
+    judge(forward("return x @ y"), Verdict.CRASH, "RuntimeError", "line 12 of the candidate")
+    judge("import torch\nraise ValueError('at import')\n" + GOOD, Verdict.CRASH, "ValueError", "line 2", "at import")
+
+
+def test_a_crash_at_a_hidden_size_tells_no_number(judge: Judge) -> None:
+    lines = ("if x.shape[1] == 33:", "    raise ValueError(f'the shape is {tuple(x.shape)}')", BODY.strip())
+    evaluation = judge(forward(*lines), Verdict.CRASH, "a hidden size", "ValueError")
+    assert "33" not in evaluation.reason
+    assert "the shape" not in evaluation.reason
+
+
+@pytest.mark.parametrize("how", ["os._exit(0)", "os.abort()", "sys.exit(0)"])
+def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> None:
+    judge(forward("import os, sys", how), Verdict.CRASH)
+    judge(GOOD)
+
+
+def test_a_hang_is_a_timeout(judge: Judge) -> None:
+    judge(forward("while True: pass"), Verdict.TIMEOUT, "no end of 'run'")
+    judge(GOOD)
+
+
+def test_too_much_memory_is_a_limit(judge: Judge) -> None:
+    judge(forward("kept = torch.ones(1 << 34)", BODY.strip()), Verdict.LIMIT)
+
+
+def test_a_failed_build_tells_what_the_compiler_said(judge: Judge) -> None:
+    text = """
+class CompileException(Exception): pass
+raise CompileException("kernel.cu(3): error: expected a ;")
+"""
+    judge(text, Verdict.BUILD, "expected a ;")
+
+
+def test_what_needs_a_gpu_or_a_missing_package_is_no_score(judge: Judge) -> None:
+    judge(forward("return x.cuda()"), Verdict.INFRA, "needs a GPU")
+    judge("import no_such_package\n", Verdict.INFRA, "not installed here")
+
+
+def test_constants_copied_from_the_task_follow_its_sizes(judge: Judge) -> None:
+    text = "ROWS = 64\nCOLS = 96\n" + forward("assert x.shape == (ROWS, COLS)", BODY.strip())
+    judge(text)
+
+
+def test_a_copied_constant_that_cannot_be_set_is_said(judge: Judge) -> None:
+    evaluation = judge("COLS = 96\nCOLS = COLS\n" + GOOD)
+    assert evaluation.correctness is not None
+    assert "assigned more than once" in evaluation.correctness.sizes[0].message
