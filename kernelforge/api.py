@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kernelforge.records import Attempt, Budget, LLMSettings, Run
+from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start
 from kernelforge.store import DATABASE_NAME, Store
@@ -46,6 +46,7 @@ def optimize(
     memory: Literal["off", "run", "results"] = "run",
     tune: bool = True,
     llm: LLMSettings | None = None,
+    measure: MeasureSettings | None = None,
     reward: str = DEFAULT_POLICY,
     budget: Budget | None = None,
     seed: int | None = None,
@@ -67,6 +68,7 @@ def optimize(
         memory: whose lessons the agents are shown.
         tune: whether ``# tune:`` combinations are searched.
         llm: how models are called; None for the defaults.
+        measure: how a GPU is used; None for the defaults.
         reward: policy that scores each attempt.
         budget: limits; None for the strategy's own rounds.
         seed: from which secret inputs and all choices are drawn; None for a fresh one.
@@ -96,6 +98,7 @@ def optimize(
         memory=memory,
         tune=tune,
         llm=llm,
+        measure=measure,
         reward=reward,
         budget=budget,
         seed=seed,

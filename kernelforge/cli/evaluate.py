@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.common import DeviceOption, JsonOption, UnconfinedOption, console, print_json, task_reference
+from kernelforge.cli.measuring import (
+    MeasureOption,
+    ProtocolOption,
+    RuntimeOption,
+    SanitizerOption,
+    measure_settings,
+)
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,11 +42,16 @@ def evaluate(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Seed of the inputs; a fresh, secret one if left out.")
     ] = None,
+    runtime: RuntimeOption = None,
+    protocol: ProtocolOption = None,
+    sanitizer: SanitizerOption = False,
+    measure: MeasureOption = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate one candidate against one task. Leaves with 0 for verdict OK, with 1 for any other."""
     text, choices = _read(candidate), _choices(choose or ())
+    measuring = measure_settings(runtime, protocol, sanitizer, measure)
     from kernelforge.evaluate.api import evaluate as evaluate_candidate
 
     result = evaluate_candidate(
@@ -49,6 +61,7 @@ def evaluate(
         device=device,
         profile=profile,
         seed=seed,
+        measure=measuring,
         allow_unconfined=allow_unconfined,
     )
     _show(result, as_json=as_json)

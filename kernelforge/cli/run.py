@@ -22,6 +22,13 @@ from kernelforge.cli.common import (
     console,
     open_store,
 )
+from kernelforge.cli.measuring import (
+    MeasureOption,
+    ProtocolOption,
+    RuntimeOption,
+    SanitizerOption,
+    measure_settings,
+)
 from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
 from kernelforge.errors import KernelForgeError
 
@@ -104,6 +111,10 @@ def run(
     memory: Annotated[
         Memory, typer.Option("--memory", help="Whose lessons the agents are shown: those of this run, of all, or none.")
     ] = Memory.RUN,
+    runtime: RuntimeOption = None,
+    protocol: ProtocolOption = None,
+    sanitizer: SanitizerOption = False,
+    measure: MeasureOption = None,
     tune: Annotated[bool, typer.Option("--tune/--no-tune", help="Search '# tune:' combinations.")] = True,
     reward: Annotated[str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy and version.")] = None,
     rounds: Annotated[
@@ -136,6 +147,7 @@ def run(
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
+    measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
     from kernelforge.run import configure, start
 
     config = configure(
@@ -150,6 +162,7 @@ def run(
         memory=memory.value,
         tune=tune,
         llm=settings,
+        measure=measuring,
         budget=budget,
         seed=seed,
         jobs=jobs,

@@ -11,7 +11,7 @@ from kernelforge.devices import best_device
 from kernelforge.errors import CandidateError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.workshop import Workshop
-from kernelforge.records import Candidate, Task
+from kernelforge.records import Candidate, MeasureSettings, Task
 from kernelforge.tasks import load_task
 
 
@@ -23,6 +23,7 @@ def evaluate(
     device: str | None = None,
     profile: bool = True,
     seed: int | None = None,
+    measure: MeasureSettings | None = None,
     allow_unconfined: bool = False,
 ) -> EvaluationResult:
     """Evaluate one candidate.
@@ -34,6 +35,7 @@ def evaluate(
         device: where to run; None for the best device here.
         profile: also profile at the full size.
         seed: secret seed of the inputs; None draws a fresh one.
+        measure: how a GPU is used; None for the defaults. An emulated device has no use for it.
         allow_unconfined: go on where no jail works (recorded in the fingerprint).
 
     Raises:
@@ -41,7 +43,8 @@ def evaluate(
             wrong in any way is a verdict, never an exception.
     """
     loaded = task if isinstance(task, Task) else load_task(task)
-    with Workshop(device or best_device(), threads=2, allow_unconfined=allow_unconfined) as workshop:
+    chosen = device or best_device()
+    with Workshop(chosen, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
             if isinstance(candidate, str):

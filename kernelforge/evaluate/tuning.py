@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from kernelforge.candidate import parse_plan
 from kernelforge.devices.base import Rating, RunFaulted
 from kernelforge.errors import SandboxError, TaskError
-from kernelforge.evaluate.evaluator import PROFILE_POISON, Evaluator
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.evaluate.full import PROFILE_POISON
 from kernelforge.evaluate.oracle import Draw
 from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.records import Candidate, TuneTrial, content_hash
@@ -201,7 +202,7 @@ class _Search:
         arm.rung = rung
         if arm.rating is not None and arm.rating.settled:
             return
-        request = self._evaluator.request(arm.work.plans["full"], draw, PROFILE_POISON, None)
+        request = self._evaluator.request(arm.work.plans["full"], draw, PROFILE_POISON)
         try:
             with self._evaluator.device.open(arm.work.artifacts["full"]) as session:
                 arm.rating = session.rate(replace(request, deadline_s=RATING_SECONDS), effort)

@@ -16,7 +16,7 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import Device
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluate.oracle import Oracle
-from kernelforge.records import Fingerprint, InputGenerator, Task
+from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, probe
 from kernelforge.version import __version__
 
@@ -28,6 +28,7 @@ class Workshop:
         device: name as in ``emulated:h100``.
         threads: threads that one emulated run may use.
         cache: folder of the build cache; None for the user's cache folder.
+        measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
 
     Raises:
@@ -36,12 +37,19 @@ class Workshop:
     """
 
     def __init__(
-        self, device: str, *, threads: int = 1, cache: Path | None = None, allow_unconfined: bool = False
+        self,
+        device: str,
+        *,
+        threads: int = 1,
+        cache: Path | None = None,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
     ) -> None:
         self.jail = probe().usable_tier(allow_unconfined)
         folder = cache or user_cache_path("kernelforge") / "builds"
         self.compiler = Compiler(folder, allow_unconfined=allow_unconfined)
         self.device: Device = make_device(device, threads=threads, allow_unconfined=allow_unconfined)
+        self.settings = measure or MeasureSettings()
         self._threads = threads
         self._allow_unconfined = allow_unconfined
         self._oracle_zygote: Zygote | None = None
@@ -61,6 +69,7 @@ class Workshop:
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",
             jail=self.jail,
+            **self.device.identity(),
         )
 
     def oracle(self, task: Task) -> Oracle:

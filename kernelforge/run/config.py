@@ -14,7 +14,7 @@ from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
-from kernelforge.records import Budget, LLMSettings, Run, RunConfig, RunState
+from kernelforge.records import Budget, LLMSettings, MeasureSettings, Run, RunConfig, RunState
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.search import strategy_class, strategy_options
 from kernelforge.tasks import Suite, load_suite
@@ -34,6 +34,7 @@ def configure(
     memory: Literal["off", "run", "results"] = "run",
     tune: bool = True,
     llm: LLMSettings | None = None,
+    measure: MeasureSettings | None = None,
     reward: str = DEFAULT_POLICY,
     budget: Budget | None = None,
     seed: int | None = None,
@@ -46,7 +47,9 @@ def configure(
 
     Args:
         options: of the strategy; what is left out takes the published default.
+        device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them.
         coder: one Coder, or several that take turns.
+        measure: how a device that measures is used; an emulated one must have none.
         tester: who may propose further test inputs; None for nobody.
         memory: whose lessons the agents are shown.
         stop_after: None for the strategy's own rule.
@@ -67,6 +70,7 @@ def configure(
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
     chosen_strategy = strategy_class(strategy)
     settled = strategy_options(strategy, options or {})
+    chosen_device = check_device(device or best_device())
     limits, settings = budget or Budget(), llm or LLMSettings()
     if limits.rounds is None:
         rounds = chosen_strategy.default_rounds(chosen_strategy.Options.model_validate(settled))
@@ -78,7 +82,8 @@ def configure(
         suite=suite,
         suite_digest=loaded.digest,
         tasks=chosen,
-        device=check_device(device or best_device()),
+        device=chosen_device,
+        measure=check_measure(measure or MeasureSettings(), chosen_device),
         strategy=strategy,
         options=settled,
         coder=",".join(coders),
@@ -94,6 +99,21 @@ def configure(
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
+
+
+def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
+    """The settings, if the device has a use for them.
+
+    Raises:
+        UsageError: an emulated device measures nothing, and something else than the defaults is asked of it.
+    """
+    changed = settings.model_dump(exclude_defaults=True)
+    # Full counters are what an emulated device always gives.
+    changed.pop("counters", None)
+    if changed and device.startswith("emulated"):
+        asked = ", ".join(f"{name}={value}" for name, value in changed.items())
+        raise UsageError(f"{device} models time and measures nothing, so {asked} has no use there; name a GPU (cuda:0)")
+    return settings
 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 from corpus import KERNEL, PLAN, Case, body, judge
 
 from kernelforge.evaluate import Evaluator
-from kernelforge.evaluate.evaluator import PADDING
+from kernelforge.evaluate.full import PADDING
 from kernelforge.records import Verdict
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
@@ -97,7 +97,7 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
 def test_a_full_size_goes_unchecked_only_where_the_task_is_large(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.evaluate.evaluator.FULL_SIZE_INSTRUCTIONS", 1000)
+    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Case("honest", Verdict.OK))
     assert result.evaluation.correctness is not None
     assert [check.status for check in result.evaluation.correctness.sizes] == ["passed", "passed", "passed", "skipped"]
@@ -111,5 +111,5 @@ def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     result = judge(evaluator, Case("guards", Verdict.OK, plan=plan))
     assert result.evaluation.correctness is not None
     assert result.evaluation.correctness.generality == 0.5
-    monkeypatch.setattr("kernelforge.evaluate.evaluator.FULL_SIZE_INSTRUCTIONS", 1000)
+    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     judge(evaluator, Case("guards", Verdict.POLICY, plan=plan, words=("refuse every hidden size",)))

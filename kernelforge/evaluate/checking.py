@@ -1,0 +1,294 @@
+"""What is right: a candidate's runs at every size, each compared with the oracle's values.
+
+On a GPU every size but the full one is also run on an emulated device, which checks what no GPU does: each access.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+from kernelforge.candidate import ResolvedPlan
+from kernelforge.compile import Artifact
+from kernelforge.devices.base import Device, RunFault, RunRequest, RunResult, Session
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.oracle import Draw, Oracle
+from kernelforge.evaluate.preparation import Failure, Preparation, masked, public_name
+from kernelforge.evaluate.recipe import TEST_PREFIX
+from kernelforge.records import (
+    Comparison,
+    InputGenerator,
+    Size,
+    SizeCheck,
+    Stage,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+)
+
+POISONS = (0xFF, 0x5A)
+"""Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
+floats the first is NaN, the second large (1.5e16 in float32)."""
+
+SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
+"""A run at a small or hidden size that executes more thread instructions than this never ends: ``TIMEOUT``."""
+
+EVALUATION_SECONDS = 180.0
+"""One evaluation that takes longer than this, compiler aside, is ended: ``TIMEOUT``. Honest ones take seconds."""
+
+_USED_BEFORE_WRITTEN = (
+    "the result changes with what memory held before the run: "
+    "an element of an output, of workspace or of shared memory is used before it is written"
+)
+
+_VERDICT_OF_FAULT = {
+    "sanitizer": Verdict.CRASH,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "unsupported": Verdict.INFRA,
+}
+
+
+class _Unscreened(Exception):
+    """The emulated device beside a GPU lacks something that the candidate uses: the GPU alone decides."""
+
+
+@dataclass(kw_only=True)
+class Work(Preparation):
+    """What the cascade has gathered so far."""
+
+    seed: int
+    started: float = field(default_factory=time.perf_counter)
+    executed: int = 0
+    """Most thread instructions of any run at the size at hand."""
+    unscreened: str = ""
+    """What the candidate uses that the emulated device beside a GPU lacks."""
+
+
+class Place(NamedTuple):
+    """Where a plan is run: the device, or the emulated one that checks beside it."""
+
+    device: Device
+    session: Session
+
+
+class Sessions(ExitStack):
+    """One runner per distinct build of a candidate and device; sizes that share a build share its runner."""
+
+    def __init__(self, device: Device, screen: Device | None) -> None:
+        super().__init__()
+        self._device = device
+        self._screen = screen
+        self._open: dict[tuple[str, str], Session] = {}
+
+    def of(self, artifact: Artifact) -> Place:
+        """On the device."""
+        return self._on(self._device, artifact)
+
+    def all(self, artifact: Artifact) -> tuple[Place, ...]:
+        """On the emulated device that checks, where there is one, and on the device."""
+        return (*(() if self._screen is None else (self._on(self._screen, artifact),)), self.of(artifact))
+
+    def drop_screen(self) -> None:
+        """From now on without the emulated device: it lacks what the candidate uses."""
+        self._screen = None
+
+    def _on(self, device: Device, artifact: Artifact) -> Place:
+        key = device.name, artifact.build.key
+        if key not in self._open:
+            self._open[key] = self.enter_context(device.open(artifact))
+        return Place(device, self._open[key])
+
+
+class Checker:
+    """Runs candidates for one task on one device, and asks its oracle whether what they gave is right.
+
+    Args:
+        device: where candidates run.
+        screen: an emulated device that runs every size but the full one too.
+    """
+
+    def __init__(self, task: Task, oracle: Oracle, facts: TaskFacts, device: Device, screen: Device | None) -> None:
+        self.task = task
+        self.oracle = oracle
+        self.facts = facts
+        self.device = device
+        self.screen = screen
+        self.generators: tuple[InputGenerator, ...] = ()
+        """Generators in force, all of them admitted."""
+
+    def sessions(self) -> Sessions:
+        """Runners for one candidate; the caller closes them."""
+        return Sessions(self.device, self.screen)
+
+    def check_size(self, sessions: Sessions, size: Size, work: Work) -> None:
+        families = self.oracle.families(size.name)
+        worst = 0.0
+        for position, family in enumerate(families):
+            # The task's own distribution runs under both poisons; the others take turns.
+            poisons = POISONS if position == 0 else (POISONS[position % 2],)
+            with self.drawn(size, family, work) as draw:
+                comparison = self.run_and_compare(sessions, size, draw, poisons, work)
+            worst = max(worst, comparison.error or 0.0)
+        plan = work.plans[size.name]
+        work.checks.append(
+            SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=len(plan.launches))
+        )
+
+    def check_generators(self, sessions: Sessions, work: Work) -> None:
+        """The generators' inputs, once our own families passed at every such size: they add tests and replace none."""
+        for check in tuple(work.checks):
+            if check.status != "passed":
+                continue
+            size, families, worst = self.task.size(check.size), list(check.families), check.error or 0.0
+            for position, generator in enumerate(self.generators):
+                if size.name not in generator.sizes:
+                    continue
+                family = f"{TEST_PREFIX}{generator.name}"
+                with ExitStack() as stack:
+                    try:
+                        draw = stack.enter_context(self.drawn(size, family, work))
+                    except TaskError:
+                        # Torch itself fails on this draw: it is no test.
+                        continue
+                    poisons = (POISONS[position % 2],)
+                    worst = max(worst, self.run_and_compare(sessions, size, draw, poisons, work).error or 0.0)
+                families.append(family)
+            note(check.model_copy(update={"families": tuple(families), "error": worst}), work)
+
+    @contextmanager
+    def drawn(self, size: Size, family: str, work: Work) -> Iterator[Draw]:
+        """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards."""
+        with work.clock("oracle"):
+            seed = int(content_hash(work.seed, self.task.name, size.name, family), 16)
+            draw = self.oracle.draw(size.name, family, seed)
+        try:
+            yield draw
+        finally:
+            self.oracle.release(draw.handle)
+
+    def run_and_compare(
+        self, sessions: Sessions, size: Size, draw: Draw, poisons: tuple[int, ...], work: Work
+    ) -> Comparison:
+        """Run everywhere; the comparison with the largest error."""
+        artifact = work.artifacts[size.name]
+        worst = Comparison(ok=True)
+        for place in sessions.all(artifact) if size.name != "full" else (sessions.of(artifact),):
+            try:
+                found = self.run_at(place, size, draw, poisons, work)
+            except _Unscreened as unscreened:
+                sessions.drop_screen()
+                work.unscreened = str(unscreened)
+                continue
+            worst = max(worst, found, key=lambda comparison: comparison.error or 0.0)
+        return worst
+
+    def run_at(self, place: Place, size: Size, draw: Draw, poisons: tuple[int, ...], work: Work) -> Comparison:
+        """Run once per poison; values must pass whatever memory held before.
+
+        A device that runs blocks in one fixed order must give the same to the last bit; on a GPU, where atomics
+        have no order, each result is compared by itself.
+        """
+        plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
+        ordered = place.device.capabilities.checks_accesses
+        instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
+        first: tuple[bytes, ...] | None = None
+        worst = Comparison(ok=True)
+        for poison in poisons:
+            self._refuse_overtime(size, draw.family, work)
+            result = self._run(place.session, self.request(plan, draw, poison, instructions), work)
+            if result.faults:
+                if place.device is not self.device and result.faults[0].kind == "unsupported":
+                    raise _Unscreened(result.faults[0].message)
+                self.fault(result.faults[0], size, draw.family, work)
+            if first == result.outputs:
+                continue
+            if first is not None and ordered:
+                self.fail(Verdict.WRONG, size, draw.family, _USED_BEFORE_WRITTEN, work)
+            with work.clock("oracle"):
+                shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+                comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
+            if not comparison.ok:
+                message = comparison.message if first is None else f"{_USED_BEFORE_WRITTEN}: {comparison.message}"
+                self.fail(Verdict.WRONG, size, draw.family, message, work, comparison.error)
+            first = result.outputs
+            worst = max(worst, comparison, key=lambda comparison: comparison.error or 0.0)
+        return worst
+
+    def request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None = None) -> RunRequest:
+        """The run of a plan on the tensors of a draw."""
+        tensors: dict[int, bytes] = {}
+        mutable: set[int] = set()
+        for buffer in plan.buffers:
+            if isinstance(buffer.source, int):
+                tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
+                if buffer.source in self.task.policy.mutates:
+                    mutable.add(buffer.id)
+            elif isinstance(buffer.source, str):
+                tensors[buffer.id] = draw.weights.get(buffer.source, b"")
+            if buffer.kind != "workspace" and len(tensors[buffer.id]) != buffer.nbytes:
+                raise TaskError(
+                    f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
+                    "shapes of inputs and weights must not depend on the seed"
+                )
+        return RunRequest(
+            plan, tensors, poison=poison, mutable=frozenset(mutable), max_thread_instructions=instructions
+        )
+
+    def _run(self, session: Session, request: RunRequest, work: Work) -> RunResult:
+        start = time.perf_counter()
+        result = session.run(request)
+        elapsed = time.perf_counter() - start
+        work.executed = max(work.executed, result.thread_instructions or 0)
+        # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
+        spent = elapsed if result.faults else min(result.seconds, elapsed)
+        work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + spent
+        return result
+
+    def fail(
+        self,
+        verdict: Verdict,
+        size: Size,
+        family: str,
+        message: str,
+        work: Work,
+        error: float | None = None,
+        *,
+        stage: Stage | None = None,
+    ) -> NoReturn:
+        """Record the failed check and end the cascade; numbers that would give a hidden size away are masked."""
+        told = masked(message) if size.is_hidden else message
+        note(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error), work)
+        raise Failure(verdict, stage or _stage(size), f"at {public_name(size)}, {family} inputs: {told}")
+
+    def _refuse_overtime(self, size: Size, family: str, work: Work) -> None:
+        """Many short launches pass under the limits of each; together they may not hold a run up."""
+        if time.perf_counter() - work.started - work.seconds.get("build", 0.0) > EVALUATION_SECONDS:
+            message = f"the evaluation took more than {EVALUATION_SECONDS:g} s in all; launch fewer or faster kernels"
+            self.fail(Verdict.TIMEOUT, size, family, message, work)
+
+    def fault(self, fault: RunFault, size: Size, family: str, work: Work, *, stage: Stage | None = None) -> NoReturn:
+        message = fault.message
+        if fault.kind == "unsupported":
+            message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
+        self.fail(_VERDICT_OF_FAULT[fault.kind], size, family, message, work, stage=stage)
+
+
+def note(check: SizeCheck, work: Work) -> None:
+    """Record a check, in place of what was known of its size before."""
+    for position, known in enumerate(work.checks):
+        if known.size == check.size:
+            work.checks[position] = check
+            return
+    work.checks.append(check)
+
+
+def _stage(size: Size) -> Stage:
+    if size.is_hidden:
+        return "hidden"
+    return "full" if size.name == "full" else "small"

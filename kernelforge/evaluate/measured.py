@@ -1,0 +1,65 @@
+"""The full size on a device that measures: compare, sanitize if asked, time, profile."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kernelforge.devices.base import RunFaulted
+from kernelforge.evaluate.checking import POISONS
+from kernelforge.evaluate.full import Found, FullStage
+from kernelforge.evaluate.stopwatch import Stopwatch, WrongWhenTimed, believed, floor_of, performance
+from kernelforge.records import Profile, Timing, Verdict
+
+
+class Measured(FullStage):
+    """Compare first: nothing wrong is timed."""
+
+    def check(self, profile: bool) -> Found | None:
+        with self.checker.drawn(self.size, self.family, self.work) as draw:
+            self.passed(self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work), self._note())
+            if self.settings.sanitizer:
+                self._sanitize()
+            try:
+                with self.work.clock("timing"):
+                    timing, doubt = self._timed()
+                found: Profile | None = None
+                if profile:
+                    request = self.checker.request(self.plan, draw, POISONS[0])
+                    with self.work.clock("profile"):
+                        found = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]
+            except WrongWhenTimed as wrong:
+                error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
+                self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
+            except RunFaulted as faulted:
+                self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
+        return found, performance(timing, doubt, found)
+
+    def _note(self) -> str:
+        screen = self.checker.screen
+        if screen is None or not self.work.unscreened:
+            return ""
+        return f"accesses were not checked on {screen.name}: {self.work.unscreened}"
+
+    def _timed(self) -> tuple[Timing, str | None]:
+        """A timing, and why it is not believed, if it is not."""
+        device = self.checker.device
+        stopwatch = Stopwatch(
+            device=device,
+            oracle=self.checker.oracle,
+            facts=self.facts,
+            settings=self.settings,
+            seed=self.work.seed,
+            request=lambda drawn: self.checker.request(self.plan, drawn, POISONS[0]),
+        )
+        timing = stopwatch.time(self.sessions.of(self.artifact).session)
+        return believed(stopwatch, partial(device.open, self.artifact), timing, floor_of(self.facts, device))
+
+    def _sanitize(self) -> None:
+        """Run the small size under the device's sanitizer."""
+        size = self.checker.task.size("small")
+        family = self.checker.oracle.families("small")[0]
+        with self.checker.drawn(size, family, self.work) as draw, self.work.clock("sanitizer"):
+            request = self.checker.request(self.work.plans["small"], draw, POISONS[0])
+            faults = self.checker.device.sanitize(self.work.artifacts["small"], request)
+        if faults:
+            self.checker.fault(faults[0], size, family, self.work, stage="sanitizer")
