@@ -77,6 +77,10 @@ class UnsupportedError(KernelForgeError):
     """Something legal that this device cannot do (an emulated instruction, a launch option): verdict ``INFRA``."""
 
 
+class TimingError(KernelForgeError):
+    """Times that cannot be: not positive, not finite, or hidden by the flush. Ours, and never a candidate's score."""
+
+
 class StoreError(KernelForgeError):
     """The results database is locked, full, corrupt or of a newer version."""
 

@@ -1,0 +1,24 @@
+"""How a time is measured: sets of tensors, blocks in turns, intervals, and what is not believed.
+
+``docs/timing.md`` says why. Pure Python on :class:`~kernelforge.devices.base.TimedSide`; nothing here touches a GPU.
+"""
+
+from kernelforge.evaluate.timing.kernelbench import kernelbench, reported_time
+from kernelforge.evaluate.timing.protocol import measure
+from kernelforge.evaluate.timing.quick import quick
+from kernelforge.evaluate.timing.shape import SampleShape, plan_sets
+from kernelforge.evaluate.timing.trust import apart, floor, jumped, resident, suspicious
+
+__all__ = [
+    "SampleShape",
+    "apart",
+    "floor",
+    "jumped",
+    "kernelbench",
+    "measure",
+    "plan_sets",
+    "quick",
+    "reported_time",
+    "resident",
+    "suspicious",
+]

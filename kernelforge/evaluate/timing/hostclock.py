@@ -1,0 +1,76 @@
+"""The parent's own clock beside the events of the process that ran the work.
+
+Events are recorded where the candidate runs, so they are evidence and not truth. The parent times whole blocks of N and
+of 2N samples from outside. What its clock shows beyond the events is split into a part per block (frames, wake-ups) and
+a part per sample: fixed costs cancel in the slope between N and 2N. Both parts must be small.
+
+What each block shows beyond its own events is compared, not the block itself, so that a clock of the GPU that changes
+between the blocks does not look like a lie.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kernelforge.evaluate.timing.shape import SampleShape
+from kernelforge.evaluate.timing.side import Side, Watched
+from kernelforge.records import HostClock
+
+DOUBLE_BLOCKS = 3
+"""Blocks of 2N samples; those of N are the ones that are timed anyway."""
+
+RELATIVE = 0.05
+"""How far the slope may lie from the events, as a part of a sample."""
+
+GAP_US = 10.0
+"""What a sample may cost beside its events: launching a graph and recording two events between it and the next."""
+
+FIXED_US = 5_000.0
+"""What a block may cost beside its samples. Without a bound, a runner could hold back the answers to short blocks and
+so bend the slope."""
+
+FLUSH_APART = 0.15
+"""How far the candidate's flushes may differ from its baseline's, which are the same bytes on the same GPU."""
+
+
+def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float) -> HostClock:
+    """Whether the candidate's events can be believed.
+
+    Args:
+        candidate: Its ``watched`` blocks are of N and of 2N samples, some of each.
+        shape: What one of its samples is made of.
+        baseline_flush_us: Median of a sample's flushes in the baseline's process; 0 where nothing is known of it.
+    """
+    single = [block for block in candidate.watched if block.samples == candidate.samples]
+    double = [block for block in candidate.watched if block.samples == 2 * candidate.samples]
+    beyond_single, beyond_double = _beyond(single), _beyond(double)
+    count = candidate.samples
+    per_sample = float(np.median(beyond_double) - np.median(beyond_single)) / count
+    per_block = float(np.median(beyond_single)) - per_sample * count
+    uncertain = 2 * math.hypot(_error(beyond_single), _error(beyond_double)) / count
+    events = sum(block.events_us for block in double) / sum(block.samples for block in double)
+    believed = -RELATIVE * events - uncertain <= per_sample <= RELATIVE * events + GAP_US + uncertain
+    flush = (
+        float(np.median(np.concatenate([visit.flush_us for visit in candidate.visits]))) if shape.flush_bytes else 0.0
+    )
+    if flush and baseline_flush_us:
+        # A flush that is said to take long makes the work that it is subtracted from look short.
+        believed = believed and abs(flush - baseline_flush_us) <= FLUSH_APART * baseline_flush_us
+    return HostClock(
+        events_us=(events - flush) / shape.sets,
+        slope_us=(events + per_sample - flush) / shape.sets,
+        agrees=bool(believed and per_block <= FIXED_US),
+    )
+
+
+def _beyond(blocks: list[Watched]) -> list[float]:
+    """What the parent's clock showed beyond the events, per block."""
+    return [block.host_us - block.events_us for block in blocks]
+
+
+def _error(values: list[float]) -> float:
+    """Standard error of a median, from the median absolute deviation: one late answer does not widen it."""
+    deviation = 1.4826 * float(np.median(np.abs(np.asarray(values) - np.median(values))))
+    return 1.2533 * deviation / math.sqrt(len(values))

@@ -1,0 +1,102 @@
+"""Processes that share one simulated GPU: their true times are known, and so is everything that disturbs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelforge.records import Clocks
+
+
+@dataclass
+class World:
+    """One GPU and one host. Time passes only when something runs."""
+
+    seed: int = 0
+    drift: Callable[[float], float] = lambda seconds: 1.0
+    """Slow-down that all work shares, by the time since the start."""
+    seconds: float = 0.0
+    log: list[tuple[str, str, int]] = field(default_factory=list)
+    """(who, what, samples) in order: ``block``, ``gaps``, ``flush`` or ``between``."""
+    running: str | None = None
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def clock(self) -> float:
+        return self.seconds
+
+    def clocks(self) -> Clocks | None:
+        assert self.running is None, "read while a block ran"
+        return Clocks(sm_mhz=(1980, 1980), memory_mhz=(3201, 3201), temperature_c=(40, 41), power_w=(300.0, 400.0))
+
+    def between(self) -> None:
+        assert self.running is None, "called while a block ran"
+        self.log.append(("caller", "between", 0))
+        self.seconds += 0.002
+
+
+@dataclass
+class SimulatedSide:
+    """A process with a true time per execution, noise of three kinds, and a clock that may lie."""
+
+    world: World
+    name: str
+    execution_us: float
+    sets: int = 4
+    flush_us: float = 0.0
+    """True time of one flush; 0 for none."""
+    noise: float = 0.005
+    """Independent noise of a sample, as a part of it."""
+    slow_noise: float = 0.003
+    """Spread of noise that lasts, on this side alone: what makes samples of a block alike."""
+    memory_s: float = 0.03
+    """How long it lasts."""
+    outliers: float = 0.01
+    """Share of samples that take half as long again."""
+    captured: bool = True
+    overhead_us: float = 300.0
+    """What a block costs beside its samples."""
+    gap_us: float = 2.0
+    """What a sample costs beside its events."""
+    claims: float = 1.0
+    """What its events say, as a part of the truth."""
+    flush_claims: float = 1.0
+    hold_us: Callable[[int], float] = lambda samples: 0.0
+    """How long it holds back the answer to a block of so many samples."""
+    _slow: float = 0.0
+    _seen: float = 0.0
+
+    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+        assert len(gaps_us) in (0, samples)
+        self.world.log.append((self.name, "gaps" if gaps_us else "block", samples))
+        truth = self._run(self.sets * (self.execution_us + self.flush_us), samples, gaps_us)
+        self.world.seconds += self.hold_us(samples) * 1e-6
+        return tuple((truth * self.claims).tolist())
+
+    def flush_block(self, samples: int) -> tuple[float, ...]:
+        self.world.log.append((self.name, "flush", samples))
+        if not self.flush_us:
+            return (0.0,) * samples
+        return tuple((self._run(self.sets * self.flush_us, samples, ()) * self.flush_claims).tolist())
+
+    def _run(self, ideal_us: float, samples: int, gaps_us: Sequence[float]) -> np.ndarray:
+        world = self.world
+        assert world.running is None
+        world.running = self.name
+        world.seconds += self.overhead_us * 1e-6
+        self._age(world.seconds - self._seen)
+        quick = 1 + self.noise * world.rng.standard_normal(samples)
+        spikes = np.where(world.rng.random(samples) < self.outliers, 1.5, 1.0)
+        times = ideal_us * world.drift(world.seconds) * (1 + self._slow) * np.abs(quick) * spikes
+        world.seconds += float(times.sum() + self.gap_us * samples + sum(gaps_us)) * 1e-6
+        self._seen = world.seconds
+        world.running = None
+        return times
+
+    def _age(self, seconds: float) -> None:
+        """Let the lasting noise forget (an Ornstein-Uhlenbeck process)."""
+        kept = float(np.exp(-seconds / self.memory_s))
+        self._slow = kept * self._slow + self.slow_noise * np.sqrt(1 - kept**2) * self.world.rng.standard_normal()
