@@ -14,11 +14,12 @@ class PlanLimits:
     """
 
     steps: int = 400_000
-    """Expression nodes and statements evaluated; long sequences cost extra."""
+    """Expression nodes and statements evaluated, of the top level, ``setup`` and ``forward``; long sequences cost
+    extra."""
     launches: int = 20_000
-    """Kernel launches and memsets together."""
+    """Kernel launches, memsets and library calls together, of ``setup`` and ``forward``."""
     workspace_bytes: int = 16 << 30
-    """All workspace and output buffers together, after reuse."""
+    """All buffers that the plan allocates together, after reuse: workspace, outputs, what ``setup`` returns."""
     sequence_length: int = 65_536
     """Elements of one tuple, list or range."""
     string_length: int = 1_000

@@ -7,27 +7,18 @@ never compiled or executed by Python. ``docs/launch-plan.md`` is the reference p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from kernelforge.candidate.language.machine import Machine, PendingFill, PendingLaunch
+from kernelforge.candidate.assembly import assemble
+from kernelforge.candidate.language.machine import Machine, PendingLaunch
 from kernelforge.candidate.language.scope import UNBOUND
 from kernelforge.candidate.language.statements import Program, compile_program
 from kernelforge.candidate.language.text import normalise, read
-from kernelforge.candidate.language.values import Fault, Refusal, Storage, Tensor, flatten, kind_of
+from kernelforge.candidate.language.values import WEIGHTS, Fault, Refusal, Storage, Tensor, flatten, kind_of
 from kernelforge.candidate.limits import PlanLimits
-from kernelforge.candidate.resolved import (
-    Buffer,
-    Fill,
-    Launch,
-    Output,
-    ResolvedPlan,
-    ScalarArg,
-    TensorArg,
-    TensorMapArg,
-)
-from kernelforge.candidate.workspace import share
+from kernelforge.candidate.resolved import Launch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg
 from kernelforge.errors import PlanError, PlanGuard
 from kernelforge.records.task import TensorSpec
 
@@ -39,7 +30,7 @@ class LaunchSignature(NamedTuple):
 
     expression: str
     args: tuple[str, ...]
-    """``tensor:float32`` for a pointer, ``i32 i64 f32 f64 f16 bf16`` for a value."""
+    """``tensor:float32`` for a pointer, ``tensor_map``, or ``i32 i64 f32 f64 f16 bf16`` for a value."""
 
 
 class Plan:
@@ -83,6 +74,7 @@ class Plan:
         attrs: Mapping[str, int | float | bool | str],
         choices: Mapping[str, int] | None = None,
         limits: PlanLimits | None = None,
+        library: Collection[str] = (),
     ) -> ResolvedPlan:
         """Run the plan at one size.
 
@@ -91,21 +83,23 @@ class Plan:
             weights: Tensors that ``w["name"]`` reaches; those used become buffers.
             attrs: Scalars that ``attrs["name"]`` reaches.
             choices: Values of the tunables; those left out take their first value.
-            limits: How much the plan may ask for.
+            limits: How much the plan may ask for, ``setup`` included.
+            library: Torch operators that ``library`` may name, by the task's policy.
 
         Returns:
-            Buffers (inputs, then weights in order of first use, then workspace), steps and outputs. The buffer of a
-            strided tensor spans from its first element to its last.
+            Buffers (inputs, then weights in order of first use, then what the plan allocates), steps and outputs. The
+            buffer of a strided tensor spans from its first element to its last.
 
         Raises:
             PlanGuard: an ``assert`` of the plan refused this size.
             PlanError: anything else that is wrong, with the line.
         """
         with self._reported():
-            machine = Machine(limits or PlanLimits(), weights, attrs)
+            machine = Machine(limits or PlanLimits(), weights, attrs, frozenset(library))
             constants = self._run_top_level(machine, choices or {})
+            self._run_setup(machine)
             outputs = self._run_forward(machine, inputs)
-            return _assemble(machine, outputs, constants)
+            return assemble(machine, outputs, constants)
 
     def _run_top_level(self, machine: Machine, choices: Mapping[str, int]) -> dict[str, int]:
         module = self._program.module
@@ -132,6 +126,18 @@ class Plan:
                 raise Fault(f"the constant {name} = {value} does not fit the constexpr int that the source sees")
         return constants
 
+    def _run_setup(self, machine: Machine) -> None:
+        setup = self._program.setup
+        if setup is None:
+            return
+        machine.begin("setup")
+        returned = setup.call(machine, [WEIGHTS], {})
+        try:
+            _keep(machine, returned)
+        except Fault as error:
+            error.line = error.line or setup.line
+            raise
+
     def _run_forward(
         self, machine: Machine, inputs: Sequence[TensorSpec | int | float | bool | None]
     ) -> tuple[Tensor, ...]:
@@ -142,7 +148,7 @@ class Plan:
                 f"forward takes {len(names)} arguments ({', '.join(names)}), the task gives {len(inputs)}", forward.line
             )
         values = [machine.take_input(value, names[position], position) for position, value in enumerate(inputs)]
-        machine.in_forward = True
+        machine.begin("forward")
         returned = forward.call(machine, values, {})
         try:
             return _outputs(machine, returned)
@@ -205,10 +211,30 @@ def reported(text: str) -> Iterator[None]:
         raise PlanError("the plan nests expressions and helpers too deeply; split its expressions") from None
 
 
+def _keep(machine: Machine, returned: Any) -> None:
+    """Make what ``setup`` returned the plan's prepared tensors."""
+    if returned is None:
+        raise Fault("setup returned nothing; end it with return and the tensors that forward finds in prepared")
+    leaves = flatten(returned, machine.spend)
+    if not leaves:
+        raise Fault("setup returned no tensor")
+    for leaf in leaves:
+        if type(leaf) is not Tensor:
+            raise Fault(f"setup returns tensors, not {kind_of(leaf)}")
+        label = leaf.storage.label or "a tensor"
+        if leaf.storage.kind == "weight":
+            raise Fault(f"setup returns {label}, which it was given; forward reads it from w")
+        if leaf.storage.first_use is None and leaf.storage.nbytes:
+            raise Fault(f"setup returns {label}, which none of its steps writes")
+    for leaf in leaves:
+        leaf.storage.kind = "prepared"
+    machine.prepared = returned
+
+
 def _outputs(machine: Machine, returned: Any) -> tuple[Tensor, ...]:
     if returned is None:
         raise Fault("forward returned nothing; end it with return and a tensor")
-    if not any(isinstance(step, PendingLaunch) for step in machine.program):
+    if not any(isinstance(step, PendingLaunch) for step in machine.forward.steps):
         raise Fault("the plan launches no kernel")
     leaves = flatten(returned, machine.spend)
     if not leaves:
@@ -218,39 +244,12 @@ def _outputs(machine: Machine, returned: Any) -> tuple[Tensor, ...]:
         if type(leaf) is not Tensor:
             raise Fault(f"forward returns tensors, not {kind_of(leaf)}")
         if leaf.storage.kind != "workspace":
-            raise Fault(f"forward returns {leaf.storage.label}, which it was given; write the result to a new tensor")
+            owner = "setup returned" if leaf.storage.kind == "prepared" else "it was given"
+            label = leaf.storage.label or "a tensor"
+            raise Fault(f"forward returns {label}, which {owner}; write the result to a new tensor")
         spans.setdefault(leaf.storage, []).append((leaf.offset_bytes, leaf.offset_bytes + leaf.nbytes))
     for storage, ranges in spans.items():
         filled = sorted(span for span in ranges if span[0] < span[1])
         if any(before[1] > after[0] for before, after in itertools.pairwise(filled)):
             raise Fault(f"forward returns the same memory twice, in {storage.label or 'a tensor'}; copy it in a kernel")
     return tuple(leaves)
-
-
-def _assemble(machine: Machine, outputs: tuple[Tensor, ...], constants: dict[str, int]) -> ResolvedPlan:
-    slots = share(machine.workspaces, {output.storage for output in outputs}, machine.limits.workspace_bytes)
-    given = [*machine.inputs, *(tensor.storage for tensor in machine.weights.values())]
-    ids = {storage: position for position, storage in enumerate(given)}
-    ids |= {storage: position for position, slot in enumerate(slots, len(given)) for storage in slot.storages}
-    buffers = [
-        Buffer(position, storage.kind, storage.nbytes, storage.label or "", storage.source)
-        for position, storage in enumerate(given)
-    ]
-    buffers += [
-        Buffer(position, "workspace", slot.nbytes, slot.label) for position, slot in enumerate(slots, len(given))
-    ]
-
-    def argument(arg: Tensor | ScalarArg) -> TensorArg | ScalarArg:
-        return TensorArg(ids[arg.storage], arg.offset_bytes, arg.dtype) if isinstance(arg, Tensor) else arg
-
-    def step(pending: PendingLaunch | PendingFill) -> Launch | Fill:
-        if isinstance(pending, PendingFill):
-            return Fill(ids[pending.storage], 0, pending.storage.nbytes, pending.line)
-        return Launch(**{**pending._asdict(), "args": tuple(argument(arg) for arg in pending.args)})
-
-    return ResolvedPlan(
-        buffers=tuple(buffers),
-        steps=tuple(step(pending) for pending in machine.program),
-        outputs=tuple(Output(ids[out.storage], out.offset_bytes, out.shape, out.dtype) for out in outputs),
-        constants=constants,
-    )

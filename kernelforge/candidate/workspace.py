@@ -1,17 +1,20 @@
 """Which allocations share memory: a buffer whose last use has passed backs a later allocation.
 
-Outputs never share, so what a kernel leaves unwritten in them shows the poison. Workspace shares with workspace of
-exactly the same size, so the end of a buffer is the end of the tensor and an access past it is seen; only a plan
-that would not fit otherwise puts smaller tensors into larger buffers. A reused buffer holds what the dead tensor
-left there, not the poison.
+Outputs never share, so what a kernel leaves unwritten in them shows the poison. Nor does what ``setup`` returns, and
+workspace of ``setup`` is kept apart from that of ``forward``: ``forward`` can run again and again.
+
+Workspace shares with workspace of exactly the same size, so the end of a buffer is the end of the tensor and an access
+past it is seen; only a plan that would not fit otherwise puts smaller tensors into larger buffers. A reused buffer
+holds what the dead tensor left there, not the poison.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kernelforge.candidate.language.values import Fault, Storage, bytes_text
 
@@ -24,27 +27,32 @@ class Slot:
     storages: list[Storage] = field(default_factory=list)
 
     @property
+    def kind(self) -> Literal["prepared", "workspace"]:
+        return "prepared" if self.storages[0].kind == "prepared" else "workspace"
+
+    @property
     def label(self) -> str:
         """Names of its tensors, each once, three at most."""
         names = list(dict.fromkeys(storage.label or f"tensor of line {storage.line}" for storage in self.storages))
         return " / ".join(names[:3]) + (" / ..." if names[3:] else "")
 
 
-def share(storages: Iterable[Storage], outputs: Set[Storage], limit_bytes: int) -> list[Slot]:
-    """Give every used workspace storage a slot.
+def share(groups: Sequence[Iterable[Storage]], kept: Set[Storage], limit_bytes: int) -> list[Slot]:
+    """Give every used storage that the plan allocated a slot.
 
     Args:
-        storages: Workspace storages with their first and last use; those that nothing uses get no slot.
-        outputs: Those that ``forward`` returns; each has a slot of its own.
+        groups: Storages with their first and last use, of ``setup`` and of ``forward``; a slot serves one group. Those
+            that nothing uses get none.
+        kept: Those that ``setup`` or ``forward`` returns; each has a slot of its own.
         limit_bytes: Bound on the sum of all slots.
 
     Raises:
         Fault: the slots do not fit the limit.
     """
-    used = [storage for storage in storages if storage.first_use is not None or storage in outputs]
-    slots = _pack(used, outputs, exact=True)
+    used = [[storage for storage in group if storage.first_use is not None or storage in kept] for group in groups]
+    slots = [slot for group in used for slot in _pack(group, kept, exact=True)]
     if sum(slot.nbytes for slot in slots) > limit_bytes:
-        slots = _pack(used, outputs, exact=False)
+        slots = [slot for group in used for slot in _pack(group, kept, exact=False)]
     total = sum(slot.nbytes for slot in slots)
     if total > limit_bytes:
         largest = max(slots, key=lambda slot: slot.nbytes)
@@ -56,14 +64,14 @@ def share(storages: Iterable[Storage], outputs: Set[Storage], limit_bytes: int) 
     return slots
 
 
-def _pack(used: list[Storage], outputs: Set[Storage], *, exact: bool) -> list[Slot]:
+def _pack(used: list[Storage], kept: Set[Storage], *, exact: bool) -> list[Slot]:
     slots: list[Slot] = []
     busy: list[tuple[int, int]] = []
     """Heap of (last use, slot)."""
     free: list[tuple[int, int]] = []
     """Sorted (bytes, slot) of slots whose storage is dead."""
     for storage in sorted(used, key=lambda storage: -1 if storage.first_use is None else storage.first_use):
-        if storage in outputs or storage.first_use is None:
+        if storage in kept or storage.first_use is None:
             slots.append(Slot(storage.nbytes, [storage]))
             continue
         while busy and busy[0][0] < storage.first_use:

@@ -37,12 +37,13 @@ WEIGHTS = {
     "fc.weight": TensorSpec.contiguous((256, 1024), DType.FLOAT32),
 }
 ATTRS = {"eps": 1e-5, "layers": 2}
+LIBRARY = ("matmul", "linear")
 
 
 def resolve(plan_text: str) -> list[ResolvedPlan]:
     plan = parse_plan(plan_text)
     inputs = [INPUTS[name] for name in plan.parameters]
-    return [plan.resolve(inputs, WEIGHTS, ATTRS, choices) for choices in plan.combinations]
+    return [plan.resolve(inputs, WEIGHTS, ATTRS, choices, library=LIBRARY) for choices in plan.combinations]
 
 
 def test_the_page_has_examples_and_refusals() -> None:

@@ -108,7 +108,7 @@ HOSTILE = {
     "calling forward": body("a = forward(x)"),
     "kernel named like a function": body("min[1, 1](x)"),
     "kernel with dunder": body("__k[1, 1](x)"),
-    "setup": "def setup(w):\n    return w\n" + body("a = 1"),
+    "setup": "def setup(w):\n    return w\n" + body("a = prepared"),
     "top-level launch": "k[1, 1]()\n" + body("a = 1"),
     "top-level allocation": "A = empty(3)\n" + body("a = 1"),
     "top-level weight": "A = w['a']\n" + body("a = 1"),

@@ -144,11 +144,11 @@ def test_storages_in_one_slot_never_live_at_the_same_time(spec: list[tuple[int, 
         storages.append(storage)
         if is_output:
             outputs.add(storage)
-    exact = share(storages, outputs, 1 << 40)
+    exact = share([storages], outputs, 1 << 40)
     assert all(storage.nbytes == slot.nbytes for slot in exact for storage in slot.storages)
     packings = [exact]
     with contextlib.suppress(Fault):
-        packings.append(share(storages, outputs, max(0, sum(slot.nbytes for slot in exact) - 1)))
+        packings.append(share([storages], outputs, max(0, sum(slot.nbytes for slot in exact) - 1)))
     for slots in packings:
         assert sorted(map(id, storages)) == sorted(id(storage) for slot in slots for storage in slot.storages)
         for slot in slots:

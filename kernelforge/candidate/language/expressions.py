@@ -78,12 +78,21 @@ def _name(node: ast.Name, scope: Scope) -> Evaluate:
             raise Fault(f"{name} is known inside forward and helpers only", node.lineno)
         named = WEIGHTS if name == "w" else ATTRS
         return lambda frame: named
+    if name == "prepared":
+        return _prepared(node, scope)
     if scope.module is not None and (shared := scope.module.find(name)) is not None:
         return lambda frame: frame[0].module[shared]
-    if name in FUNCTIONS or name in scope.routines:
+    if name in FUNCTIONS or name in scope.routines or name == "library":
         raise Fault(f"{name} is a function: call it, it is not a value", node.lineno)
     hint = "; dtypes are bare names such as float32" if name in ("torch", "np", "numpy") else ""
     raise Fault(f"unknown name {name!r}{hint}", node.lineno)
+
+
+def _prepared(node: ast.Name, scope: Scope) -> Evaluate:
+    if scope.owner is None:
+        raise Fault("prepared is known inside forward and helpers only", node.lineno)
+    scope.owner.prepared_line = scope.owner.prepared_line or node.lineno
+    return lambda frame: frame[0].prepared
 
 
 def _local(name: str, slot: int) -> Evaluate:
@@ -365,6 +374,8 @@ def _call(node: ast.Call, scope: Scope) -> Evaluate:
         raise Fault(f"{name!r} is a variable, not a function; {_CALLABLE_HINT}", node.lineno)
     if name in scope.routines:
         return _routine(name, args, keywords, scope, node.lineno)
+    if name == "library":
+        raise Fault("library stands on a line of its own: it gives no value, its results go into out=", node.lineno)
     if name not in FUNCTIONS:
         raise Fault(f"unknown function {name!r}; {_CALLABLE_HINT}", node.lineno)
     return _function(name, args, keywords, node.lineno)
@@ -422,8 +433,8 @@ def _routine(
 ) -> Evaluate:
     if scope.owner is None:
         raise Fault("helpers are called inside forward and helpers only", line)
-    if name == "forward":
-        raise Fault("forward cannot be called", line)
+    if name in ("forward", "setup"):
+        raise Fault(f"{name} cannot be called", line)
     scope.owner.calls.add(name)
     routine = scope.routines[name]
     return lambda frame: routine.call(frame[0], args(frame), {key: value(frame) for key, value in keywords.items()})

@@ -12,6 +12,7 @@ from kernelforge.candidate.language import tensors
 from kernelforge.candidate.language.arithmetic import COPY_PER_STEP, binary, bounded
 from kernelforge.candidate.language.launches import kernel, typed
 from kernelforge.candidate.language.machine import Machine
+from kernelforge.candidate.language.tensor_maps import tensor_map
 from kernelforge.candidate.language.values import (
     Fault,
     number,
@@ -166,6 +167,7 @@ FUNCTIONS: dict[str, Function] = {
     "zeros": Function(tensors.zeros, 1, MANY, frozenset({"dtype"})),
     "empty_like": Function(tensors.empty_like, 1, 1, frozenset({"dtype"})),
     "zeros_like": Function(tensors.zeros_like, 1, 1, frozenset({"dtype"})),
+    "tensor_map": Function(tensor_map, 1, 1, frozenset({"box", "swizzle"})),
     "kernel": Function(lambda machine, name: kernel(name), 1, 1),
     **{
         name: Function(lambda machine, value, name=name: typed(name, value), 1, 1)
@@ -176,4 +178,7 @@ FUNCTIONS: dict[str, Function] = {
 CONSTANTS: dict[str, Any] = {"inf": math.inf, **{dtype.value: dtype for dtype in DType}}
 """Names that stand for a value; ``bool`` is a dtype, and a function where it is called."""
 
-RESERVED = frozenset(FUNCTIONS) | frozenset(CONSTANTS) | {"w", "attrs"}
+GIVEN = frozenset({"w", "attrs", "prepared"})
+"""Names of what a plan is given; a parameter may take one of them."""
+
+RESERVED = frozenset(FUNCTIONS) | frozenset(CONSTANTS) | GIVEN | {"library"}

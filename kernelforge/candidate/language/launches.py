@@ -12,6 +12,7 @@ from kernelforge.candidate.language.values import (
     KernelName,
     ScalarType,
     Tensor,
+    TensorMap,
     TypedScalar,
     bytes_text,
     kind_of,
@@ -25,6 +26,8 @@ from kernelforge.candidate.resolved import ScalarArg
 MAX_EXPRESSION_CHARS = 256
 _EXPRESSION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*(<[A-Za-z0-9_:<>, +\-*()]*>)?", re.ASCII)
 _SCALAR_BYTES: dict[ScalarType, int] = {"i32": 4, "i64": 8, "f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+TENSOR_MAP_BYTES = 128
+"""Size and alignment of ``CUtensorMap`` (cuda.h of CUDA 13)."""
 _INT_BITS: dict[str, int] = {"i32": 32, "i64": 64}
 # Finite values at or beyond these round to infinity: the largest finite value plus half a step.
 _OVERFLOW: dict[str, float] = {"f32": 2.0**128 - 2.0**103, "f16": 65_520.0, "bf16": 2.0**128 - 2.0**119}
@@ -99,8 +102,8 @@ def _cluster(value: Any, grid: tuple[int, int, int], name: str, limits: PlanLimi
     return cluster
 
 
-def _argument(value: Any, position: int, name: str) -> Tensor | ScalarArg:
-    if type(value) is Tensor:
+def _argument(value: Any, position: int, name: str) -> Tensor | TensorMap | ScalarArg:
+    if type(value) is Tensor or type(value) is TensorMap:
         return value
     if type(value) is TypedScalar:
         return ScalarArg(value.type, value.value)
@@ -109,7 +112,21 @@ def _argument(value: Any, position: int, name: str) -> Tensor | ScalarArg:
         raise Fault(f"{place} is a bare float, {value!r}; say its type: f32({value!r})")
     if type(value) is int or type(value) is bool:
         raise Fault(f"{place} is a bare {type(value).__name__}, {value!r}; say its type: i32({int(value)})")
-    raise Fault(f"{place} is {kind_of(value)}; a kernel takes tensors and i32() i64() f32() f64() f16() bf16()")
+    raise Fault(
+        f"{place} is {kind_of(value)}; a kernel takes tensors, tensor maps and i32() i64() f32() f64() f16() bf16()"
+    )
+
+
+def _parameter_bytes(arguments: tuple[Tensor | TensorMap | ScalarArg, ...]) -> int:
+    """Size of the kernel's parameters, each aligned to its own size."""
+    end = 0
+    for arg in arguments:
+        if isinstance(arg, TensorMap):
+            size = TENSOR_MAP_BYTES
+        else:
+            size = 8 if isinstance(arg, Tensor) else _SCALAR_BYTES[arg.type]
+        end = -(-end // size) * size + size
+    return end
 
 
 def launch(
@@ -126,8 +143,7 @@ def launch(
         cooperative: Whether the whole grid must be resident at once.
     """
     name, limits = kernel.expression, machine.limits
-    if not machine.in_forward:
-        raise Fault("kernels are launched inside forward")
+    machine.recording("kernels are launched")
     if not 2 <= len(options) <= 3:
         raise Fault(
             f"{name}[...] takes grid, block and optionally bytes of dynamic shared memory; it got {len(options)}"
@@ -149,7 +165,7 @@ def launch(
     if type(cooperative) is not bool:
         raise Fault(f"cooperative of {name} is True or False, not {show(cooperative)}")
     arguments = tuple(_argument(value, position, name) for position, value in enumerate(args, 1))
-    size = sum(8 if isinstance(arg, Tensor) else _SCALAR_BYTES[arg.type] for arg in arguments)
+    size = _parameter_bytes(arguments)
     if size > limits.parameter_bytes:
         raise Fault(
             f"the arguments of {name} take {bytes_text(size)}; the limit is {bytes_text(limits.parameter_bytes)}"

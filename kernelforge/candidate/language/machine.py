@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from kernelforge.candidate.language.values import (
     INT_BOUND,
@@ -12,6 +13,7 @@ from kernelforge.candidate.language.values import (
     Named,
     Storage,
     Tensor,
+    TensorMap,
     bytes_text,
     kind_of,
     show,
@@ -22,13 +24,13 @@ from kernelforge.records.task import DType, TensorSpec
 
 
 class PendingLaunch(NamedTuple):
-    """A launch whose buffers have no ids yet; ``args`` holds tensors and scalars."""
+    """A launch whose buffers have no ids yet."""
 
     expression: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared_bytes: int
-    args: tuple[Tensor | ScalarArg, ...]
+    args: tuple[Tensor | TensorMap | ScalarArg, ...]
     line: int
     cluster: tuple[int, int, int] | None
     cooperative: bool
@@ -41,31 +43,66 @@ class PendingFill(NamedTuple):
     line: int
 
 
+class PendingLibrary(NamedTuple):
+    """A call of a torch operator whose buffers have no ids yet."""
+
+    operator: str
+    args: tuple[LibraryArgument, ...]
+    kwargs: dict[str, LibraryArgument]
+    out: tuple[Tensor, ...]
+    line: int
+
+    @property
+    def read(self) -> list[Tensor]:
+        """Tensors among its arguments."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
+
+LibraryArgument = Tensor | int | float | bool | str | None | tuple[int, ...]
+PendingStep = PendingLaunch | PendingFill | PendingLibrary
+
+
+@dataclass
+class Recording:
+    """What ``setup`` or ``forward`` did: its steps in order, and what it allocated."""
+
+    steps: list[PendingStep] = field(default_factory=list)
+    workspaces: list[Storage] = field(default_factory=list)
+
+
 class Machine:
     """One resolution of a plan.
 
     Attributes:
         steps: What was spent so far; :attr:`max_steps` bounds it.
         module: Values of the plan's top level, by slot.
-        program: Launches and fills, in order.
-        in_forward: Whether ``forward`` runs; the top level has neither tensors nor launches.
+        setup: What ``setup`` did; nothing where the plan has none.
+        forward: What ``forward`` did.
+        prepared: What ``setup`` returned.
+        library: Torch operators that the task allows.
     """
 
     def __init__(
-        self, limits: PlanLimits, weights: Mapping[str, TensorSpec], attrs: Mapping[str, int | float | bool | str]
+        self,
+        limits: PlanLimits,
+        weights: Mapping[str, TensorSpec],
+        attrs: Mapping[str, int | float | bool | str],
+        library: frozenset[str] = frozenset(),
     ) -> None:
         self.limits = limits
         self.steps = 0
         self.max_steps = limits.steps
         self.module: list[Any] = []
-        self.program: list[PendingLaunch | PendingFill] = []
-        self.in_forward = False
+        self.setup = Recording()
+        self.forward = Recording()
+        self.prepared: Any = None
+        self.library = library
+        self._recording: Recording | None = None
         self.line = 0
         """Line of the launch or allocation being made."""
         self.inputs: list[Storage] = []
         self.weights: dict[str, Tensor] = {}
         """Weights used so far, in order of first use."""
-        self.workspaces: list[Storage] = []
         self._weight_specs = weights
         self._attrs = attrs
 
@@ -85,18 +122,34 @@ class Machine:
         if length > self.limits.string_length:
             raise Fault(f"a string of {length:,} characters is too long; the limit is {self.limits.string_length:,}")
 
-    def add(self, step: PendingLaunch | PendingFill) -> None:
+    def begin(self, routine: Literal["setup", "forward"]) -> None:
+        """From here on steps and allocations are those of ``routine``. The top level has neither."""
+        self._recording = self.setup if routine == "setup" else self.forward
+
+    def recording(self, what: str) -> Recording:
+        """Where steps and allocations go now."""
+        if self._recording is None:
+            raise Fault(f"{what} inside setup and forward only")
+        return self._recording
+
+    def add(self, step: PendingStep) -> None:
         """Append a step and note which storages it touches."""
-        if len(self.program) >= self.limits.launches:
-            raise Fault(f"the plan makes more than {self.limits.launches:,} launches and memsets")
-        index = len(self.program)
-        self.program.append(step)
+        steps = self.recording("steps are taken").steps
+        if len(self.setup.steps) + len(self.forward.steps) >= self.limits.launches:
+            raise Fault(f"the plan makes more than {self.limits.launches:,} launches, memsets and library calls")
+        index = len(steps)
+        steps.append(step)
         if isinstance(step, PendingFill):
             step.storage.touch(index)
-            return
-        for arg in step.args:
-            if isinstance(arg, Tensor):
-                arg.storage.touch(index)
+        elif isinstance(step, PendingLibrary):
+            for tensor in (*step.read, *step.out):
+                tensor.storage.touch(index)
+        else:
+            for arg in step.args:
+                if isinstance(arg, TensorMap):
+                    arg.tensor.storage.touch(index)
+                elif isinstance(arg, Tensor):
+                    arg.storage.touch(index)
 
     def take_input(self, value: TensorSpec | int | float | bool | None, name: str, position: int) -> Any:
         """The value a parameter of ``forward`` starts with."""
@@ -137,8 +190,7 @@ class Machine:
 
     def allocate(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A new contiguous tensor in a storage of its own."""
-        if not self.in_forward:
-            raise Fault("tensors are allocated inside forward")
+        workspaces = self.recording("tensors are allocated").workspaces
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes > self.limits.workspace_bytes:
             raise Fault(
@@ -146,7 +198,7 @@ class Machine:
                 f"the limit is {bytes_text(self.limits.workspace_bytes)}"
             )
         storage = Storage("workspace", nbytes, line=self.line)
-        self.workspaces.append(storage)
+        workspaces.append(storage)
         return Tensor(storage, 0, shape, row_major(shape), dtype)
 
 

@@ -48,6 +48,8 @@ class Routine:
     size: int = 0
     body: Execute | None = None
     calls: set[str] = field(default_factory=set)
+    prepared_line: int | None = None
+    """Where it first reads ``prepared``."""
 
     def call(self, machine: Machine, args: list[Any], keywords: dict[str, Any]) -> Any:
         """Bind arguments as Python does, run the body, answer what it returned (None without ``return``)."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.candidate.language.expressions import assign, binary, cost, expression, values
-from kernelforge.candidate.language.functions import FUNCTIONS, RESERVED
+from kernelforge.candidate.language.functions import FUNCTIONS, GIVEN, RESERVED
 from kernelforge.candidate.language.launches import kernel, launch
+from kernelforge.candidate.language.library import library
 from kernelforge.candidate.language.machine import Machine
 from kernelforge.candidate.language.scope import (
     Evaluate,
@@ -51,6 +52,10 @@ class Program:
     def forward(self) -> Routine:
         return self.routines["forward"]
 
+    @property
+    def setup(self) -> Routine | None:
+        return self.routines.get("setup")
+
 
 def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
     """Compile a parsed plan.
@@ -71,7 +76,7 @@ def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
         if node.name in routines or node.name in module.slots:
             raise Fault(f"{node.name!r} is defined twice", node.lineno)
         routines[node.name] = _signature(node)
-    _check_forward(routines)
+    _check_signatures(routines)
     top_level = []
     for assignment in assignments:
         if any(name in tunables for name in assigned_names([assignment])):
@@ -80,6 +85,7 @@ def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
     for node in definitions:
         _fill(routines[node.name], node, module)
     _refuse_recursion(routines)
+    _check_prepared(routines)
     return Program(module, top_level, routines)
 
 
@@ -87,11 +93,39 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _check_forward(routines: dict[str, Routine]) -> None:
-    if "setup" in routines:
-        raise Fault("setup is not supported; prepare weights inside forward", routines["setup"].line)
+def _check_signatures(routines: dict[str, Routine]) -> None:
     if "forward" not in routines:
         raise Fault("the plan has no 'def forward(...)'")
+    setup = routines.get("setup")
+    if setup is not None and (setup.parameters != ("w",) or setup.defaults):
+        raise Fault("setup takes the weights alone: def setup(w); attrs and constants are there by name", setup.line)
+
+
+def _check_prepared(routines: dict[str, Routine]) -> None:
+    """``prepared`` is read by ``forward`` or its helpers where there is a ``setup``, and nowhere else."""
+    setup = routines.get("setup")
+    if setup is None:
+        for routine in routines.values():
+            if routine.prepared_line is not None:
+                raise Fault("prepared is what setup returns; the plan has no 'def setup(w)'", routine.prepared_line)
+        return
+    for routine in _reached(setup, routines):
+        if routine.prepared_line is not None:
+            raise Fault("prepared is what setup returns; setup itself cannot read it", routine.prepared_line)
+    if all(routine.prepared_line is None for routine in _reached(routines["forward"], routines)):
+        raise Fault("setup is not used: forward does not read prepared", setup.line)
+
+
+def _reached(routine: Routine, routines: dict[str, Routine]) -> list[Routine]:
+    """The routine and every helper that it may call, once each."""
+    found = {routine.name: routine}
+    waiting = [routine]
+    while waiting:
+        for name in sorted(waiting.pop().calls):
+            if name not in found:
+                found[name] = routines[name]
+                waiting.append(routines[name])
+    return list(found.values())
 
 
 def _signature(node: ast.FunctionDef) -> Routine:
@@ -105,7 +139,7 @@ def _signature(node: ast.FunctionDef) -> Routine:
         raise Fault("the plan language has no type annotations", line)
     if getattr(node, "type_params", None):
         raise Fault("the plan language has no type parameters", line)
-    parameters = tuple(arg.arg if arg.arg in ("w", "attrs") else check_name(arg.arg, line) for arg in spec.args)
+    parameters = tuple(arg.arg if arg.arg in GIVEN else check_name(arg.arg, line) for arg in spec.args)
     defaulted = parameters[len(parameters) - len(spec.defaults) :] if spec.defaults else ()
     defaults = {name: _constant(default) for name, default in zip(defaulted, spec.defaults, strict=True)}
     return Routine(node.name, line, parameters, defaults)
@@ -270,12 +304,14 @@ def _pass(node: ast.Pass, scope: Scope) -> Execute:
 
 
 def _bare(node: ast.Expr, scope: Scope) -> Execute:
-    """A line of its own: a launch, a call of a helper, or a docstring."""
+    """A line of its own: a launch, a library call, a call of a helper, or a docstring."""
     value = node.value
     if _is_docstring(node):
         return lambda frame: None
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Subscript):
         return _launch(value, value.func, scope)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "library":
+        return _library(value, scope)
     call = expression(value, scope)
     if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in scope.routines):
         raise Fault("this line has no effect: its value is not used", node.lineno)
@@ -309,6 +345,28 @@ def _launch(node: ast.Call, target: ast.Subscript, scope: Scope) -> Execute:
         whole_grid = False if cooperative is None else cooperative(frame)
         machine.line = line
         launch(machine, called, chosen, passed, extent, whole_grid)
+
+    return run
+
+
+def _library(node: ast.Call, scope: Scope) -> Execute:
+    args = values(node.args, scope)
+    keywords: dict[str, Evaluate] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise Fault("the plan language has no ** in calls", node.lineno)
+        keywords[keyword.arg] = expression(keyword.value, scope)
+    if "out" not in keywords:
+        raise Fault("library needs out=, the tensor or tensors that its results are put into", node.lineno)
+    line = node.lineno
+
+    def run(frame: Frame) -> None:
+        machine: Machine = frame[0]
+        given = args(frame)
+        named = {name: value(frame) for name, value in keywords.items()}
+        machine.line = line
+        results = named.pop("out")
+        library(machine, given, named, results)
 
     return run
 

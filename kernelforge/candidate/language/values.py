@@ -34,13 +34,16 @@ class Refusal(Fault):
 
 
 class Storage:
-    """Memory behind tensors: one input, one weight, or one allocation of the plan."""
+    """Memory behind tensors: one input, one weight, or one allocation of the plan.
+
+    An allocation is ``workspace``; one that ``setup`` returned is ``prepared`` from then on.
+    """
 
     __slots__ = ("first_use", "kind", "label", "last_use", "line", "nbytes", "source")
 
     def __init__(
         self,
-        kind: Literal["input", "weight", "workspace"],
+        kind: Literal["input", "weight", "prepared", "workspace"],
         nbytes: int,
         *,
         label: str | None = None,
@@ -85,6 +88,17 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
+class TensorMap:
+    """A tensor as a kernel copies it by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension."""
+
+    __slots__ = ("box", "swizzle_bytes", "tensor")
+
+    def __init__(self, tensor: Tensor, box: tuple[int, ...], swizzle_bytes: int) -> None:
+        self.tensor = tensor
+        self.box = box
+        self.swizzle_bytes = swizzle_bytes
+
+
 class TypedScalar:
     """A number with the type that a kernel takes it by, made by ``i32(...)`` and its kin."""
 
@@ -122,7 +136,7 @@ def kind_of(value: Any) -> str:
     kinds: dict[type, str] = {
         int: "an int", float: "a float", bool: "a bool", str: "a string", type(None): "None", tuple: "a sequence",
         range: "a range", DType: "a dtype", Tensor: "a tensor", KernelName: "a kernel", TypedScalar: "a typed scalar",
-        slice: "a slice",
+        TensorMap: "a tensor map", slice: "a slice",
     }  # fmt: skip
     if isinstance(value, Named):
         return value.name
@@ -169,7 +183,7 @@ def equal(a: Any, b: Any, spend: Spend, depth: int = 0) -> bool:
                 return False
         return True
     for value in (a, b):
-        if type(value) in (Tensor, TypedScalar, KernelName, Named) and a is not None and b is not None:
+        if type(value) in (Tensor, TensorMap, TypedScalar, KernelName, Named) and a is not None and b is not None:
             raise Fault(f"{kind_of(value)} cannot be compared")
     return a is None and b is None
 
@@ -179,7 +193,7 @@ def flatten(value: Any, spend: Spend, depth: int = 0) -> list[Any]:
     if type(value) is not tuple:
         return [value]
     if depth > MAX_NESTING:
-        raise Fault(f"what forward returns is nested more than {MAX_NESTING} deep")
+        raise Fault(f"what is returned is nested more than {MAX_NESTING} deep")
     leaves: list[Any] = []
     for item in value:
         spend(1)
