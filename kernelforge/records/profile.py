@@ -69,7 +69,7 @@ class Roofline(Record):
     ridge: float
     """Flop per byte where the device's compute roof begins to bind."""
     bound: str
-    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``issue``, ``latency`` or ``launch``."""
+    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency`` or ``launch``."""
     time_us: float
     """Time under that bound."""
     time_origin: Origin
@@ -91,6 +91,8 @@ class Profile(Record):
     metrics: tuple[Metric, ...]
     """Totals over the plan."""
     roofline: Roofline
+    notes: tuple[str, ...] = ()
+    """What a reader must know: metrics that the chip lacks, launches left out, why counters are not measured."""
 
     @model_validator(mode="after")
     def _nothing_measured_when_emulated(self) -> Profile:

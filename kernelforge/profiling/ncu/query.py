@@ -1,0 +1,56 @@
+"""What ``ncu --query-metrics`` prints: the metrics a chip has, by base name."""
+
+from __future__ import annotations
+
+import re
+
+from kernelforge.errors import DeviceError
+
+_CHIPS = {
+    (7, 0): "gv100",
+    (7, 5): "tu102",
+    (8, 0): "ga100",
+    (8, 6): "ga102",
+    (8, 7): "ga10b",
+    (8, 9): "ad102",
+    (9, 0): "gh100",
+}
+"""A chip of each compute capability, by the names of ``ncu --list-chips`` (2024.1)."""
+
+_NAME = re.compile(r"[A-Za-z]\w*(?:\.\w+)*__\w+\s", re.ASCII)
+
+
+def chip(compute_capability: tuple[int, int]) -> str | None:
+    """Name of a chip with that compute capability; None where we know of none."""
+    return _CHIPS.get(compute_capability)
+
+
+def query_arguments(chip_name: str | None) -> list[str]:
+    """Arguments of ncu that list a chip's metrics, or those of the GPUs of this machine. Chips need no GPU."""
+    return ["--query-metrics", *([] if chip_name is None else ["--chips", chip_name])]
+
+
+def base_names(text: str) -> frozenset[str]:
+    """Base names in the output of :func:`query_arguments`.
+
+    A name begins its line; descriptions go on over lines that begin with spaces. There is a table per unit of the
+    chip, each with columns of its own width.
+
+    Raises:
+        DeviceError: there is no such table.
+    """
+    found = {line.split(None, 1)[0] for line in text.splitlines() if _NAME.match(line)}
+    if not found:
+        raise DeviceError(f"ncu listed no metrics; it said: {text.strip()[:300] or 'nothing'}")
+    return frozenset(found)
+
+
+def chips(text: str) -> frozenset[str]:
+    """Names in the output of ``ncu --list-chips``."""
+    return frozenset(re.findall(r"\b[a-z]{2}\d{2}[0-9a-z]{1,2}\b", text))
+
+
+def version(text: str) -> tuple[int, ...] | None:
+    """Version in the output of ``ncu --version`` or ``compute-sanitizer --version``."""
+    match = re.search(r"^Version (\d+(?:\.\d+)*)", text, re.MULTILINE)
+    return tuple(int(part) for part in match[1].split(".")) if match else None

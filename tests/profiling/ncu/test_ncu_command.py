@@ -1,0 +1,143 @@
+"""What is asked of ncu: exact kernels, only metrics the chip has, settings of the card untouched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
+from kernelforge.errors import DeviceError
+from kernelforge.profiling.ncu.catalogue import CUDAFORGE, OF_SECTIONS, default_metrics, select
+from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments, kernel_filter
+from kernelforge.profiling.ncu.messages import trouble
+from kernelforge.profiling.ncu.query import base_names, chip, chips, query_arguments, version
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def command(**changes: object) -> list[str]:
+    settings: dict[str, object] = {
+        "ncu": "/opt/ncu", "symbols": ["_Z1fPf", "g"], "report": "/t/r.ncu-rep", "log": "/t/log",
+        "metrics": ["dram__bytes.sum", "gpu__time_duration.sum"], "launches": 3, "program": ["python", "-I", "x"],
+    }  # fmt: skip
+    return ProfileCommand(**(settings | changes)).arguments()  # type: ignore[arg-type]
+
+
+def test_the_default_command_is_exactly_this() -> None:
+    assert command() == [
+        "/opt/ncu", "--config-file", "no", "--target-processes", "application-only", "--profile-from-start", "off",
+        "--replay-mode", "kernel", "--clock-control", "none", "--cache-control", "all", "--kernel-name-base", "mangled",
+        "--kernel-name", "regex:^(?:_Z1fPf|g)$", "--launch-count", "3",
+        "--section", "LaunchStats", "--section", "Occupancy", "--section", "SourceCounters",
+        "--metrics", "dram__bytes.sum,gpu__time_duration.sum", "--apply-rules", "no",
+        "--log-file", "/t/log", "--export", "/t/r.ncu-rep", "--force-overwrite", "python", "-I", "x",
+    ]  # fmt: skip
+
+
+def test_the_full_set_asks_for_the_set_and_no_names() -> None:
+    line = command(counters="full", source_folder="/t/source")
+    assert line[line.index("--set") + 1] == "full"
+    assert "--metrics" not in line
+    assert line[line.index("--import-source") : line.index("--import-source") + 4] == [
+        "--import-source", "yes", "--source-folders", "/t/source",
+    ]  # fmt: skip
+
+
+def test_a_filter_matches_its_kernels_and_no_other() -> None:
+    pattern = re.compile(kernel_filter(["foo", "_Z3barIfEvPT_", "a$b.c"]).removeprefix("regex:"))
+    assert all(pattern.search(name) for name in ("foo", "_Z3barIfEvPT_", "a$b.c"))
+    assert not any(pattern.search(name) for name in ("foo_bar", "xfoo", "a$bxc", "_Z3barIdEvPT_"))
+
+
+@pytest.mark.parametrize("symbols", [[], ["f g"], ["f|.*"], ["f\n--help"], [""], ["ké"]])
+def test_what_is_no_symbol_never_reaches_the_command_line(symbols: list[str]) -> None:
+    with pytest.raises(ValueError, match="symbol|no kernel"):
+        kernel_filter(symbols)
+
+
+def test_nothing_to_collect_is_refused() -> None:
+    with pytest.raises(ValueError, match="no metric"):
+        command(metrics=[])
+
+
+def test_the_24_are_those_that_prompts_show() -> None:
+    assert CUDAFORGE == CUDAFORGE_METRICS
+    assert len(CUDAFORGE) == 24
+
+
+def test_gh100_lacks_two_of_cudaforges_metrics_and_the_profile_says_so() -> None:
+    listed = base_names((CAPTURES / "query_metrics_gh100_ncu2024.1_excerpt.txt").read_text())
+    chosen = select(default_metrics(), listed)
+    assert chosen.absent == (
+        "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
+        "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
+    )
+    note = chosen.note("gh100")
+    assert note is not None
+    assert all(name in note for name in chosen.absent)
+    assert not set(chosen.asked) & set(OF_SECTIONS)
+    # Every name is asked for, computed by ncu, or said to be absent: none is lost.
+    computed = {name for name in default_metrics() if name.startswith("launch__")}
+    assert {*chosen.asked, *chosen.absent, *computed} == set(default_metrics())
+
+
+def test_a_name_that_begins_like_another_is_not_taken_for_it() -> None:
+    assert select(["dram__bytes_read.sum"], frozenset({"dram__bytes"})).absent == ("dram__bytes_read.sum",)
+
+
+def test_a_query_that_lists_nothing_is_an_error_with_what_ncu_said() -> None:
+    with pytest.raises(DeviceError, match="stub libcuda"):
+        base_names("==ERROR== Nsight Compute failed to connect to the CUDA driver (stub libcuda.so[.1] on path?).")
+
+
+def test_queries_name_a_chip_where_one_is_known() -> None:
+    assert query_arguments(chip((9, 0))) == ["--query-metrics", "--chips", "gh100"]
+    assert query_arguments(chip((12, 1))) == ["--query-metrics"]
+    assert chips("ga10b, gh100, gv11b, tu102") == {"ga10b", "gh100", "gv11b", "tu102"}
+
+
+def test_versions_are_read_as_the_tools_print_them() -> None:
+    assert version("NVIDIA (R) Nsight Compute\nVersion 2024.1.1.0 (build 33998838) (public-release)\n") == (
+        2024,
+        1,
+        1,
+        0,
+    )
+    assert version("nonsense") is None
+
+
+def test_a_report_is_printed_with_mangled_names_and_base_units() -> None:
+    line = import_arguments("ncu", "r.ncu-rep")
+    assert line[line.index("--print-units") + 1] == "base"
+    assert line[line.index("--print-kernel-base") + 1] == "mangled"
+    assert line[line.index("--page") + 1] == "raw"
+
+
+def test_denied_counters_say_what_to_do() -> None:
+    found = trouble("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU counters")
+    assert found is not None
+    assert found.problem == "denied"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.message
+
+
+@pytest.mark.parametrize(
+    ("log", "problem"),
+    [
+        ("==ERROR== Nsight Compute failed to connect to the CUDA driver (stub libcuda.so[.1] on path?).", "no driver"),
+        ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "no driver"),
+        ("==WARNING== No kernels were profiled.", "nothing profiled"),
+        ("==ERROR== Failed to find metric nosuch__thing.sum", "metric"),
+        ("==ERROR== The application returned an error code (1).", "other"),
+    ],
+)
+def test_other_troubles_have_names(log: str, problem: str) -> None:
+    found = trouble(log)
+    assert found is not None
+    assert found.problem == problem
+    assert found.message
+
+
+def test_a_log_without_an_error_is_no_trouble() -> None:
+    assert trouble("==PROF== Connected to process 7\n==PROF== Disconnected from process 7\n") is None
