@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from kernelforge.devices.cuda.driver import Driver
+from kernelforge.errors import ChildDied, ChildTimeout
+from kernelforge.sandbox import Child
 
 PROBE_BYTES = 16 << 20
+PROBE_S = 30.0
 _PATTERN = bytes(range(256)) * 16
 
 
 def examine(driver: Driver) -> bool:
-    """Write, fill and copy some memory; whether what comes back is right.
+    """Write, fill and copy some memory; whether what comes back is right. The child's side.
 
     Raises:
         DriverError: CUDA itself fails.
@@ -25,3 +28,19 @@ def examine(driver: Driver) -> bool:
     finally:
         driver.free(source)
         driver.free(target)
+
+
+def complaint(child: Child) -> str | None:
+    """What is wrong with the GPU that the child has; None where the probe passes. The parent's side."""
+    try:
+        reply = child.call({"op": "probe"}, timeout_s=PROBE_S)
+    except ChildTimeout:
+        return f"it did not answer within {PROBE_S:g} s"
+    except ChildDied as error:
+        return last_line(error)
+    return None if reply.data.get("healthy") is True else "memory does not hold what was written"
+
+
+def last_line(error: Exception) -> str:
+    """The message of an error whose text may be a child's whole traceback."""
+    return str(error).strip().splitlines()[-1][:500]

@@ -15,7 +15,9 @@ from typing import Any
 
 from kernelforge.candidate.resolved import TensorView
 from kernelforge.compile import Artifact
+from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.driver import DriverError, Feature, GpuFacts, LaunchShape, TensorMapSpec
+from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.devices.emulated import layout, machine
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.machine import Machine, Memory
@@ -296,3 +298,17 @@ class Blind(SoftwareDriver):
 
 def create_blind(ordinal: int) -> SoftwareDriver:
     return Blind(ordinal)
+
+
+class SoftwareDevice(CudaDevice):
+    """``cuda:0`` on the software driver, for builds as the compiler makes them.
+
+    Args:
+        factory: Of this module.
+    """
+
+    def __init__(self, factory: str = "create", **options: Any) -> None:
+        super().__init__(0, driver=f"{__name__}:{factory}", **{"grace_s": 2.0} | options)
+
+    def open(self, artifact: Artifact) -> CudaSession:
+        return super().open(with_ptx(artifact))

@@ -1,0 +1,121 @@
+"""An armed plan as the parent sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from kernelforge.devices import replies
+from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.errors import SandboxError
+from kernelforge.sandbox import Frame
+
+if TYPE_CHECKING:
+    from kernelforge.devices.cuda.session import CudaSession
+
+
+class CudaArmed:
+    """See :class:`kernelforge.devices.base.Armed`.
+
+    Raises:
+        RunFaulted: the sets do not fit into memory, or the first execution faulted.
+    """
+
+    name = "candidate"
+
+    def __init__(self, session: CudaSession, requests: Sequence[RunRequest], flush_bytes: int) -> None:
+        self._session = session
+        self._requests = tuple(requests)
+        self._open = True
+        try:
+            self._ask({"op": "arm", "flush_bytes": flush_bytes, **session.plan_of(requests[0])})
+            for request in requests:
+                self._send("add", request)
+            started = self._ask({"op": "start"})
+        except RunFaulted:
+            self._end()
+            raise
+        self.captured: bool = started.data.get("captured") is True
+        self.setup_us: float | None = _setup_in(started)
+
+    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+        """Time of ``samples`` samples, each of K executions, in µs."""
+        if samples < 1 or (gaps_us and len(gaps_us) != samples):
+            raise ValueError(f"{samples} samples with {len(gaps_us)} gaps: at least one, and a gap for each or none")
+        data = {"op": "block", "samples": samples, "gaps_us": list(gaps_us)}
+        return _times_in(self._ask(data, idle_s=sum(gaps_us) / 1e6), samples)
+
+    def flush_block(self, samples: int) -> tuple[float, ...]:
+        """The same with nothing but the flushes; zeros where there are none."""
+        return _times_in(self._ask({"op": "flush_block", "samples": samples}), samples)
+
+    def refresh(self, requests: Sequence[RunRequest]) -> None:
+        """Put new values into every set and poison its outputs anew."""
+        if len(requests) != len(self._requests):
+            raise ValueError(f"{len(requests)} requests for {len(self._requests)} sets")
+        for request in requests:
+            replies.check_tensors(request)
+            self._send("stage", request)
+        self.setup_us = _setup_in(self._ask({"op": "refresh"}))
+
+    def outputs(self) -> tuple[tuple[bytes, ...], ...]:
+        """What the last sample left in each set."""
+        found = []
+        for number, request in enumerate(self._requests):
+            reply = self._ask({"op": "outputs", "set": number})
+            self._session.check(request, reply)
+            found.append(reply.blobs)
+        return tuple(found)
+
+    def coverage(self) -> float:
+        """Share of device time in the candidate's own kernels."""
+        share = replies.time_in(self._ask({"op": "coverage"}).data.get("coverage"))
+        if share > 1:
+            raise SandboxError(f"the runner sent {share!r} for a share")
+        return share
+
+    def close(self) -> None:
+        """Free the sets; the session may run other plans again."""
+        if self._open:
+            try:
+                self._ask({"op": "disarm"})
+            except RunFaulted:
+                # The runner is gone, and the sets with it.
+                self._end()
+            self._end()
+
+    def __enter__(self) -> CudaArmed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _end(self) -> None:
+        if self._open:
+            self._open = False
+            self._session.disarmed()
+
+    def _send(self, op: str, request: RunRequest) -> None:
+        order = sorted(request.tensors)
+        self._ask({"op": op, "tensors": order}, [request.tensors[b] for b in order])
+
+    def _ask(self, data: dict[str, Any], blobs: Sequence[bytes] = (), *, idle_s: float = 0.0) -> Frame:
+        if not self._open:
+            raise ValueError("this armed plan was closed")
+        reply = self._session.ask(data, blobs, self._requests[0], idle_s=idle_s)
+        faults = replies.faults_in(reply)
+        if faults:
+            raise RunFaulted(faults[0])
+        return reply
+
+
+def _times_in(reply: Frame, count: int) -> tuple[float, ...]:
+    raw = reply.data.get("times_us")
+    if not isinstance(raw, list) or len(raw) != count:
+        raise SandboxError(f"the runner sent other times than those of {count} samples")
+    return tuple(replies.time_in(value) for value in raw)
+
+
+def _setup_in(reply: Frame) -> float | None:
+    value = reply.data.get("setup_us")
+    return None if value is None else replies.time_in(value)

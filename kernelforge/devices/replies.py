@@ -1,0 +1,71 @@
+"""What a runner's child replies, read as hostile: the parent's checks, the same for every device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from kernelforge.devices.base import RunFault, RunRequest
+from kernelforge.errors import SandboxError
+from kernelforge.sandbox import Frame
+
+FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
+MAX_MESSAGE = 4000
+
+
+def check_tensors(request: RunRequest) -> None:
+    """Whether a request brings what its plan takes.
+
+    Raises:
+        ValueError: a tensor is missing or has another size.
+    """
+    for buffer in request.plan.buffers:
+        if buffer.kind in ("input", "weight") and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+            raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
+
+
+def faults_in(reply: Frame) -> tuple[RunFault, ...]:
+    """The faults that a reply tells of.
+
+    Raises:
+        SandboxError: they cannot be read.
+    """
+    raw = reply.data.get("faults")
+    try:
+        pairs = [(kind, message) for kind, message in raw or []]
+    except (TypeError, ValueError) as error:
+        raise SandboxError("the runner sent faults that cannot be read") from error
+    for kind, message in pairs:
+        if kind not in get_args(FaultKind) or not isinstance(message, str):
+            raise SandboxError("the runner sent a fault of an unknown kind")
+    return tuple(RunFault(kind, message[:MAX_MESSAGE]) for kind, message in pairs)
+
+
+def check_outputs(request: RunRequest, outputs: Sequence[bytes]) -> None:
+    """Whether outputs, and mutated inputs after them, have the plan's lengths.
+
+    Raises:
+        SandboxError: they do not.
+    """
+    sizes = {buffer.id: buffer.nbytes for buffer in request.plan.buffers}
+    expected = [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
+    if [len(blob) for blob in outputs] != expected:
+        raise SandboxError("the runner sent outputs of other lengths than the plan's")
+
+
+def seconds_in(reply: Frame) -> float:
+    """Wall time inside the runner; 0 where it says none."""
+    value = reply.data.get("seconds")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+
+
+def time_in(value: object) -> float:
+    """One time in µs.
+
+    Raises:
+        SandboxError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise SandboxError(f"the runner sent {value!r} for a time")
+    return float(value)
