@@ -8,7 +8,6 @@ Requests are frames ``{"op": ...}``; a reply is ``{"ok": true, ...}`` or ``{"ok"
 
 from __future__ import annotations
 
-import os
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -90,10 +89,6 @@ class _Server:
 
     def _start(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
-        # Builds land in the private /tmp, which ends with this process.
-        folder = os.environ.get("TMPDIR", "/tmp")
-        for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUPY_CACHE_DIR", "HOME"):
-            os.environ[name] = os.path.join(folder, name.lower())
         self._host = Host(data["device"])
         return {}, ()
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
 from builders import make_fingerprint
 
-from kernelforge.errors import SandboxError
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
-from kernelforge.sandbox import Limits, Zygote, role_policy
+from kernelforge.sandbox import Limits, Zygote
 
 REFERENCE = """
 import torch
@@ -65,16 +63,12 @@ def cpu_fingerprint() -> Fingerprint:
 
 @pytest.fixture(scope="session")
 def lane_zygote() -> Iterator[Zygote]:
-    try:
-        policy = role_policy("modelnew")
-    except SandboxError:
-        policy = dataclasses.replace(role_policy("oracle"), role="modelnew", module="kernelforge.modelnew.worker")
-    with Zygote("modelnew", policy=policy) as zygote:
+    with Zygote("modelnew") as zygote:
         yield zygote
 
 
 def make_evaluator(workshop: Workshop, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:
-    arguments = {"limits": LIMITS, "build_s": 20.0, "run_s": 5.0, **changes}
+    arguments = {"limits": LIMITS, "build_s": 20.0, "run_s": 3.0, **changes}
     return ModelNewEvaluator(task, workshop.oracle(task), zygote, "cpu", cpu_fingerprint(), **arguments)  # type: ignore[arg-type]
 
 
