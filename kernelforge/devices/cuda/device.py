@@ -78,12 +78,18 @@ class CudaDevice:
         self._unhealthy: str | None = None
         self._lock = threading.Lock()
         self._known: tuple[GpuFacts, frozenset[str]] | None = None
-        environment = {} if driver is not None else _only(ordinal)
+        self.environment: Mapping[str, str] = {} if driver is not None else _only(ordinal)
+        """What a process needs in its environment to see this GPU alone."""
+        # A process that sees one GPU alone counts it as the first.
+        self.driver_options = {
+            "driver": driver or DRIVERS[runtime],
+            "ordinal": 0 if self.environment else ordinal,
+        }
+        """How a process opens the GPU: see :func:`kernelforge.devices.cuda.worker.open_driver`."""
         self._zygote = Zygote(
             "gpu-runner",
-            # A child that sees one GPU alone counts it as the first.
-            options={"driver": driver or DRIVERS[runtime], "ordinal": 0 if environment else ordinal},
-            environment=environment,
+            options=self.driver_options,
+            environment=self.environment,
             allow_unconfined=allow_unconfined,
         )
         self.spares = Spares(self._make)
