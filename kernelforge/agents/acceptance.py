@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelforge.records import Attempt, Evaluation, Finding, Metric, Operator, Origin, Profile, Verdict
+from kernelforge.records import Attempt, Evaluation, Finding, Metric, Operator, Origin, Performance, Profile, Verdict
 
 GAIN = 0.10
 """Least relative change of the counter that the Judge named."""
@@ -19,7 +19,8 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
     """Whether ``child`` is better than ``parent`` at what ``finding`` set out to do, and why, in one line.
 
     Only a child with verdict OK can be better. On a device that measures time, the lower bound of its speedup must be
-    higher. On an emulated one, the first metric that the finding names must fall (with a leading ``+``: rise) by at
+    higher; where there is no baseline, the interval of its time must lie below its parent's; a quarantined time never
+    is. On an emulated one, the first metric that the finding names must fall (with a leading ``+``: rise) by at
     least 10 %, and the modelled time may grow by at most 20 %. Where no finding was answered, or it names no metric
     that the profile has, modelled time alone decides: it must fall by 10 %, or by 2 % for a tuned child.
     """
@@ -27,8 +28,9 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
         return False, f"not accepted: {child.evaluation.verdict}"
     if parent.evaluation.verdict is not Verdict.OK:
         return True, "accepted: correct, and its parent was not"
-    if _measured(parent.evaluation) and _measured(child.evaluation):
-        return _by_speedup(parent.evaluation, child.evaluation)
+    before, after = _measured(parent.evaluation), _measured(child.evaluation)
+    if before is not None and after is not None:
+        return _by_speedup(before, after)
     return _by_counter(parent, child, finding)
 
 
@@ -47,17 +49,24 @@ def drifts(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
     return f"not accepted: the modelled time, {speed.time_us:,.4g} us, is more than {SLACK:.0%} behind {fastest}"
 
 
-def _measured(evaluation: Evaluation) -> bool:
-    return evaluation.performance is not None and evaluation.performance.origin is Origin.MEASURED
+def _measured(evaluation: Evaluation) -> Performance | None:
+    """The performance, if it was measured."""
+    speed = evaluation.performance
+    return speed if speed is not None and speed.origin is Origin.MEASURED else None
 
 
-def _by_speedup(parent: Evaluation, child: Evaluation) -> tuple[bool, str]:
-    assert parent.performance is not None
-    assert child.performance is not None
-    before, after = parent.performance.speedup_lower, child.performance.speedup_lower
-    if before is None or after is None:
-        return False, "not accepted: no lower bound of the speedup was measured"
-    return after > before, f"{_word(after > before)}: lower bound of the speedup {before:.3f}x -> {after:.3f}x"
+def _by_speedup(parent: Performance, child: Performance) -> tuple[bool, str]:
+    if child.quarantined is not None:
+        return False, f"not accepted: its time is quarantined, {child.quarantined}"
+    if parent.quarantined is not None:
+        return True, "accepted: its parent's time is quarantined"
+    before, after = parent.speedup_lower, child.speedup_lower
+    if before is not None and after is not None:
+        return after > before, f"{_word(after > before)}: lower bound of the speedup {before:.3f}x -> {after:.3f}x"
+    assert parent.interval_us is not None
+    assert child.interval_us is not None
+    faster = child.interval_us[1] < parent.interval_us[0]
+    return faster, f"{_word(faster)}: time {parent.time_us:,.4g} -> {child.time_us:,.4g} us, with no baseline"
 
 
 def _by_counter(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[bool, str]:

@@ -22,6 +22,7 @@ class BoardKey(View):
     """What results must have in common to be compared."""
 
     device: str
+    """The GPU by name where one measured; else the emulated device."""
     suite: str
     suite_digest: str
     """Names every task with its source, sizes and tolerance policy."""
@@ -70,6 +71,8 @@ class Entry(View):
     """Measured boards only. The denominator is all tasks."""
     untimed: int = 0
     """Correct tasks without a measured speedup: they count for fast_0 alone."""
+    quarantined: int = 0
+    """Attempts whose time is not believed: they have no speedup."""
     median_speedup: float | None = None
     """Median over correct tasks, against the fastest baseline."""
     geomean_speedup: float | None = None
@@ -116,7 +119,7 @@ def _key(records: RunRecords) -> BoardKey:
     timed = [evaluation.performance for evaluation in evaluations if evaluation.performance is not None]
     emulated = any(evaluation.fingerprint.device_kind == "emulated" for evaluation in evaluations)
     return BoardKey(
-        device=config.device,
+        device=", ".join(sorted({one.fingerprint.gpu or one.fingerprint.device for one in evaluations})),
         suite=config.suite,
         suite_digest=config.suite_digest,
         task_set=content_hash("task set", sorted(config.tasks)),
@@ -185,6 +188,7 @@ def _entry(records: RunRecords, measured: bool) -> Entry:
             "correct": len(correct) / len(tasks),
             "attempts": len(evaluations),
             "infra": sum(evaluation.verdict is Verdict.INFRA for evaluation in evaluations),
+            "quarantined": sum(bool(one.performance and one.performance.quarantined) for one in evaluations),
             "median_dram_ratio": median(ratios) if ratios else None,
             "tasks": tasks,
             **speeds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelforge.records import Origin, SizeCheck
+from kernelforge.records import Origin, SideTimes, SizeCheck, Timing
 from kernelforge.report.attempt_view import TrialRow
 from kernelforge.report.board import Board, BoardKey, Entry
 from kernelforge.report.summary import TaskSummary
@@ -83,6 +83,7 @@ class _EntryRow:
             "" if entry.confined else "no jail",
             f"{entry.infra} INFRA" if entry.infra else "",
             f"{entry.untimed} untimed" if entry.untimed else "",
+            f"{entry.quarantined} quarantined" if entry.quarantined else "",
             "" if entry.state == "finished" else entry.state,
         ]
         self.note = ", ".join(caveat for caveat in caveats if caveat)
@@ -122,6 +123,37 @@ def check_table(checks: Iterable[SizeCheck]) -> Table:
         Column("message", "message", wide=True),
     )
     return Table.of("Is it right", columns, checks)
+
+
+class _SideRow:
+    """One side of a timing, with how the candidate compares."""
+
+    def __init__(self, side: SideTimes, timing: Timing) -> None:
+        ratio = timing.ratio(side.name)
+        self.side = side.name + (" (fastest)" if side.name == timing.fastest else "")
+        self.median_us = side.median_us
+        self.low_us, self.high_us = side.interval_us
+        self.samples = len(side.samples_us)
+        self.captured = "graph" if side.captured else "launches"
+        self.speedup = None if ratio is None else ratio.speedup
+        self.low = None if ratio is None else ratio.interval[0]
+        self.high = None if ratio is None else ratio.interval[1]
+
+
+def timing_table(timing: Timing) -> Table:
+    """The candidate and its baselines, and the speedup against each that took turns with it."""
+    columns = (
+        Column("side", "side"),
+        Column("median_us", "median µs", number, "right"),
+        Column("low_us", "from", number, "right"),
+        Column("high_us", "to", number, "right"),
+        Column("samples", "samples", number, "right"),
+        Column("captured", "timed as"),
+        Column("speedup", "speedup", times, "right"),
+        Column("low", "at least", times, "right"),
+        Column("high", "at most", times, "right"),
+    )
+    return Table.of("Timing", columns, [_SideRow(side, timing) for side in (timing.candidate, *timing.baselines)])
 
 
 def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:

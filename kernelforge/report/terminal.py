@@ -9,12 +9,20 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from kernelforge.report.tables import board_tables, board_title, check_table, metric_table, task_table, trial_table
+from kernelforge.report.tables import (
+    board_tables,
+    board_title,
+    check_table,
+    metric_table,
+    task_table,
+    timing_table,
+    trial_table,
+)
 from kernelforge.report.task_view import profile_metrics
-from kernelforge.report.text import ABSENT, byte_count, change, duration, number, one_line, printable, times
+from kernelforge.report.text import ABSENT, byte_count, change, duration, number, one_line, percent, printable, times
 
 if TYPE_CHECKING:
-    from kernelforge.records import Budget, Build, Fingerprint, Limits, Message, Origin, Performance
+    from kernelforge.records import Budget, Build, Fingerprint, Limits, Message, Origin, Performance, Timing
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.board import Leaderboard
     from kernelforge.report.cost import Cost
@@ -206,7 +214,10 @@ def _origin(fingerprint: Fingerprint) -> Origin:
 
 
 def _where(fingerprint: Fingerprint) -> str:
-    return f"{fingerprint.device}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+    hardware = (
+        "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
+    )
+    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
 
 
 def _timings(timings: dict[str, float]) -> str:
@@ -262,12 +273,42 @@ def _speed(speed: Performance | None, build: Build | None) -> Iterable[Renderabl
         if speed.speedup is not None:
             others = f"at least {times(speed.speedup_lower)}; vs eager {times(speed.speedup_eager)}"
             yield _field("speedup", f"{times(speed.speedup)} ({others})")
+        if speed.quarantined is not None:
+            yield _field("quarantined", one_line(speed.quarantined))
+        if speed.timing is not None:
+            yield from _timing(speed.timing)
     for kernel in build.kernels if build else ():
         spills = kernel.spill_store_bytes + kernel.spill_load_bytes
         facts = (
             f"{kernel.registers_per_thread} registers, {kernel.static_shared_bytes} B static shared, {spills} B spills"
         )
         yield _field("kernel", f"{kernel.expression}: {facts}")
+
+
+def _timing(timing: Timing) -> Iterable[RenderableType]:
+    """How a measured time came about."""
+    sets = f"{timing.sets} sets of {byte_count(timing.set_bytes)}"
+    flush = f", {byte_count(timing.flush_bytes)} flushed between" if timing.flush_bytes else ""
+    settled = "settled" if timing.settled else f"not settled within {timing.budget_s:g} s"
+    yield _field("protocol", f"{timing.protocol}: {sets}{flush}; {settled}")
+    if timing.host is not None:
+        agrees = "agrees" if timing.host.agrees else "disagrees"
+        yield _field(
+            "host clock", f"{agrees}: {number(timing.host.slope_us)} against {number(timing.host.events_us)} µs"
+        )
+    if timing.clocks is not None:
+        clocks = timing.clocks
+        held = f", held back by {', '.join(clocks.throttled)}" if clocks.throttled else ""
+        low, high = clocks.sm_mhz
+        yield _field("clocks", f"{low} to {high} MHz, at most {clocks.temperature_c[1]} °C{held}")
+    if timing.coverage is not None and timing.coverage < 1:
+        yield _field("coverage", f"{percent(timing.coverage)} of device time in the candidate's own kernels")
+    if timing.setup_us is not None:
+        yield _field("setup", f"{number(timing.setup_us)} µs, not part of the time")
+    for note in timing.notes:
+        yield _field("note", one_line(note))
+    yield Text()
+    yield timing_table(timing).to_rich()
 
 
 def _message(message: Message) -> list[RenderableType]:

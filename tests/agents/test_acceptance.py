@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import agents_workbench as workbench
 import pytest
+from builders import make_fingerprint
+from builders import measured as make_measured
 
 from kernelforge.agents.acceptance import drifts, improves
-from kernelforge.records import Attempt, Candidate, Finding, Operator, Origin, Performance, Verdict
+from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 
 DRAM = "dram__bytes.sum"
 
@@ -67,19 +71,33 @@ def test_a_wrong_child_never_pays_and_a_right_one_beats_a_wrong_parent() -> None
     assert improves(wrong, attempt(100), finding(DRAM))[0]
 
 
-def test_on_a_device_that_measures_the_lower_bound_of_the_speedup_decides() -> None:
-    def measured(lower: float) -> Attempt:
-        base = attempt(None)
-        performance = Performance(
-            time_us=5, origin=Origin.MEASURED, interval_us=(4.9, 5.1), samples=20, protocol="graph/1", bound="dram",
-            speedup=2, speedup_lower=lower,
-        )  # fmt: skip
-        fingerprint = base.evaluation.fingerprint.model_copy(update={"device": "cuda:0", "device_kind": "cuda"})
-        evaluation = base.evaluation.model_copy(update={"performance": performance, "fingerprint": fingerprint})
-        return base.model_copy(update={"evaluation": evaluation})
+def timed(lower: float | None = None, **changes: Any) -> Attempt:
+    """An attempt that a GPU timed."""
+    fields: dict[str, Any] = {"speedup": None if lower is None else 2, "speedup_lower": lower}
+    performance = make_measured(5.0, **(fields | changes))
+    fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")
+    base = attempt(None)
+    evaluation = base.evaluation.model_copy(update={"performance": performance, "fingerprint": fingerprint})
+    return base.model_copy(update={"evaluation": evaluation})
 
-    assert improves(measured(1.5), measured(1.6), finding(DRAM))[0]
-    assert not improves(measured(1.5), measured(1.5), finding(DRAM))[0]
+
+def test_on_a_device_that_measures_the_lower_bound_of_the_speedup_decides() -> None:
+    assert improves(timed(1.5), timed(1.6), finding(DRAM))[0]
+    assert not improves(timed(1.5), timed(1.5), finding(DRAM))[0]
+
+
+def test_without_a_baseline_the_intervals_of_the_times_must_not_touch() -> None:
+    parent = timed(interval_us=(4.9, 5.1))
+    assert improves(parent, timed(interval_us=(4.7, 4.8)), None)[0]
+    assert not improves(parent, timed(interval_us=(4.7, 4.9)), None)[0]
+
+
+def test_a_quarantined_time_replaces_nothing_and_holds_no_place() -> None:
+    doubtful = timed(quarantined="under the floor")
+    accepted, note = improves(timed(1.5), doubtful, None)
+    assert not accepted
+    assert "under the floor" in note
+    assert improves(doubtful, timed(1.1), None)[0]
 
 
 def test_without_a_finding_time_alone_decides() -> None:
