@@ -30,6 +30,10 @@ class TaskError(KernelForgeError):
     exit_code = 2
 
 
+class BaselineError(TaskError):
+    """A baseline cannot be had here: it does not build, cannot be captured, or is wrong. A note, never a failure."""
+
+
 class CandidateError(KernelForgeError):
     """A reply or a candidate cannot be read; the message is written for the Coder who sent it."""
 

@@ -12,9 +12,10 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.comparison import Got, Selection, SelectionRecorder, compare_outputs
 from kernelforge.evaluate.inputs import FAMILIES, SCALES, derived_seed, draw_inputs
+from kernelforge.evaluate.placement import HOST, generator, plain_kernels
 from kernelforge.evaluate.recipe import TEST_PREFIX, Recipe
 from kernelforge.evaluate.recipe_inputs import PROBES, Habit, draw_recipe, habit_of
-from kernelforge.evaluate.reference import Reference, Value
+from kernelforge.evaluate.reference import Reference, Value, to_device
 from kernelforge.evaluate.sequential import SequentialSums
 from kernelforge.evaluate.tolerance import Expected, expected_output
 from kernelforge.records import Comparison, Task
@@ -38,8 +39,8 @@ _TWICE_LIMIT: Final = 1 << 18
 """Up to this many output elements conditioning is measured twice, so that no element is missed by an unlucky step."""
 
 
-def _nudged(generator: torch.Generator, value: torch.Tensor) -> torch.Tensor:
-    step = torch.empty(value.shape, dtype=torch.float32).uniform_(-2.0, 2.0, generator=generator)
+def _nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
+    step = torch.empty(value.shape, dtype=torch.float32, device=value.device).uniform_(-2.0, 2.0, generator=draws)
     return torch.addcmul(value, value, step.double(), value=_NUDGE)
 
 
@@ -52,17 +53,21 @@ class Drawn:
     inputs: tuple[Value, ...]
     expected: tuple[Expected, ...] | None
     selections: tuple[Selection | None, ...] = ()
+    seed: int = 0
+    """Its secret; the weights of the draw come back by it."""
 
 
 class Reckoner:
-    """A task's references at all its sizes; draws inputs and works out expected outputs.
+    """A task's references at all its sizes; draws inputs and works out expected outputs, on one device.
 
     Raises:
         TaskError: the reference is random, or fails the tolerance of its own inputs.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: torch.device = HOST) -> None:
         self.task = task
+        self.device = device
+        self._described: dict[str, Reference] = {}
         self._references: dict[str, Reference] = {}
         self._scales: dict[str, dict[str, float]] = {}
         self._sums: dict[str, bool] = {}
@@ -74,12 +79,25 @@ class Reckoner:
         self._constants = parse_task_file(task.source, task.name).constants
 
     def reference(self, size: str) -> Reference:
-        """The reference at one size, constructed on first use."""
+        """The reference at one size on the device, constructed on first use."""
         if size not in self._references:
-            self._references[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+            described = self.described(size)
             if size == "small":
-                self._refuse_randomness(self._references[size])
+                self._refuse_randomness(described)
+            self._references[size] = described.on(self.device)
         return self._references[size]
+
+    def described(self, size: str) -> Reference:
+        """The reference on the host, for what is said of a task: facts and graphs are the same on every device."""
+        if size not in self._described:
+            self._described[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+        return self._described[size]
+
+    def model_of(self, drawn: Drawn) -> torch.nn.Module:
+        """A model of its own with the weights of one draw."""
+        reference = self.reference(drawn.size)
+        reference.redraw_weights(derived_seed(drawn.seed, "weights"))
+        return reference.copy_of_model()
 
     def draw(self, size: str, family: str, seed: int, *, expected: bool = True, probe: float | None = None) -> Drawn:
         """Draw inputs, redraw the weights and, unless ``expected`` is false, work out the outputs.
@@ -101,10 +119,10 @@ class Reckoner:
             # An unlucky draw (a near-total cancellation) may be unfit where the probe was not: draw it smaller.
             inputs = draw_inputs(own, family, derived_seed(seed, family), scale * 0.1**attempt)
             if not expected:
-                return Drawn(size, family, inputs, None)
+                return Drawn(size, family, inputs, None, seed=seed)
             outputs, selections = self._expected(size, reference, inputs)
             if family == "task" or all(output.admitted for output in outputs):
-                return Drawn(size, family, inputs, outputs, selections)
+                return Drawn(size, family, inputs, outputs, selections, seed)
             if probe:
                 break
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
@@ -119,9 +137,13 @@ class Reckoner:
         if self._elements(own) > PROBE_LIMIT:
             raise TaskError(f"inputs of more than {PROBE_LIMIT:,} elements are not drawn by generators")
         reference.redraw_weights(derived_seed(seed, "weights"))
-        inputs = draw_recipe(recipe, own, self._habits_at(size, own), derived_seed(seed, family))
+        # By one generator on every device: what a recipe gives, and what it was admitted on, is the same everywhere.
+        on_host = _moved(own, HOST)
+        inputs = _moved(
+            draw_recipe(recipe, on_host, self._habits_at(size, own), derived_seed(seed, family)), self.device
+        )
         if not expected:
-            return Drawn(size, family, inputs, None)
+            return Drawn(size, family, inputs, None, seed=seed)
         outputs, selections = self._expected(size, reference, inputs)
         if [output.reference.shape for output in outputs] != self._shapes_at(size, own):
             raise TaskError("the result has another shape on such inputs than on the task's own")
@@ -132,7 +154,7 @@ class Reckoner:
         if any(output.ill_conditioned for output in outputs):
             # torch may pass by luck here; another honest kernel might not.
             raise TaskError("the result is ill-conditioned on such inputs: rounding them alone could make it wrong")
-        return Drawn(size, family, inputs, outputs, selections)
+        return Drawn(size, family, inputs, outputs, selections, seed)
 
     def _shapes_at(self, size: str, own: tuple[Value, ...]) -> list[torch.Size]:
         """Shapes of the outputs on the task's own inputs; candidates allocate these."""
@@ -203,7 +225,7 @@ class Reckoner:
         ordered = SequentialSums(torch.float64 if policy.accumulator == "float64" else torch.float32)
         sequential = values
         if self._sums.get(size, True):
-            sequential = reference.run(inputs, policy.mutates, within=(ordered,))
+            sequential = reference.run(inputs, policy.mutates, within=(plain_kernels(self.device), ordered))
             self._sums[size] = bool(ordered.replaced or ordered.unordered_terms)
         exact = values if policy.oracle == "task-precision" else self._double(reference, inputs, values)
         conditions = self._conditions(reference, inputs, exact, values)
@@ -230,10 +252,10 @@ class Reckoner:
         """Per output, how far each element moves when inputs and weights move by a relative amount of one."""
         if self.task.policy.oracle == "task-precision" or exact is values:
             return (None,) * len(exact)
-        generator = torch.Generator().manual_seed(_PROBE_SEED)
+        draws = generator(self.device, _PROBE_SEED)
         largest: list[torch.Tensor | None] = [None] * len(exact)
         for _ in range(2 if sum(value.numel() for value in exact) <= _TWICE_LIMIT else 1):
-            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(_nudged, generator))
+            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(_nudged, draws))
             for position, (base, other) in enumerate(zip(exact, moved, strict=True)):
                 if not base.is_floating_point() or base.shape != other.shape:
                     continue
@@ -267,3 +289,7 @@ class Reckoner:
                 "two runs of the reference on the same inputs differ: it draws random numbers in forward (dropout, "
                 "noise), so no candidate can be compared with it"
             )
+
+
+def _moved(values: tuple[Value, ...], device: torch.device) -> tuple[Value, ...]:
+    return tuple(to_device(value, device) if isinstance(value, torch.Tensor) else value for value in values)

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from kernelforge.evaluate.placement import HOST, generator
 from kernelforge.evaluate.reference import Value, storage_span
 
 FAMILIES: Final = ("task", "normal", "large", "edge")
@@ -42,20 +43,21 @@ def draw_inputs(own: Sequence[Value], family: str, seed: int, scale: float = 1.0
         raise KeyError(family)
     if family == "task":
         return tuple(own)
-    generator = torch.Generator().manual_seed(seed)
+    device = next((value.device for value in own if isinstance(value, torch.Tensor)), HOST)
+    draws = generator(device, seed)
     return tuple(
-        _redrawn(value, family, generator, scale)
+        _redrawn(value, family, draws, scale)
         if isinstance(value, torch.Tensor) and value.is_floating_point()
         else value
         for value in own
     )
 
 
-def _redrawn(own: torch.Tensor, family: str, generator: torch.Generator, scale: float) -> torch.Tensor:
+def _redrawn(own: torch.Tensor, family: str, draws: torch.Generator, scale: float) -> torch.Tensor:
     if family == "edge":
-        values = _edge_values(own.shape, own.dtype, generator)
+        values = _edge_values(own.shape, own.dtype, draws)
     else:
-        values = torch.randn(own.shape, generator=generator, dtype=torch.float32) * scale
+        values = torch.randn(own.shape, generator=draws, dtype=torch.float32, device=draws.device).mul_(scale)
     return laid_out(values, own)
 
 
@@ -73,18 +75,19 @@ def laid_out(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     return strided
 
 
-def _edge_values(shape: torch.Size, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    limits = torch.finfo(dtype)
+def _edge_values(shape: torch.Size, dtype: torch.dtype, draws: torch.Generator) -> torch.Tensor:
+    limits, device = torch.finfo(dtype), draws.device
     subnormal = max(limits.tiny * 2.0**-6, limits.smallest_normal * 2.0**-6)
     pool = torch.tensor(
         [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, subnormal, -subnormal, limits.tiny, -limits.tiny, 1e-4, 8.0, 8.0, -8.0],
         dtype=torch.float64,
+        device=device,
     ).to(dtype)
-    values = pool[torch.randint(len(pool), tuple(shape), generator=generator)]
+    values = pool[torch.randint(len(pool), tuple(shape), generator=draws, device=device)]
     if values.dim() >= 2:
         rows = values.view(-1, values.shape[-1])
-        kind = torch.randint(8, (rows.shape[0], 1), generator=generator)
-        signs = pool.new_tensor([8.0, -8.0])[torch.randint(2, tuple(rows.shape), generator=generator)]
+        kind = torch.randint(8, (rows.shape[0], 1), generator=draws, device=device)
+        signs = pool.new_tensor([8.0, -8.0])[torch.randint(2, tuple(rows.shape), generator=draws, device=device)]
         # No row of one value but zero: rounding its mean is a matter of luck, and norms amplify it.
         rows.copy_(torch.where(kind == 1, signs, rows)).masked_fill_(kind == 0, 0.0)
     return values

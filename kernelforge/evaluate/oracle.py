@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
+from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.shared import shared_facts
+from kernelforge.evaluate.sides import BaselineSide
 from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
@@ -33,8 +34,19 @@ _REPLY_S = 180.0
 _CPU_S = 24 * 3600.0
 """An oracle lives as long as its task is worked on; single answers are bounded by the wait."""
 
-_MEMORY_BYTES = 8 << 30
+_COMPILE_S = 900.0
+"""Longest wait for a baseline: ``torch.compile`` with autotuning of a whole network, cold."""
 
+_MEMORY_BYTES = 8 << 30
+_HOST_BYTES = 24 << 30
+"""Memory of the child; of the host, where the reference is on a GPU (:mod:`kernelforge.evaluate.placement` bounds what
+it takes there)."""
+
+_GPU_TMP_BYTES, _GPU_FILE_BYTES = 2 << 30, 512 << 20
+"""The private ``/tmp`` and its largest file, where compiled baselines are kept."""
+
+_ERRORS: dict[str, type[UsageError] | type[TaskError]] = {"UsageError": UsageError, "BaselineError": BaselineError}
+"""What a child may call a mistake; anything else it says is one of the task."""
 
 _FAMILIES = ("task", "normal", "large", "edge")
 """Input families by name; :mod:`kernelforge.evaluate.inputs` draws them, in the child."""
@@ -125,18 +137,25 @@ class Oracle:
         zygote: forks the confined child that runs the task file.
         task: the task; its source never runs in this process.
         threads: torch threads of the child.
+        device: where the reference runs: ``cpu``, or ``cuda:0`` in a zygote of role ``gpu-oracle``. Torch's own error
+            is then measured there, and baselines can be timed.
 
     Raises:
-        TaskError: the reference does not run, or cannot be judged (active dropout, random results).
+        TaskError: the reference does not run, or cannot be judged (active dropout, random results); or there is no such
+            device.
     """
 
-    def __init__(self, zygote: OracleZygote, task: Task, *, threads: int = 1) -> None:
+    def __init__(self, zygote: OracleZygote, task: Task, *, threads: int = 1, device: str = "cpu") -> None:
         self.task = task
+        self.device = device
         self._zygote = zygote
         self._threads = threads
+        self._fatal: dict[str, str] = {}
+        """Baselines that ended the child, and how: not tried again."""
         self._child: OracleChild | None = None
         self._closed = False
         self._handles = itertools.count(1)
+        self._sides = itertools.count(1)
         self._tests: dict[str, Recipe] = {}
         self._start()
 
@@ -230,6 +249,43 @@ class Oracle:
         self._call({"op": "release", "handle": handle})
 
     @_read_as_hostile()
+    def baselines(self, size: str = "full") -> tuple[str, ...]:
+        """Names of the baselines that can be tried for this task on this device; nothing is built to say so."""
+        names = self._call({"op": "baselines", "size": self._known(size)}).data["names"]
+        return tuple(str(name) for name in names if name not in self._fatal)
+
+    @_read_as_hostile()
+    def arm(self, baseline: str, handles: Sequence[int], *, flush_bytes: int = 0) -> BaselineSide:
+        """Build a baseline on the sets of some draws, and check what it computes; what is dear is kept for the next.
+
+        Args:
+            baseline: One of :meth:`baselines`.
+            handles: The draws, all of one size, with their expected outputs. They may be released afterwards.
+            flush_bytes: Written before each execution, to empty the L2; 0 for nothing.
+
+        Raises:
+            BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation. One
+                that ended the child is not tried again; draws of that child are gone.
+        """
+        if baseline in self._fatal:
+            raise BaselineError(self._fatal[baseline])
+        number = next(self._sides)
+        request = {"op": "arm", "name": baseline, "handles": list(handles), "flush_bytes": flush_bytes, "side": number}
+        try:
+            data = self._call(request, timeout_s=_COMPILE_S).data
+        except (ChildDied, ChildTimeout) as error:
+            self._fatal[baseline] = f"building it ended the oracle's process: {str(error).splitlines()[0]}"
+            raise
+        return BaselineSide(
+            baseline, bool(data["captured"]), str(data["note"]), number, lambda request: self._ask_side(request)
+        )
+
+    @_read_as_hostile()
+    def memory(self) -> int:
+        """Bytes that the reference could still take on its device."""
+        return int(self._call({"op": "memory"}).data["free_bytes"])
+
+    @_read_as_hostile()
     def admit(self, sizes: Sequence[str] | None = None) -> Admission:
         """Prove that torch passes and trivial answers fail, at ``sizes`` or at every size but ``full``.
 
@@ -258,22 +314,34 @@ class Oracle:
             raise UsageError(f"task '{self.task.name}' has no size '{size}'")
         return size
 
-    def _call(self, data: dict[str, Any], blobs: Sequence[bytes] = ()) -> Frame:
+    def _call(self, data: dict[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float = _REPLY_S) -> Frame:
         """Ask the child. One that died is replaced at the next request; its draws are gone with it."""
         if self._closed:
             raise SandboxError(f"the oracle of task '{self.task.name}' is closed")
         child = self._child or self._start()
         try:
-            frame = child.call(data, blobs, timeout_s=_REPLY_S)
+            frame = child.call(data, blobs, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout):
             self._drop()
             raise
+        if frame.data.get("lost"):
+            self._drop()
         return self._checked(frame)
+
+    @_read_as_hostile()
+    def _ask_side(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request of an armed baseline. Where its child is gone, so is it: nothing to free."""
+        if request["op"] == "disarm" and self._child is None:
+            return {}
+        return self._call(request).data
 
     def _start(self) -> OracleChild:
         limits = Limits(wall_s=_REPLY_S, cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES, processes=2 * max(self._threads, 1))
+        if self.device != "cpu":
+            limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)
         self._child = child = self._zygote.spawn(limits)
-        request = {"op": "load", "task": self.task.model_dump(mode="json"), "threads": self._threads}
+        task = self.task.model_dump(mode="json")
+        request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
         try:
             self._checked(child.call(request, timeout_s=_REPLY_S))
             if self._tests:
@@ -296,5 +364,5 @@ class Oracle:
     def _checked(self, frame: Frame) -> Frame:
         if not frame.data.get("ok"):
             message = f"task '{self.task.name}': {frame.data.get('message', 'the oracle gave no reason')}"
-            raise UsageError(message) if frame.data.get("error") == "UsageError" else TaskError(message)
+            raise _ERRORS.get(str(frame.data.get("error")), TaskError)(message)
         return frame

@@ -7,19 +7,22 @@ a mistake in the task or the request. Anything else that goes wrong ends the chi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from pydantic import ValidationError
 
-from kernelforge.errors import TaskError, UsageError
+from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluate.admission_checks import admission_findings, generator_findings
+from kernelforge.evaluate.baselines import Armed, Baselines
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.facts import facts_at
+from kernelforge.evaluate.placement import driver_started, free_bytes, give_back, lost, open_device, set_arithmetic
 from kernelforge.evaluate.recipe import Recipe
-from kernelforge.evaluate.reference import tensor_bytes, tensor_spec
+from kernelforge.evaluate.reference import tensor_spec, tensor_view
 from kernelforge.evaluate.tracing import trace_at, trace_source
 from kernelforge.records import DType, Task
 from kernelforge.sandbox.channel import Channel, Frame
@@ -42,15 +45,23 @@ def get_init_inputs():
     return []
 """
 
-_Reply = tuple[dict[str, Any], list[bytes]]
+_Blobs = Sequence[bytes | memoryview]
+_Reply = tuple[dict[str, Any], _Blobs]
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
     """Import torch and walk once through everything that imports lazily, so that a child reads no file later.
 
-    ``options`` may hold ``threads``, for torch; 1 otherwise.
+    ``options`` may hold ``threads``, for torch; 1 otherwise. No GPU is touched: what is forked from a process that
+    started CUDA could not use it.
+
+    Raises:
+        SandboxError: something here started CUDA nevertheless.
     """
+    # torch then asks NVML, not the driver, whether there is a GPU (its notes on "poison fork in multiprocessing").
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     _keep_freed_memory()
+    set_arithmetic()
     torch.set_num_threads(int(options.get("threads", 1)))
     torch.set_num_interop_threads(1)
     trace_source(_WARM_UP_TASK, {})
@@ -60,7 +71,9 @@ def warm_up(options: Mapping[str, Any]) -> None:
     )
     reckoner = Reckoner(task)
     reckoner.draw("small", "task", 1)
-    facts_at(reckoner.reference("small"), "small", (), fake=True)
+    facts_at(reckoner.described("small"), "small", (), fake=True)
+    if driver_started():
+        raise SandboxError("the oracle's warm-up started CUDA, so that no process forked from it could use a GPU")
 
 
 def _keep_freed_memory() -> None:
@@ -84,16 +97,19 @@ def serve(channel: Channel) -> None:
         try:
             data, blobs = server.answer(frame)
         except (TaskError, UsageError) as error:
-            data, blobs = {"ok": False, "error": type(error).__name__, "message": str(error)}, []
+            data = {"ok": False, "error": type(error).__name__, "message": str(error), "lost": server.lost}
+            blobs = []
         channel.send(data, blobs)
 
 
 class _Server:
-    """One task; draws by handle."""
+    """One task; draws by handle, armed baselines by name."""
 
     def __init__(self) -> None:
         self._reckoner: Reckoner | None = None
+        self._baselines: Baselines | None = None
         self._draws: dict[int, Drawn] = {}
+        self._armed: dict[int, Armed] = {}
         self._operations: dict[str, Callable[[dict[str, Any], tuple[bytes, ...]], _Reply]] = {
             "load": self._load,
             "facts": self._facts,
@@ -105,11 +121,27 @@ class _Server:
             "admit": self._admit,
             "tests": self._tests,
             "try": self._try,
+            "baselines": self._names,
+            "arm": self._arm,
+            "block": self._block,
+            "disarm": self._disarm,
+            "memory": self._memory,
         }
 
     def answer(self, frame: Frame) -> _Reply:
-        data, blobs = self._operations[frame.data["op"]](frame.data, frame.blobs)
+        try:
+            data, blobs = self._operations[frame.data["op"]](frame.data, frame.blobs)
+        except torch.OutOfMemoryError as error:
+            if self._reckoner is not None:
+                give_back(self._reckoner.device, all_of_it=True)
+            message = f"'{frame.data['op']}' needs more memory than the GPU has left for the reference"
+            raise TaskError(f"{message}; make the size smaller, or free the GPU") from error
         return {"ok": True, **data}, blobs
+
+    @property
+    def lost(self) -> bool:
+        """Whether the reference spoilt this process's GPU context; the parent then starts another child."""
+        return self._reckoner is not None and lost(self._reckoner.device)
 
     @property
     def _task(self) -> Reckoner:
@@ -119,7 +151,8 @@ class _Server:
 
     def _load(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
-        self._reckoner = Reckoner(Task.model_validate(data["task"]))
+        self._reckoner = Reckoner(Task.model_validate(data["task"]), open_device(data["device"]))
+        self._baselines = Baselines(self._reckoner)
         self._reckoner.reference("small")
         return {}, []
 
@@ -128,13 +161,12 @@ class _Server:
         found = []
         for size in data["sizes"]:
             # The full size is not run only to be described.
-            facts = facts_at(reckoner.reference(size), size, reckoner.task.policy.mutates, fake=size == "full")
+            facts = facts_at(reckoner.described(size), size, reckoner.task.policy.mutates, fake=size == "full")
             found.append(facts.model_dump(mode="json"))
         return {"sizes": found}, []
 
     def _trace(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
-        reference = self._task.reference(data["size"])
-        graph = trace_at(reference, data["size"])
+        graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
     def _families(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
@@ -145,24 +177,23 @@ class _Server:
         size = data["size"]
         drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
         self._draws[data["handle"]] = drawn
-        out: list[bytes] = []
+        # Views: nothing writes to a draw or to its weights before the reply is sent.
+        out: list[bytes | memoryview] = []
         positions, scalars = [], {}
         for position, value in enumerate(drawn.inputs):
             if isinstance(value, torch.Tensor):
                 tensor_spec(value)
                 positions.append(position)
-                out.append(tensor_bytes(value))
+                out.append(tensor_view(value))
             else:
                 scalars[str(position)] = value
         weights = reckoner.reference(size).weights()
-        out += [tensor_bytes(tensor) for tensor in weights.values()]
+        out += [tensor_view(tensor) for tensor in weights.values()]
         aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
         return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
 
     def _check(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
-        drawn = self._draws.get(data["handle"])
-        if drawn is None:
-            raise UsageError(f"there is no draw {data['handle']}: it was released, or its child died")
+        drawn = self._drawn(data["handle"])
         if not len(blobs) == len(data["shapes"]) == len(data["dtypes"]):
             raise UsageError("check needs a shape and a dtype for each output")
         got = [
@@ -173,7 +204,40 @@ class _Server:
 
     def _release(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         self._draws.pop(data["handle"], None)
+        give_back(self._task.device)
         return {}, []
+
+    def _drawn(self, handle: int) -> Drawn:
+        if handle not in self._draws:
+            raise UsageError(f"there is no draw {handle}: it was released, or its child died")
+        return self._draws[handle]
+
+    def _names(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        assert self._baselines is not None
+        return {"names": list(self._baselines.names(data["size"]))}, []
+
+    def _arm(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        assert self._baselines is not None
+        draws = [self._drawn(handle) for handle in data["handles"]]
+        armed = self._baselines.arm(data["name"], draws, int(data["flush_bytes"]))
+        self._armed[data["side"]] = armed
+        return {"captured": armed.captured, "note": armed.note}, []
+
+    def _block(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        armed = self._armed.get(data["side"])
+        if armed is None:
+            raise UsageError("this baseline is not armed: it was closed, or its child died")
+        if data["flushes_only"]:
+            return {"times_us": armed.flush_block(data["samples"])}, []
+        return {"times_us": armed.block(data["samples"], data["gaps_us"])}, []
+
+    def _disarm(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        self._armed.pop(data["side"], None)
+        give_back(self._task.device)
+        return {}, []
+
+    def _memory(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+        return {"free_bytes": free_bytes(self._task.device)}, []
 
     def _admit(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
         return {"findings": admission_findings(self._task, data["sizes"])}, []

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from kernelforge.errors import TaskError
+from kernelforge.evaluate.placement import HOST, default_device, generator, wait
 from kernelforge.records import DType, TensorSpec, WeightSpec
 from kernelforge.tasks.constants import Scalar, substitute
 
@@ -46,15 +47,43 @@ class Reference:
             model = self._module.Model(**init) if isinstance(init, dict) else self._module.Model(*init)
         if not isinstance(model, nn.Module):
             raise TaskError("`Model` is not a torch.nn.Module")
+        self.device = HOST
+        """Where the model is, and what :meth:`inputs` gives."""
+        self._draws_on_host = False
         self.model: nn.Module = model
         self._refuse_active_dropout()
-        self._parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self._buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+        self._remember()
+
+    def on(self, device: torch.device) -> Reference:
+        """The same reference on another device, with a model of its own; itself where it is there already."""
+        if device == self.device:
+            return self
+        self._restore_buffers()
+        moved = copy.copy(self)
+        with _step(f"moving Model to {device}"):
+            moved.model = self.copy_of_model().to(device)
+            for module in moved.model.modules():
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, torch.Tensor):
+                        setattr(module, name, to_device(value, device))
+        moved.device = device
+        moved._remember()
+        return moved
+
+    def copy_of_model(self) -> nn.Module:
+        """A model with weights of its own, buffers as before a call."""
+        self._restore_buffers()
+        with _step("copying Model"):
+            return copy.deepcopy(self.model)
+
+    def _remember(self) -> None:
+        self._parameters = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
 
     def inputs(self, seed: int) -> tuple[Value, ...]:
-        """Positional arguments of ``forward`` as the task's own ``get_inputs`` draws them."""
-        with _step("get_inputs()"), seeded(seed):
-            drawn = self._module.get_inputs()
+        """Positional arguments of ``forward`` as the task's own ``get_inputs`` draws them, on this device."""
+        with _step("get_inputs()"):
+            drawn = self._get_inputs(seed)
         if not isinstance(drawn, list | tuple):
             raise TaskError("get_inputs() must return a list of the arguments of forward")
         for position, value in enumerate(drawn):
@@ -64,7 +93,24 @@ class Reference:
                 )
             if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
                 raise TaskError(f"get_inputs() position {position} is a sparse tensor; only dense ones are supported")
-        return tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in drawn)
+        with _step("get_inputs()"):
+            return tuple(
+                to_device(value.detach(), self.device) if isinstance(value, torch.Tensor) else value for value in drawn
+            )
+
+    def _get_inputs(self, seed: int) -> Any:
+        """What the task file gives: made on this device where the file lets it, which is faster for large ones."""
+        if not self._draws_on_host and self.device != HOST:
+            try:
+                with seeded(seed, self.device), default_device(self.device):
+                    return self._module.get_inputs()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                # The file asks for numpy, or has a generator of its own: made on the host and copied, from now on.
+                self._draws_on_host = True
+        with seeded(seed):
+            return self._module.get_inputs()
 
     def fake_inputs(self) -> tuple[Value, ...]:
         """The same arguments as shapes without storage, for sizes too large to draw only to look at.
@@ -83,20 +129,24 @@ class Reference:
         A parameter p becomes p + s * normal, with s a quarter of its root mean square (0.1 where that is zero).
         Running statistics of batch norms are drawn too; other buffers (masks, tables) stay as constructed.
         """
-        generator = torch.Generator().manual_seed(seed)
+        draws = generator(self.device, seed)
+
+        def drawn(how: Callable[..., torch.Tensor], shape: torch.Size) -> torch.Tensor:
+            return how(shape, generator=draws, dtype=torch.float32, device=self.device)
+
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 original = self._parameters[name]
                 if not original.is_floating_point() or original.numel() == 0:
                     continue
                 rms = original.double().square().mean().sqrt().item()
-                noise = torch.randn(original.shape, generator=generator, dtype=torch.float32).to(original.dtype)
+                noise = drawn(torch.randn, original.shape).to(original.dtype)
                 parameter.copy_(original + noise * (0.25 * rms if rms > 0 else 0.1))
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
                     assert module.running_var is not None
-                    module.running_mean.copy_(torch.randn(module.running_mean.shape, generator=generator) * 0.1)
-                    module.running_var.copy_(torch.rand(module.running_var.shape, generator=generator) + 0.5)
+                    module.running_mean.copy_(drawn(torch.randn, module.running_mean.shape) * 0.1)
+                    module.running_var.copy_(drawn(torch.rand, module.running_var.shape) + 0.5)
         self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
 
     def run(
@@ -117,10 +167,13 @@ class Reference:
         target = self.model if model is None else model
         if model is None:
             self._restore_buffers()
-        with _step("Model.forward"), torch.no_grad(), seeded(seed), contextlib.ExitStack() as stack:
+        device = self.device
+        with _step("Model.forward"), torch.no_grad(), seeded(seed, device), contextlib.ExitStack() as stack:
+            stack.enter_context(default_device(device))
             for context in within:
                 stack.enter_context(context)
             result = target(*arguments)
+            wait(device)
         outputs = flatten_outputs(result)
         for position in mutates:
             value = arguments[position] if position < len(arguments) else None
@@ -154,9 +207,8 @@ class Reference:
 
     def in_double(self) -> nn.Module:
         """A copy of the model with parameters, buffers and plain tensor attributes in float64."""
-        self._restore_buffers()
         with _step("casting Model to float64"):
-            twin = copy.deepcopy(self.model).double()
+            twin = self.copy_of_model().double()
         for module in twin.modules():
             for name, value in list(vars(module).items()):
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
@@ -227,16 +279,19 @@ class Reference:
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """torch's, numpy's and Python's global generators seeded inside, restored after."""
+def seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
+    """The global generators of torch (host and ``device``), numpy and Python seeded inside, restored after."""
     import random
 
     import numpy as np
 
     # torch.manual_seed also queues a call, with a traceback, for each accelerator that was not started.
-    generator = torch.default_generator
-    states = random.getstate(), np.random.get_state(), generator.get_state()
-    generator.manual_seed(seed)
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    states = random.getstate(), np.random.get_state(), [one.get_state() for one in generators]
+    for one in generators:
+        one.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     try:
@@ -244,7 +299,8 @@ def seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        generator.set_state(states[2])
+        for one, state in zip(generators, states[2], strict=True):
+            one.set_state(state)
 
 
 @contextlib.contextmanager
@@ -254,6 +310,10 @@ def _step(what: str) -> Iterator[None]:
         yield
     except TaskError:
         raise
+    except torch.OutOfMemoryError as error:
+        raise TaskError(
+            f"{what} needs more memory than the GPU has left for the reference; make the size smaller, or free the GPU"
+        ) from error
     except Exception as error:
         text = str(error).strip().split("\n")[0][:500]
         raise TaskError(f"{what} failed: {type(error).__name__}: {text}") from error
@@ -304,7 +364,26 @@ def clone_strided(tensor: torch.Tensor) -> torch.Tensor:
     return storage_span(tensor).clone().as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
-    """Raw elements of a tensor's storage span."""
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on another device, with the same strides; itself where it is there already."""
+    if tensor.device == device:
+        return tensor
+    if tensor.is_contiguous():
+        return tensor.to(device)
+    return storage_span(tensor).to(device).as_strided(tensor.shape, tensor.stride(), 0)
+
+
+def tensor_view(tensor: torch.Tensor) -> memoryview:
+    """Raw elements of a tensor's storage span: one copy to the host, or none where they are there and in one piece.
+
+    Shares memory with a tensor on the host: use it before anything writes there.
+    """
     flat = storage_span(tensor).contiguous()
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    if flat.numel() == 0:
+        return memoryview(b"")
+    return flat.detach().cpu().view(torch.uint8).numpy().data
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """Raw elements of a tensor's storage span, copied."""
+    return bytes(tensor_view(tensor))

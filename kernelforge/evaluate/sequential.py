@@ -19,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MAX_PRODUCT_ELEMENTS = 1 << 16
 """Elements of one matrix product that are summed in order; the rest keep torch's value. Enough to find the worst."""
 
+_MAX_HOST_ELEMENTS = 1 << 23
+"""Terms of one reduction that are copied from a GPU and summed in order on the host; the rest keep torch's value."""
+
 _UNORDERED = frozenset({
     "convolution", "_cdist_forward", "_pdist_forward", "mse_loss", "smooth_l1_loss", "huber_loss",
     "binary_cross_entropy", "soft_margin_loss", "multi_margin_loss", "nll_loss_forward", "nll_loss2d_forward",
@@ -63,16 +66,44 @@ def running_sum(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Cumulative sum along ``dim``, each term added to a ``dtype`` accumulator in order."""
     if x.dim() == 0:
         return x.to(dtype)
-    return torch.from_numpy(np.add.accumulate(x.to(dtype).contiguous().numpy(), axis=dim))
+    if _whole(x):
+        return _in_order(x.to(dtype), dim)
+    lines = x.movedim(dim, -1).reshape(-1, x.shape[dim])
+    result = lines.cumsum(-1, dtype=dtype)
+    first = _first_lines(lines)
+    result[:first] = _in_order(lines[:first].to(dtype).cpu(), -1).to(x.device)
+    return result.reshape(x.movedim(dim, -1).shape).movedim(-1, dim)
+
+
+def _whole(x: torch.Tensor) -> bool:
+    """Whether every term is summed in order: on a GPU that would take longer than all the rest."""
+    return x.is_cpu
+
+
+def _in_order(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return torch.from_numpy(np.add.accumulate(x.contiguous().numpy(), axis=dim))
+
+
+def _first_lines(lines: torch.Tensor) -> int:
+    """How many lines are summed in order where that is done on the host for a GPU: enough to find the worst."""
+    return min(lines.shape[0], max(_MAX_HOST_ELEMENTS // max(lines.shape[1], 1), 1))
 
 
 def ordered_sum(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> torch.Tensor:
     """Sum over ``dims`` (all when empty) in C order of the reduced axes."""
     reduced = sorted({dim % x.dim() for dim in dims}) if dims else list(range(x.dim()))
     kept = [dim for dim in range(x.dim()) if dim not in reduced]
-    flat = x.permute(*kept, *reduced).reshape([x.shape[dim] for dim in kept] + [-1])
-    total = running_sum(flat, -1, dtype)[..., -1] if flat.shape[-1] else flat.sum(-1, dtype=dtype)
-    return total.reshape([1 if dim in reduced else x.shape[dim] for dim in range(x.dim())]) if keepdim else total
+    lines = x.permute(*kept, *reduced).reshape(math.prod(x.shape[dim] for dim in kept), -1)
+    if not lines.shape[-1]:
+        total = lines.sum(-1, dtype=dtype)
+    elif _whole(x):
+        total = running_sum(lines, -1, dtype)[..., -1]
+    else:
+        total = lines.sum(-1, dtype=dtype)
+        first = _first_lines(lines)
+        total[:first] = _in_order(lines[:first].to(dtype).cpu(), -1)[..., -1].to(x.device)
+    shape = [1 if dim in reduced else x.shape[dim] for dim in range(x.dim()) if keepdim or dim not in reduced]
+    return total.reshape(shape)
 
 
 def ordered_bmm(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -81,7 +112,7 @@ def ordered_bmm(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.T
     rows = min(a.shape[1], max(_MAX_PRODUCT_ELEMENTS // max(b.shape[2], 1), 1))
     batches = min(a.shape[0], max(_MAX_PRODUCT_ELEMENTS // max(rows * b.shape[2], 1), 1))
     left, right = a[:batches, :rows].to(dtype), b[:batches].to(dtype)
-    total = torch.zeros(batches, rows, b.shape[2], dtype=dtype)
+    total = torch.zeros(batches, rows, b.shape[2], dtype=dtype, device=a.device)
     for k in range(a.shape[2]):
         total.addcmul_(left[:, :, k : k + 1], right[:, k : k + 1])
     result[:batches, :rows] = total
@@ -105,7 +136,7 @@ def _mean(mode: SequentialSums, func: Any, x: torch.Tensor, dim: Any = None, kee
 
 def _reciprocal(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """One over the number of terms behind each element of ``total``, rounded to its dtype."""
-    return torch.tensor(max(total.numel(), 1) / x.numel(), dtype=total.dtype)
+    return torch.tensor(max(total.numel(), 1) / x.numel(), dtype=total.dtype, device=x.device)
 
 
 def _moments(x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -185,6 +216,12 @@ def _convolution(
         return NotImplemented
     dtype = mode.dtype_for(x)
     kernel = weight.shape[2:]
+    if not _whole(x) and x.shape[0] > 1:
+        # Columns of a whole batch at full size would not fit: images that are not looked at keep torch's value.
+        result = func(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+        settings = (stride, padding, dilation, transposed, output_padding, groups)
+        result[:1] = _convolution(mode, func, x[:1], weight, bias, *settings)
+        return result
     columns = F.unfold(x, tuple(kernel), tuple(dilation), tuple(padding), tuple(stride))
     batch, rows, places = columns.shape
     columns = columns.reshape(batch * groups, rows // groups, places)
@@ -295,7 +332,7 @@ def _nll_loss(
         return NotImplemented
     dtype = mode.dtype_for(x)
     total = ordered_sum(-x.gather(1, target.unsqueeze(1)), [], False, dtype)
-    count = torch.tensor(float(target.numel()), dtype=x.dtype)
+    count = torch.tensor(float(target.numel()), dtype=x.dtype, device=x.device)
     return (total / target.numel() if reduction == 1 else total).to(x.dtype), count
 
 
@@ -322,7 +359,7 @@ def _attention(
     if attn_mask is not None:
         scores = scores + attn_mask
     if is_causal:
-        scores = scores.masked_fill(torch.ones(queries, keys, dtype=torch.bool).triu(1), -math.inf)
+        scores = scores.masked_fill(torch.ones(queries, keys, dtype=torch.bool, device=q.device).triu(1), -math.inf)
     powers = (scores - scores.amax(-1, keepdim=True)).exp()
     total = ordered_sum(powers, [-1], True, dtype)
     result = ordered_bmm((powers / total).flatten(0, 1), v.flatten(0, 1).to(dtype), dtype)

@@ -1,0 +1,348 @@
+"""Child side: what candidates are timed against, in the process that holds the reference.
+
+``eager``: the model as PyTorch runs it, launch by launch. ``eager-graph``: the same, captured in a CUDA graph.
+``compile`` and ``compile-max-autotune``: ``torch.compile`` with those modes, captured in a CUDA graph where that works,
+as candidates are. Matrix products have cuBLAS and cuBLASLt too (:mod:`kernelforge.evaluate.cublas`).
+
+A baseline is armed on the very draws that a candidate is timed on: one set of inputs, weights and outputs per draw. It
+counts only when what it leaves in every set agrees with what the oracle expects there. One that cannot be built, or
+that is wrong, is refused with its reason. On ``cpu`` the same protocol runs by the host's clock and without graphs:
+for tests, never for a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import torch
+
+from kernelforge.errors import BaselineError, TaskError
+from kernelforge.evaluate.comparison import Got
+from kernelforge.evaluate.cublas import CUBLAS_NAMES, ProductSets, Tuner
+from kernelforge.evaluate.expected import Drawn, Reckoner
+from kernelforge.evaluate.placement import default_device, give_back, wait
+from kernelforge.evaluate.product import Product, product_of
+from kernelforge.evaluate.reference import Value, clone_strided, flatten_outputs
+from kernelforge.evaluate.tracing import trace_at
+from kernelforge.records import DType
+
+_WARM_UPS: Final = 3
+"""Executions of every set before capture or timing. PyTorch's notes on CUDA graphs ask for a few before a capture."""
+
+_MODES: Final = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
+"""Modes of ``torch.compile``. Capture is ours, over all sets at once, so the one of ``max-autotune`` stays off."""
+
+
+class Sets(Protocol):
+    """The work of one baseline on every set."""
+
+    note: str
+    """What a reader should know of it."""
+
+    def execute(self, position: int) -> None:
+        """Once on one set, asynchronously."""
+        ...
+
+    def restore(self, position: int) -> None:
+        """Give inputs that the work changes their drawn values again."""
+        ...
+
+    def outputs(self, position: int) -> Sequence[torch.Tensor]:
+        """What the last execution on a set left: outputs, then mutated inputs."""
+        ...
+
+
+class ModelSets:
+    """A module on each set's inputs. Outputs of the last execution stay alive, so that sets stay disjoint."""
+
+    def __init__(
+        self, calls: Sequence[Callable[..., Any]], inputs: Sequence[tuple[Value, ...]], mutates: Sequence[int]
+    ) -> None:
+        self.note = ""
+        self._calls = calls
+        self._drawn = inputs
+        self._mutates = tuple(mutates)
+        self._arguments = [
+            tuple(
+                clone_strided(value) if position in self._mutates and isinstance(value, torch.Tensor) else value
+                for position, value in enumerate(values)
+            )
+            for values in inputs
+        ]
+        self._results: list[Any] = [None] * len(inputs)
+
+    def execute(self, position: int) -> None:
+        self._results[position] = self._calls[position](*self._arguments[position])
+
+    def restore(self, position: int) -> None:
+        for index in self._mutates:
+            mine, drawn = self._arguments[position][index], self._drawn[position][index]
+            if isinstance(mine, torch.Tensor) and isinstance(drawn, torch.Tensor):
+                mine.copy_(drawn)
+
+    def outputs(self, position: int) -> Sequence[torch.Tensor]:
+        mutated = [self._arguments[position][index] for index in self._mutates]
+        return [*flatten_outputs(self._results[position]), *(one for one in mutated if isinstance(one, torch.Tensor))]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment on the device: an event, or the host's clock where there are none."""
+
+    event: torch.cuda.Event | None
+    host_ns: int = 0
+
+    @staticmethod
+    def now(device: torch.device) -> Mark:
+        if device.type != "cuda":
+            return Mark(None, time.perf_counter_ns())
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        return Mark(event)
+
+    def until(self, later: Mark) -> float:
+        """Time to a later moment in µs; both must have passed."""
+        if self.event is None or later.event is None:
+            return (later.host_ns - self.host_ns) / 1e3
+        return float(self.event.elapsed_time(later.event)) * 1e3
+
+
+class Armed:
+    """One baseline on its sets, ready to be timed."""
+
+    def __init__(self, name: str, sets: Sets, count: int, flush_bytes: int, device: torch.device) -> None:
+        self.name = name
+        self.sets = sets
+        self.notes = [sets.note] if sets.note else []
+        self._count = count
+        self._device = device
+        self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device=device) if flush_bytes else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._flush_graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def captured(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def note(self) -> str:
+        return "; ".join(self.notes)
+
+    def capture(self) -> None:
+        """Put a sample, and the flushes of one, into CUDA graphs.
+
+        Raises:
+            RuntimeError: something in the work cannot be captured.
+        """
+        self._graph = _captured(self._sample_work)
+        if self._flush is not None:
+            self._flush_graph = _captured(self._flush_work)
+
+    def sample(self) -> None:
+        """Every set once, asynchronously."""
+        self._graph.replay() if self._graph is not None else self._sample_work()
+
+    def block(self, samples: int, gaps_us: Sequence[float] = ()) -> list[float]:
+        """Time of each sample in µs, flushes included; idle time before each is not."""
+        return self._timed(self.sample, samples, gaps_us)
+
+    def flush_block(self, samples: int) -> list[float]:
+        """Time of the flushes of each sample in µs; zeros where there are none."""
+        if self._flush is None:
+            return [0.0] * samples
+        return self._timed(self._flush_graph.replay if self._flush_graph is not None else self._flush_work, samples, ())
+
+    def _sample_work(self) -> None:
+        for position in range(self._count):
+            self._flush_once()
+            self.sets.execute(position)
+
+    def _flush_work(self) -> None:
+        for _ in range(self._count):
+            self._flush_once()
+
+    def _flush_once(self) -> None:
+        if self._flush is not None:
+            self._flush.zero_()
+
+    def _timed(self, work: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
+        marks: list[tuple[Mark, Mark]] = []
+        with torch.no_grad(), _no_collection():
+            wait(self._device)
+            for position in range(samples):
+                if gaps_us:
+                    wait(self._device)
+                    _idle(gaps_us[position])
+                start = Mark.now(self._device)
+                work()
+                marks.append((start, Mark.now(self._device)))
+            wait(self._device)
+        return [start.until(end) for start, end in marks]
+
+
+class Baselines:
+    """Baselines of one task. Compiled code and chosen algorithms stay, so that only the first candidate pays."""
+
+    def __init__(self, reckoner: Reckoner) -> None:
+        self._reckoner = reckoner
+        self._tuner = Tuner(reckoner.device)
+        self._products: dict[str, Product | None] = {}
+
+    def names(self, size: str) -> tuple[str, ...]:
+        """Baselines that can be tried at a size; nothing is built to say so."""
+        if self._reckoner.device.type != "cuda":
+            return ("eager", "compile")
+        names = ("eager", "eager-graph", *_MODES)
+        return (*names, *CUBLAS_NAMES) if self._product(size) is not None else names
+
+    def arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int) -> Armed:
+        """Build a baseline on the sets of ``draws``, all of one size, and check what it computes.
+
+        Raises:
+            BaselineError: it cannot be built or captured here, or its outputs are wrong.
+        """
+        size = draws[0].size
+        if name not in self.names(size):
+            raise BaselineError(f"there is no baseline '{name}' for this task here")
+        if any(drawn.size != size for drawn in draws):
+            raise BaselineError("a baseline is armed on draws of one size")
+        if all(drawn.expected is None for drawn in draws):
+            raise BaselineError("its outputs cannot be checked: the draws were made without expected outputs")
+        device = self._reckoner.device
+        try:
+            with torch.no_grad():
+                return self._arm(name, draws, flush_bytes)
+        except TaskError:
+            give_back(device, all_of_it=True)
+            raise
+        except torch.OutOfMemoryError as error:
+            give_back(device, all_of_it=True)
+            raise BaselineError("its sets do not fit into the GPU's memory") from error
+        except Exception as error:  # whatever a compiler or a third-party model raises is why there is no baseline
+            give_back(device, all_of_it=True)
+            raise BaselineError(f"{type(error).__name__}: {_first_line(error)}") from error
+
+    def _arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int) -> Armed:
+        device = self._reckoner.device
+        armed = Armed(name, self._sets(name, draws), len(draws), flush_bytes, device)
+        for position in range(len(draws)):
+            for _ in range(_WARM_UPS):
+                armed.sets.execute(position)
+        wait(device)
+        if name != "eager" and device.type == "cuda":
+            try:
+                armed.capture()
+            except RuntimeError as error:
+                wait(device)
+                if name == "eager-graph":
+                    raise BaselineError(f"it cannot be captured in a CUDA graph: {_first_line(error)}") from error
+                armed = Armed(name, armed.sets, len(draws), flush_bytes, device)
+                armed.notes.append(f"not captured in a CUDA graph: {_first_line(error)}")
+        self._check(armed, draws)
+        return armed
+
+    def _sets(self, name: str, draws: Sequence[Drawn]) -> Sets:
+        if name in CUBLAS_NAMES:
+            product = self._product(draws[0].size)
+            assert product is not None
+            weights = []
+            for drawn in draws:
+                model = self._reckoner.model_of(drawn)
+                weights.append(dict(model.named_parameters()) | dict(model.named_buffers()))
+            return ProductSets(name, product, draws, weights, self._tuner)
+        models = [self._reckoner.model_of(drawn) for drawn in draws]
+        calls: list[Callable[..., Any]] = list(models)
+        if name in _MODES:
+            _prepare_compiler()
+            calls = [torch.compile(model, mode=_MODES[name], dynamic=False) for model in models]
+        inputs = [drawn.inputs for drawn in draws]
+        sets = ModelSets(calls, inputs, self._reckoner.task.policy.mutates)
+        try:
+            sets.execute(0)
+        except (RuntimeError, TypeError):
+            if self._reckoner.device.type == "cpu" or name in _MODES:
+                raise
+            # It makes tensors without naming a device: as the reference was run, they are to be on the GPU.
+            sets = ModelSets([self._on_device(model) for model in models], inputs, self._reckoner.task.policy.mutates)
+            sets.note = "its forward names no device for tensors it makes; each call pays for setting one"
+        return sets
+
+    def _on_device(self, model: torch.nn.Module) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with default_device(self._reckoner.device):
+                return model(*arguments)
+
+        return call
+
+    def _check(self, armed: Armed, draws: Sequence[Drawn]) -> None:
+        """Compare what one sample leaves in every set with what the oracle expects there."""
+        for position in range(len(draws)):
+            armed.sets.restore(position)
+        armed.sample()
+        wait(self._reckoner.device)
+        for position, drawn in enumerate(draws):
+            if drawn.expected is None:
+                continue
+            comparison = self._reckoner.compare(drawn, [_got(one) for one in armed.sets.outputs(position)])
+            if not comparison.ok:
+                raise BaselineError(f"its result is wrong: {comparison.message}")
+
+    def _product(self, size: str) -> Product | None:
+        if size not in self._products:
+            try:
+                self._products[size] = product_of(trace_at(self._reckoner.described(size), size))
+            except TaskError:
+                self._products[size] = None
+        return self._products[size]
+
+
+def _captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+def _prepare_compiler() -> None:
+    """Compile in this process, and keep what is compiled in the private folder for temporary files."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1
+    folder = os.environ.get("TMPDIR", "/tmp")
+    for name, place in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        os.environ.setdefault(name, os.path.join(folder, place))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No pause for Python's garbage collector between launches."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _idle(gap_us: float) -> None:
+    """Wait on the host; the last part in a loop, for sleeping is not that exact."""
+    end = time.perf_counter() + gap_us * 1e-6
+    time.sleep(max(gap_us * 1e-6 - 2e-3, 0.0))
+    while time.perf_counter() < end:
+        pass
+
+
+def _got(output: torch.Tensor) -> Got:
+    contiguous = output.detach().contiguous()
+    return Got(contiguous, tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")[:300]

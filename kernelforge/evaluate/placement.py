@@ -1,0 +1,142 @@
+"""Child side: the device that the reference runs on, and the arithmetic it may use. The one place that knows either.
+
+``cpu`` needs nothing. On ``cuda:N`` the model, its float64 twin, the inputs, the comparison and the baselines are all
+on that GPU, so that torch's own error is measured on the kind of device that candidates run on.
+
+One policy of arithmetic holds for the reference and for every baseline alike: no TF32, in products and convolutions;
+cuDNN chooses by its heuristic (``benchmark`` off), is not held to deterministic algorithms (``deterministic`` off,
+which would slow the baseline), and sums in half precision are left as torch has them by default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from kernelforge.errors import TaskError
+
+GPU_SHARE: Final = 0.6
+"""Part of a GPU's memory that torch may take in the oracle's process; the rest is the candidate's runner's."""
+
+_IDLE_BYTES: Final = 1 << 30
+"""Memory that torch keeps for later, above which it is given back when a draw is released."""
+
+HOST: Final = torch.device("cpu")
+
+
+def open_device(name: str) -> torch.device:
+    """Start the device called ``name`` and set the arithmetic of this process.
+
+    Raises:
+        TaskError: there is no such device here.
+    """
+    set_arithmetic()
+    device = torch.device(name)
+    if device.type == "cpu":
+        return HOST
+    if device.type != "cuda":
+        raise TaskError(f"the reference runs on cpu or on cuda:N, not on '{name}'")
+    if not torch.cuda.is_available():
+        raise TaskError(
+            f"torch {torch.__version__} sees no GPU in the oracle's process, so nothing can run on '{name}'"
+        )
+    device = torch.device("cuda", device.index or 0)
+    if device.index >= torch.cuda.device_count():
+        raise TaskError(f"there is no '{name}': torch sees {torch.cuda.device_count()} GPU(s)")
+    torch.cuda.set_device(device)
+    torch.cuda.set_per_process_memory_fraction(GPU_SHARE, device)
+    torch.empty(1, device=device)
+    return device
+
+
+def set_arithmetic() -> None:
+    """The policy of this module's first paragraphs. Starts no device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer torch prefers other names for the same flags
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = False
+
+
+def generator(device: torch.device, seed: int) -> torch.Generator:
+    """A seeded generator whose numbers are made on ``device``."""
+    return torch.Generator(HOST if device.type == "meta" else device).manual_seed(seed)
+
+
+@contextlib.contextmanager
+def default_device(device: torch.device) -> Iterator[None]:
+    """Tensors made inside, where no device is named, are on ``device``."""
+    if device.type == "cpu":
+        yield  # what torch does anyway, without a look at every call
+        return
+    with device:
+        yield
+
+
+@contextlib.contextmanager
+def plain_kernels(device: torch.device) -> Iterator[None]:
+    """Operators in their plain form, where a library would run a whole network layer or attention as one.
+
+    A GPU has fused forms of batch norms, recurrent layers and attention, under other names than the CPU's. In-order
+    sums can be put in their place only when they come as sums and products.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was asked to, so that an error shows where it was made."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def lost(device: torch.device) -> bool:
+    """Whether the device's context is spoilt: after an illegal address, every later call would fail."""
+    try:
+        wait(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that a reference could still take on the device, in bytes."""
+    if device.type != "cuda":
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    unused = reserved - torch.cuda.memory_allocated(device)
+    return max(min(free, int(GPU_SHARE * total) - reserved), 0) + unused
+
+
+def give_back(device: torch.device, *, all_of_it: bool = False) -> None:
+    """Return memory that torch keeps for later, where it is much: the candidate's runner needs it."""
+    if device.type != "cuda":
+        return
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if all_of_it or unused > _IDLE_BYTES:
+        torch.cuda.empty_cache()
+
+
+def driver_started() -> bool:
+    """Whether this process has started the CUDA driver: a process forked from it could not use a GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    not_initialized = 3  # CUDA_ERROR_NOT_INITIALIZED, in the CUDA driver API reference
+    count = ctypes.c_int()
+    return int(driver.cuDeviceGetCount(ctypes.byref(count))) != not_initialized
