@@ -14,13 +14,14 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Limits
-from kernelforge.sandbox.policy import role_policy
+from kernelforge.sandbox.policy import RolePolicy, role_policy
 from kernelforge.sandbox.zygote import Child, Zygote
 
 _ADVICE = (
@@ -114,14 +115,29 @@ def probe(*, again: bool = False) -> JailReport:
         return _report
 
 
-def self_test(tier: Tier) -> TierReport:
-    """Try every door of ``tier``."""
+def self_test(tier: Tier, role: str = "probe") -> TierReport:
+    """Try every door of ``tier`` from a child with the grants of ``role``, some of which are doors left open."""
+    policy = replace(role_policy(role), module=role_policy("probe").module)
     try:
-        with Zygote("probe", tier=tier) as zygote, zygote.spawn(_LIMITS) as child, _canaries() as planted:
-            doors = tuple(_try(child, name, *trial) for name, trial in _trials(planted, zygote).items())
+        with Zygote(role, tier=tier, policy=policy) as zygote, zygote.spawn(_LIMITS) as child, _canaries() as planted:
+            doors = tuple(_try(child, policy, name, *trial) for name, trial in _trials(planted, zygote).items())
             return TierReport(tier, child.layers, doors)
     except (KernelForgeError, OSError) as error:
         return TierReport(tier, error=str(error))
+
+
+@cache
+def gpu_tier() -> Tier | None:
+    """The tier for processes that use a GPU, where it is not the strongest: None where that one will do.
+
+    CUDA needs a ``/proc`` to name its threads in, and some containers allow namespaces and no private ``/proc``.
+    """
+    if probe().tier != "namespaces":
+        return None
+    policy = replace(role_policy("probe"), gpu=True)
+    with Zygote("probe", tier="namespaces", policy=policy) as zygote, zygote.spawn(_LIMITS) as child:
+        complete = "private proc" in child.layers
+    return None if complete or not self_test("landlock").works else "landlock"
 
 
 @dataclass(frozen=True)
@@ -204,11 +220,11 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
     return trials
 
 
-def _try(child: Child, name: str, door: str, arguments: list[Any]) -> Door:
+def _try(child: Child, policy: RolePolicy, name: str, door: str, arguments: list[Any]) -> Door:
     reply = child.call({"door": door, "arguments": arguments}, timeout_s=_LIMITS.wall_s).data
     gave = str(reply["gave"])
     if door == "environment":
-        allowed = {*role_policy("probe").environment, "TMPDIR", "LC_CTYPE"}
+        allowed = {*policy.environment, "TMPDIR", "LC_CTYPE"}
         extra = {line.split("=", 1)[0] for line in gave.splitlines()} - allowed
         return Door(name, not extra, f"inherited {', '.join(sorted(extra))}" if extra else "empty")
     if door == "descriptors":

@@ -81,9 +81,10 @@ class Zygote:
             SandboxError: no tier works here and running unconfined was not allowed.
         """
         if self._tier is None:
-            from kernelforge.sandbox.probe import probe
+            from kernelforge.sandbox.probe import gpu_tier, probe
 
-            self._tier = probe().usable_tier(self._allow_unconfined)
+            strongest = probe().usable_tier(self._allow_unconfined)
+            self._tier = (gpu_tier() if self._policy.gpu else None) or strongest
         return self._tier
 
     @property

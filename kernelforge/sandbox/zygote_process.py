@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox import jail, linux
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.watch import open_proc, watch
 
 EXIT_CRASH, EXIT_MEMORY, EXIT_DISK, EXIT_JAIL = 70, 71, 72, 73
 MAX_CONTROL_BYTES = 256 << 10
@@ -112,6 +112,7 @@ def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: M
             linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.close_all_but({child_end.fileno(), status})
         outer_pid = os.getpid()
+        proc = open_proc()
         failure = ""
         if grant.tier == "namespaces":
             try:
@@ -124,7 +125,7 @@ def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: M
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _child(grant, child_end, outer_pid, failure, worker)
         child_end.close()
-        report = _wait(pid, grant)
+        report = _wait(pid, grant, proc)
     finally:
         with contextlib.suppress(OSError):
             os.write(status, json.dumps(report).encode())
@@ -172,17 +173,9 @@ def _serve(channel: Channel, worker: ModuleType) -> int:
         return EXIT_CRASH
 
 
-def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
-    """Wait for the child; where ``/tmp`` is a plain folder, kill a child that outgrows it."""
-    full = False
-    if grant.tmp is not None:
-        handle = os.pidfd_open(pid)
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        while not poller.poll(50):
-            if not full and _folder_bytes(grant.tmp) > grant.limits.tmp_bytes:
-                full = True
-                os.kill(pid, signal.SIGKILL)
+def _wait(pid: int, grant: jail.Grant, proc: int) -> dict[str, Any]:
+    """Wait for the child and tell how it ended."""
+    over = watch(pid, grant, proc)
     _, status, usage = os.wait4(pid, 0)
     report: dict[str, Any] = {
         "max_rss_bytes": usage.ru_maxrss * 1024,
@@ -193,8 +186,8 @@ def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         spent = report["cpu_s"] >= grant.limits.cpu_s
-        if full:
-            cause = "disk"
+        if over:
+            cause = str(over)
         elif number == signal.SIGXCPU or (number == signal.SIGKILL and spent):
             cause = "cpu"
         else:
@@ -205,15 +198,6 @@ def _wait(pid: int, grant: jail.Grant) -> dict[str, Any]:
         return {**report, "cause": "signal", "signal": code}
     cause = {EXIT_MEMORY: "memory", EXIT_DISK: "disk"}.get(code, "exit")
     return {**report, "cause": cause, "exit_code": code}
-
-
-def _folder_bytes(folder: str) -> int:
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512
-    return total
 
 
 if __name__ == "__main__":

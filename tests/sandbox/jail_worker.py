@@ -1,8 +1,12 @@
 """A hostile role: it does what the test asks for, inside the jail."""
 
+import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
+import platform
+import resource
 import signal
 import socket
 import struct
@@ -15,6 +19,8 @@ from pathlib import Path
 
 def warm_up(options):
     "warm".encode("idna")
+    if options.get("opens"):
+        os.open(options["opens"], os.O_RDONLY)
     if options.get("fail"):
         raise RuntimeError("the warm-up failed on purpose")
     if options.get("device_error"):
@@ -158,6 +164,97 @@ def program(path):
     return subprocess.run([path], check=False).returncode
 
 
+def shell(command):
+    """What a program started in the jail prints."""
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, close_fds=False, timeout=20, check=False)
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
+def forks():
+    """Processes that can be made before the limit."""
+    pids = []
+    try:
+        while len(pids) < 4096:
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            pids.append(pid)
+    except OSError:
+        pass
+    for pid in pids:
+        with contextlib.suppress(PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def orphan():
+    """A grandchild that nobody waits for; its process id as this namespace has it."""
+    return subprocess.Popen(["/bin/sleep", "300"]).pid
+
+
+def clone_namespace(flag):
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+    pid = libc.syscall(ctypes.c_long(number), ctypes.c_long(flag | signal.SIGCHLD), None, None, None, None)
+    if pid == 0:
+        os._exit(0)
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    return pid
+
+
+def entropy_ioctl(path):
+    """A request that the kernel's random device answers: RNDGETENTCNT."""
+    with open(path, "rb", buffering=0) as device:
+        return struct.unpack("i", fcntl.ioctl(device, 0x80045200, bytes(4)))[0] >= 0
+
+
+def name_thread(name):
+    path = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/comm"
+    Path(path).write_text(name)
+    return Path(path).read_text().strip()
+
+
+def memory_file(size):
+    fd = os.memfd_create("cuda")
+    os.ftruncate(fd, size)
+    return mmap.mmap(fd, size).size()
+
+
+def wait_on_socket(family, kind):
+    with socket.socket(getattr(socket, family), getattr(socket, kind)) as sock:
+        sock.bind("\0waiting" if family == "AF_UNIX" else ("127.0.0.1", 0))
+        sock.listen()
+    return "listening"
+
+
+def reserve(gigabytes):
+    """Address space that is never touched, as CUDA takes it: MAP_NORESERVE, no access."""
+    mmap.mmap(-1, gigabytes << 30, flags=mmap.MAP_PRIVATE | 0x4000, prot=0).close()
+    return "reserved"
+
+
+def private_memory(megabytes):
+    mmap.mmap(-1, megabytes << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE).close()
+    return "mapped"
+
+
+def limits():
+    return {
+        name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in ("MEMLOCK", "NOFILE", "AS", "DATA")
+    }
+
+
+def map_code():
+    """A file of the private folder, mapped to be executed, as a loaded library is."""
+    path = os.path.join(os.environ["TMPDIR"], "code")
+    Path(path).write_bytes(bytes(4096))
+    with open(path, "rb") as file:
+        mmap.mmap(file.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC).close()
+    return "mapped"
+
+
 def new_namespace():
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x10000000) != 0:
@@ -217,6 +314,8 @@ def big(channel, megabytes):
 ACTS = {name: attempt(globals()[name]) for name in (
     "read", "listing", "write", "connect", "kill", "kill_everyone", "peek", "environment", "descriptors", "identity",
     "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
+    "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
+    "reserve", "private_memory", "limits", "map_code",
 )}  # fmt: skip
 ACTS |= {
     "fill_tmp": lambda channel: fill_tmp(),

@@ -1,0 +1,106 @@
+"""What a monitor watches from outside where no resource limit holds: a plain folder that grows, memory of a whole tree.
+
+``RLIMIT_DATA`` counts neither shared memory nor memory files, and every limit counts one process, not all that a
+child starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from typing import Literal
+
+from kernelforge.sandbox.jail import Grant
+
+_FOLDER_EVERY_MS, _MEMORY_EVERY_MS = 50, 200
+
+
+def open_proc() -> int:
+    """The machine's ``/proc``, to be opened before the child changes the root of all that share its mounts."""
+    return os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def watch(pid: int, grant: Grant, proc: int) -> Literal["disk", "memory"] | None:
+    """Wait until ``pid`` has ended, and kill it if it outgrows its limits; which one, if so.
+
+    Args:
+        pid: The child.
+        grant: Its limits.
+        proc: From :func:`open_proc`.
+    """
+    memory = grant.gpu or grant.programs
+    if grant.tmp is None and not memory:
+        return None
+    handle = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        while not poller.poll(_FOLDER_EVERY_MS if grant.tmp is not None else _MEMORY_EVERY_MS):
+            over: Literal["disk", "memory"] | None = None
+            if grant.tmp is not None and folder_bytes(grant.tmp) > grant.limits.tmp_bytes:
+                over = "disk"
+            elif memory and tree_bytes(pid, proc) > grant.limits.memory_bytes + grant.headroom_bytes:
+                over = "memory"
+            if over:
+                os.kill(pid, signal.SIGKILL)
+                return over
+    finally:
+        os.close(handle)
+    return None
+
+
+def folder_bytes(folder: str) -> int:
+    """What the files in ``folder`` take on disk."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+    return total
+
+
+def tree_bytes(pid: int, proc: int) -> int:
+    """Resident memory of ``pid`` and all it started, without files of the disk.
+
+    Pages that a fork shares count once where the kernel lets this process ask (``Pss``), else for each who has them.
+    """
+    tree = list(_tree(pid, proc))
+    whole = [_sum(f"{one}/status", ("RssAnon:", "RssShmem:"), proc) for one in tree]
+    if len(tree) == 1:
+        return sum(whole)
+    shares = (_sum(f"{one}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) for one in tree)
+    return sum(share or all_of_it for share, all_of_it in zip(shares, whole, strict=True))
+
+
+def _tree(pid: int, proc: int) -> Iterator[int]:
+    yield pid
+    for task in _listing(f"{pid}/task", proc):
+        for child in _read(f"{pid}/task/{task}/children", proc).split():
+            yield from _tree(int(child), proc)
+
+
+def _sum(path: str, names: tuple[str, ...], proc: int) -> int:
+    """Bytes of the lines that begin with ``names``; 0 where the process has ended or may not be asked."""
+    return sum(int(line.split()[1]) * 1024 for line in _read(path, proc).splitlines() if line.startswith(names))
+
+
+def _read(path: str, proc: int) -> str:
+    try:
+        with open(os.open(path, os.O_RDONLY, dir_fd=proc)) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _listing(path: str, proc: int) -> list[str]:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+    except OSError:
+        return []
+    try:
+        return os.listdir(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,333 @@
+"""Roles with a GPU or with programs: what each is granted opens, and nothing else does, not to a program either."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from jail_setup import gone
+
+from kernelforge.errors import ChildDied, SandboxError
+from kernelforge.sandbox import Limits, Zygote, gpu, role_policy
+from kernelforge.sandbox.probe import gpu_tier, self_test
+
+ROLES = ("gpu-runner", "gpu-oracle", "modelnew", "gpu-modelnew")
+WITH_GPU = ("gpu-runner", "gpu-oracle", "gpu-modelnew")
+WITH_PROGRAMS = ("gpu-oracle", "modelnew", "gpu-modelnew")
+TIERS = ("namespaces", "landlock")
+LIMITS = Limits(
+    wall_s=30, cpu_s=20, memory_bytes=128 << 20, tmp_bytes=8 << 20, processes=8, file_bytes=4 << 20, reply_bytes=8 << 20
+)
+CONNECT = "exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected"
+
+
+def hostile(role, **changes):
+    return replace(role_policy(role), module="jail_worker", headroom_bytes=128 << 20, processes=24, **changes)
+
+
+@pytest.fixture(scope="module")
+def zygotes():
+    running = {}
+
+    def get(role, tier):
+        if (role, tier) not in running:
+            report = self_test(tier)
+            if report.error:
+                pytest.skip(f"this machine has no tier {tier}: {report.error}")
+            running[role, tier] = Zygote(role, tier=tier, policy=hostile(role))
+        return running[role, tier]
+
+    yield get
+    for zygote in running.values():
+        zygote.close()
+
+
+@pytest.fixture
+def act(zygotes, request):
+    role, tier = request.param
+    with zygotes(role, tier).spawn(LIMITS) as child:
+
+        def ask(name, *arguments):
+            return child.call({"act": name, "arguments": list(arguments)}).data["reply"]
+
+        ask.child, ask.role, ask.tier = child, role, tier
+        yield ask
+
+
+def each(roles):
+    cases = [(role, tier) for role in roles for tier in TIERS]
+    return pytest.mark.parametrize("act", cases, indirect=True, ids=["-".join(case) for case in cases])
+
+
+@pytest.fixture
+def canary():
+    return f"canary-{secrets.token_hex(16)}"
+
+
+@pytest.fixture
+def planted(canary, tmp_path):
+    """A file that every user may read and write, in a folder that every user may enter."""
+    file = tmp_path / "kernelforge.db"
+    file.write_text(canary)
+    file.chmod(0o666)
+    for outer in (tmp_path, *tmp_path.parents):
+        if outer.stat().st_uid == os.getuid() and "pytest" in str(outer):
+            outer.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("role", ROLES)
+def test_only_the_doors_that_the_role_grants_are_open(role, tier):
+    report = self_test(tier, role)
+    if report.error:
+        pytest.skip(f"this machine has no tier {tier}: {report.error}")
+    opened = {door.name for door in report.doors if not door.closed}
+    granted = {"package source"} | ({"new process", "new program"} if role in WITH_PROGRAMS else set())
+    assert opened <= granted, [door for door in report.doors if not door.closed and door.name not in granted]
+    if role in WITH_PROGRAMS:
+        assert {"new process", "new program"} <= opened
+
+
+@each(ROLES)
+def test_environment_is_the_roles_own_and_its_folders_are_private(act, canary, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", canary)
+    gave = act("environment")["gave"]
+    assert set(gave) <= {*role_policy(act.role).environment, "TMPDIR", "LC_CTYPE"}
+    assert canary not in str(gave)
+    assert gave["HOME"] == gave["TMPDIR"]
+    for name, value in role_policy(act.role).environment.items():
+        if "{tmp}" in value:
+            assert gave[name].startswith(gave["TMPDIR"]), name
+
+
+@each(ROLES)
+def test_proc_shows_no_other_process(act, zygotes):
+    for pid in (os.getpid(), zygotes(act.role, act.tier).pid, os.getppid()):
+        for name in ("environ", "cmdline", "mem", "maps"):
+            assert not act("read", f"/proc/{pid}/{name}")["opened"], (pid, name)
+    assert not act("write", "/proc/sys/kernel/domainname", 1)["opened"]
+    assert not act("read", "/proc/keys")["opened"] or not act("read", "/proc/keys")["gave"]
+    if act.tier == "namespaces":
+        assert [name for name in act("listing", "/proc")["gave"] if name.isdigit()] == ["1"]
+
+
+@each(WITH_PROGRAMS)
+def test_a_program_runs_and_what_it_builds_can_be_loaded(act):
+    assert "hello" in act("shell", "echo hello; exit 0")["gave"]
+    made = act("shell", f"printf '#!/bin/sh\\necho built' > {act('environment')['gave']['TMPDIR']}/x; chmod +x x; ./x")
+    assert "built" in made["gave"]
+    assert act("map_code")["opened"]
+
+
+@each(("gpu-runner",))
+def test_a_role_without_programs_runs_none(act):
+    assert not act("program", "/bin/true")["opened"]
+    assert not act("fork_bomb")["opened"]
+    if act.tier == "namespaces":
+        assert not act("map_code")["opened"], "its /tmp is not executable"
+
+
+@each(WITH_PROGRAMS)
+def test_a_program_reads_nothing_of_the_parent(act, canary, planted, monkeypatch):
+    monkeypatch.setenv("KERNELFORGE_CANARY", canary)
+    pids = f"{os.getpid()} {os.getppid()} {act.child.pid}"
+    said = act("shell", f"cat {planted}; ls -la {planted.parent}; env; for p in {pids}; do cat /proc/$p/environ; done")
+    assert canary not in said["gave"]
+    assert planted.name not in said["gave"].replace(str(planted), "")
+    said = act("shell", "cat /etc/passwd /etc/shadow /proc/1/environ; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")[
+        "gave"
+    ]
+    assert "root:" not in said
+    assert canary not in said
+    act("shell", f"echo changed > {planted}; rm -f {planted}; mv {planted} {planted}.gone")
+    assert planted.read_text() == canary
+
+
+@each(WITH_PROGRAMS)
+def test_a_program_reaches_no_network(act):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        assert "connected" not in act("shell", CONNECT.format(port=server.getsockname()[1]))["gave"]
+        server.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@each(WITH_PROGRAMS)
+def test_a_program_inherits_no_descriptor(act, canary, planted):
+    held = os.open(planted, os.O_RDONLY)
+    os.set_inheritable(held, True)
+    try:
+        found = act("shell", "for fd in $(seq 3 300); do (exec <&$fd) 2>/dev/null && echo open $fd; done; echo done")
+    finally:
+        os.close(held)
+    assert found["gave"].split() == ["done"]
+
+
+@each(WITH_PROGRAMS)
+def test_a_program_signals_no_one_outside(act, zygotes):
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        act("shell", f"kill -9 {bystander.pid} {zygotes(act.role, act.tier).pid} {os.getpid()} {act.child.pid}")
+        assert bystander.poll() is None
+        assert act("environment")["opened"], "its own monitor and zygote live"
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+@each(WITH_PROGRAMS)
+@pytest.mark.parametrize("flag", [0x10000000, 0x20000, 0x20000000, 0x40000000, 0x8000])
+def test_a_new_process_gets_no_namespace_and_no_other_parent(act, flag):
+    assert "PermissionError" in act("clone_namespace", flag)["gave"]
+
+
+@each(WITH_PROGRAMS)
+def test_processes_are_bounded(act):
+    assert 8 <= act("forks")["gave"] <= LIMITS.processes + hostile(act.role).processes
+
+
+@each(WITH_PROGRAMS)
+def test_nothing_that_a_child_started_outlives_it(zygotes, act, tmp_path):
+    act("orphan")
+    mine = children_of(act.child.pid)
+    assert len(mine) >= 2, "the child and what it started"
+    act.child.close()
+    assert all(gone(pid) for pid in mine)
+
+
+def test_nothing_outlives_a_parent_that_was_killed():
+    """Without a process namespace the monitor ends the group, also when its zygote lost its parent."""
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}; import test_roles as t, time; "
+        "from kernelforge.sandbox import Zygote; "
+        "z = Zygote('modelnew', tier='landlock', policy=t.hostile('modelnew')); c = z.spawn(t.LIMITS); "
+        "c.call({'act': 'orphan'}); print(c.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        monitor = int(parent.stdout.readline())
+        started = children_of(monitor)
+        assert len(started) >= 2
+        parent.send_signal(signal.SIGKILL)
+    assert all(gone(pid) for pid in [monitor, *started])
+
+
+def children_of(pid):
+    """Every process under ``pid``, its own children first."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            for child in map(int, file.read().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+@each(WITH_PROGRAMS)
+def test_memory_of_all_it_starts_counts_together(act):
+    # Each of them stays under the limit of one process; together they are over it.
+    hog = "x=$(head -c 50000000 /dev/zero | tr '\\0' x); sleep 8"
+    with pytest.raises(ChildDied, match="out of memory"):
+        act("shell", f"for i in 1 2 3 4 5 6 7 8; do ( {hog} ) & done; wait")
+
+
+@each(WITH_GPU)
+def test_what_cuda_needs_of_the_kernel_is_there(act):
+    assert act("name_thread", "cuda00001400006")["gave"] == "cuda00001400006"
+    assert act("memory_file", 1 << 20)["opened"]
+    assert act("wait_on_socket", "AF_UNIX", "SOCK_SEQPACKET")["opened"]
+    assert act("reserve", 1 << 10)["opened"], "a terabyte of address space"
+    for path in (
+        "/proc/cpuinfo",
+        "/proc/meminfo",
+        "/proc/devices",
+        "/proc/self/maps",
+        "/sys/devices/system/cpu/online",
+    ):
+        assert act("read", path)["opened"], path
+    limits = act("limits")["gave"]
+    assert limits["MEMLOCK"][0] != 0
+    assert limits["NOFILE"][0] >= 1024 or limits["NOFILE"][0] == limits["NOFILE"][1]
+
+
+@each(WITH_GPU)
+def test_what_cuda_needs_opens_nothing_more(act, canary):
+    for kind in ("SOCK_STREAM", "SOCK_DGRAM"):
+        assert not act("wait_on_socket", "AF_INET", kind)["opened"]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0" + canary)
+        server.listen()
+        assert not act("connect", "AF_UNIX", "SOCK_STREAM", "\0" + canary)["opened"]
+    assert not act("wait_on_socket", "AF_UNIX", "SOCK_DGRAM")["opened"]
+    assert not act("private_memory", 4096)["opened"], "private writable memory stays limited"
+    for path in ("/sys/kernel/debug", "/sys/kernel/security", "/sys/fs/cgroup", "/sys/firmware", "/etc/passwd"):
+        assert not act("listing", path)["opened"], path
+    assert not act("write", "/sys/kernel/mm/transparent_hugepage/enabled", 1)["opened"]
+
+
+@each(WITH_GPU)
+def test_shared_memory_is_watched_where_no_limit_holds(act):
+    act.child.channel.send({"act": "map_hog", "arguments": [1024]})
+    with pytest.raises(ChildDied, match="out of memory"):
+        act("sleep", 5)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_only_the_gpus_own_nodes_take_requests(tier, monkeypatch):
+    monkeypatch.setattr(gpu, "device_nodes", lambda visible: ("random",))
+    with Zygote("gpu-runner", tier=tier, policy=hostile("gpu-runner")) as zygote, zygote.spawn(LIMITS) as child:
+
+        def opens(path):
+            return child.call({"act": "entropy_ioctl", "arguments": [path]}).data["reply"]["opened"]
+
+        assert opens("/dev/random")
+        landlock = next((int(layer.split()[1]) for layer in child.layers if layer.startswith("landlock")), 0)
+        assert opens("/dev/urandom") == (landlock < 5)
+        assert not opens("/dev/full")
+
+
+def test_a_warm_up_that_opens_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(gpu, "device_nodes", lambda visible: ("random",))
+    with (
+        Zygote("gpu-runner", policy=hostile("gpu-runner"), options={"opens": "/dev/random"}) as zygote,
+        pytest.raises(SandboxError, match=r"opened /dev/random: CUDA must not be used before"),
+    ):
+        zygote.start()
+
+
+def test_a_parent_may_choose_the_gpu_and_nothing_else():
+    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-0a1b2c3d-0000-1111-2222-333344445555"}
+    with (
+        Zygote("gpu-runner", policy=hostile("gpu-runner"), environment=chosen) as zygote,
+        zygote.spawn(LIMITS) as child,
+    ):
+        gave = child.call({"act": "environment"}).data["reply"]["gave"]
+        assert gave["CUDA_VISIBLE_DEVICES"] == chosen["CUDA_VISIBLE_DEVICES"]
+    for name in ("LD_PRELOAD", "OPENAI_API_KEY", "PATH"):
+        with pytest.raises(SandboxError, match=f"takes no {name}"):
+            Zygote("gpu-runner", environment={name: "x"})
+    with pytest.raises(SandboxError, match="characters"):
+        Zygote("gpu-runner", environment={"CUDA_VISIBLE_DEVICES": "0\nLD_PRELOAD=x"})
+    with pytest.raises(SandboxError, match="takes no CUDA_VISIBLE_DEVICES"):
+        Zygote("runner", environment=chosen)
+
+
+def test_gpu_roles_fall_to_a_tier_in_which_cuda_can_work():
+    chosen = gpu_tier()
+    assert chosen in (None, "landlock")
+    with Zygote("gpu-runner", policy=hostile("gpu-runner")) as zygote, zygote.spawn(LIMITS) as child:
+        assert ("private proc" in child.layers) == (zygote.tier == "namespaces")
+        assert chosen is None or zygote.tier == chosen
+
+
+def test_a_group_that_ends_takes_no_time():
+    with Zygote("modelnew", tier="landlock", policy=hostile("modelnew")) as zygote:
+        start = time.monotonic()
+        zygote.spawn(LIMITS).close()
+        assert time.monotonic() - start < 10
