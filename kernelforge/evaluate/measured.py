@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from kernelforge.devices.base import RunFaulted
+from kernelforge.errors import TimingError
 from kernelforge.evaluate.checking import POISONS
 from kernelforge.evaluate.full import Found, FullStage
-from kernelforge.evaluate.stopwatch import Stopwatch, WrongWhenTimed, believed, floor_of, performance
+from kernelforge.evaluate.preparation import Failure
+from kernelforge.evaluate.stopwatch import Stopwatch, WrongWhenTimed, believed, performance
 from kernelforge.records import Profile, Timing, Verdict
 
 
@@ -32,6 +34,8 @@ class Measured(FullStage):
                 self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
             except RunFaulted as faulted:
                 self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
+            except TimingError as error:
+                raise Failure(Verdict.INFRA, "timing", str(error)) from error
         return found, performance(timing, doubt, found)
 
     def _note(self) -> str:
@@ -52,7 +56,7 @@ class Measured(FullStage):
             request=lambda drawn: self.checker.request(self.plan, drawn, POISONS[0]),
         )
         timing = stopwatch.time(self.sessions.of(self.artifact).session)
-        return believed(stopwatch, partial(device.open, self.artifact), timing, floor_of(self.facts, device))
+        return believed(stopwatch, partial(device.open, self.artifact), timing)
 
     def _sanitize(self) -> None:
         """Run the small size under the device's sanitizer."""

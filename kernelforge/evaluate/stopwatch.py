@@ -9,13 +9,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from kernelforge.devices.base import Armed, Device, RunRequest, Session, TimedSide
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
-from kernelforge.evaluate.timing import floor, kernelbench, measure, plan_sets, suspicious
+from kernelforge.evaluate.timing import (
+    SampleShape,
+    apart,
+    floor,
+    jumped,
+    kernelbench,
+    measure,
+    plan_sets,
+    reported_time,
+    resident,
+    suspicious,
+)
+from kernelforge.evaluate.timing.shape import MAX_SETS
 from kernelforge.records import (
     Comparison,
     MeasureSettings,
@@ -67,40 +79,58 @@ class Stopwatch:
             RunFaulted: it faulted while it was timed.
             TimingError: the clocks gave what cannot be a time.
         """
-        published = self.settings.protocol == "kernelbench"
-        limit = int(MEMORY_SHARE * self.device.memory_bytes)
-        shape = plan_sets(self.set_bytes, self.device.l2_bytes, limit) if not published else None
-        sets, flush_bytes = (1, 0) if shape is None else (shape.sets, shape.flush_bytes)
+        shape = self.shape
         with ExitStack() as stack:
-            draws = [stack.enter_context(self._drawn()) for _ in range(sets)]
-            armed = session.arm([self.request(draw) for draw in draws], flush_bytes=flush_bytes)
+            draws = [stack.enter_context(self._drawn()) for _ in range(shape.sets)]
+            armed = session.arm([self.request(draw) for draw in draws], flush_bytes=shape.flush_bytes)
             stack.callback(armed.close)
-            baselines, notes = self._baselines(stack, draws, flush_bytes, only_eager=published)
-            rounds = _Refresher(self, armed, draws, stack)
-            rng = random.Random(int(content_hash(self.seed, "order"), 16))
-            if published:
-                timing = kernelbench(armed, baselines, set_bytes=self.set_bytes, clocks=self.device.clocks)
-            else:
-                assert shape is not None
-                timing = measure(
-                    armed,
-                    baselines,
-                    shape,
-                    self.settings,
-                    set_bytes=self.set_bytes,
-                    clocks=self.device.clocks,
-                    host_clock=time.perf_counter,
-                    between=rounds.between,
-                    rng=rng,
-                )
-            rounds.check()
-            return timing.model_copy(
-                update={
-                    "setup_us": armed.setup_us,
-                    "coverage": armed.coverage(),
-                    "notes": (*timing.notes, *notes),
-                }
-            )
+            baselines, notes = self._baselines(stack, draws, shape.flush_bytes)
+            sets = _Sets(self, armed, draws)
+            stack.callback(sets.release)
+            timing = self._clocked(armed, baselines, sets)
+            sets.check()
+            known = {"setup_us": armed.setup_us, "coverage": armed.coverage(), "notes": (*timing.notes, *notes)}
+            return timing.model_copy(update=known)
+
+    @property
+    def published(self) -> bool:
+        """Whether times are taken as KernelBench publishes them."""
+        return self.settings.protocol == "kernelbench"
+
+    @property
+    def shape(self) -> SampleShape:
+        """What a sample is made of.
+
+        Raises:
+            TimingError: not even one set fits into memory.
+        """
+        if self.published:
+            return SampleShape(sets=1, flush_bytes=0)
+        limit = MAX_SETS if self.settings.qps is None else 1
+        return plan_sets(
+            self.set_bytes, self.device.l2_bytes, int(MEMORY_SHARE * self.device.memory_bytes), limit=limit
+        )
+
+    @property
+    def floor_us(self) -> float:
+        """Least time of one execution on the device; 0 where its bandwidth is unknown."""
+        held = self.device.l2_bytes if self.published else resident(self.shape, self.device.l2_bytes)
+        return floor(self.facts.compulsory_bytes, self.device.memory_bandwidth_gbps, resident_bytes=held)
+
+    def _clocked(self, armed: Armed, baselines: list[TimedSide], sets: _Sets) -> Timing:
+        if self.published:
+            return kernelbench(armed, baselines, set_bytes=self.set_bytes, clocks=self.device.clocks)
+        return measure(
+            armed,
+            baselines,
+            self.shape,
+            self.settings,
+            set_bytes=self.set_bytes,
+            clocks=self.device.clocks,
+            host_clock=time.perf_counter,
+            between=sets.between,
+            rng=random.Random(int(content_hash(self.seed, "order", self._draws), 16)),
+        )
 
     @property
     def set_bytes(self) -> int:
@@ -136,12 +166,12 @@ class Stopwatch:
             self.oracle.release(draw.handle)
 
     def _baselines(
-        self, stack: ExitStack, draws: Sequence[Draw], flush_bytes: int, *, only_eager: bool
+        self, stack: ExitStack, draws: Sequence[Draw], flush_bytes: int
     ) -> tuple[list[TimedSide], list[str]]:
         """Every baseline that can be built and gives right values, and why others cannot."""
         sides: list[TimedSide] = []
         notes: list[str] = []
-        names = ("eager",) if only_eager else self.oracle.baselines()
+        names = ("eager",) if self.published else self.oracle.baselines()
         for name in names:
             try:
                 side = self.oracle.arm(name, [draw.handle for draw in draws], flush_bytes=flush_bytes)
@@ -153,57 +183,62 @@ class Stopwatch:
         return sides, notes
 
 
-class _Refresher:
-    """Checks the sets and puts new values into them, ever more seldom: after 1, 2, 4, 8... pairs of blocks.
+class _Sets:
+    """What is in the sets: checked and replaced ever more seldom, before the rounds 1, 2, 4, 8...
 
-    When it will do so cannot be told from within a kernel, and the last outputs are always checked.
+    A kernel cannot tell when, and what the last round left is always checked.
     """
 
-    def __init__(self, stopwatch: Stopwatch, armed: Armed, draws: list[Draw], stack: ExitStack) -> None:
+    def __init__(self, stopwatch: Stopwatch, armed: Armed, draws: list[Draw]) -> None:
         self._stopwatch = stopwatch
         self._armed = armed
         self._draws = draws
-        self._pairs = 0
-        self._next = 1
-        stack.callback(self._release)
         self._fresh: list[Draw] = []
+        self._rounds = 0
+        self._next = 1
 
     def between(self) -> None:
-        """To be called between pairs of blocks, when nothing is timed."""
-        self._pairs += 1
-        if self._pairs < self._next:
+        """To be called before each round, when nothing is timed."""
+        self._rounds += 1
+        if self._rounds < self._next:
             return
         self._next *= 2
         self.check()
         fresh = [self._stopwatch.draw() for _ in self._draws]
-        self._release()
+        self.release()
         self._fresh = fresh
         self._armed.refresh([self._stopwatch.request(draw) for draw in fresh])
 
     def check(self) -> None:
-        """Compare what the last sample left in every set."""
+        """Compare what the last sample left in every set.
+
+        Raises:
+            WrongWhenTimed: one of them is wrong.
+        """
         for draw, outputs in zip(self._fresh or self._draws, self._armed.outputs(), strict=True):
             self._stopwatch.compare(draw, outputs)
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Forget the values that came after the first."""
         for draw in self._fresh:
             self._stopwatch.oracle.release(draw.handle)
         self._fresh = []
 
 
 def believed(
-    stopwatch: Stopwatch, session: Callable[[], Session], first: Timing, floor_us: float
+    stopwatch: Stopwatch, fresh: Callable[[], AbstractContextManager[Session]], first: Timing
 ) -> tuple[Timing, str | None]:
-    """A timing that raises suspicion is taken again in a fresh process; what is still suspicious is quarantined.
+    """A timing that is too good is taken again in a fresh process; what is too good then as well is quarantined.
 
     Returns:
-        The timing to record, and why it is not believed, if it is not.
+        The timing to record (of two the slower candidate's), and why it is not believed, if it is not.
     """
-    if suspicious(first, floor_us) is None:
+    if suspicious(first, stopwatch.floor_us) is None and jumped(first) is None:
         return first, None
-    with session() as fresh:
-        second = stopwatch.time(fresh)
-    return second, suspicious(second, floor_us)
+    with fresh() as session:
+        second = stopwatch.time(session)
+    doubt = suspicious(second, stopwatch.floor_us) or apart(first, second)
+    return max(first, second, key=lambda timing: timing.candidate.median_us), doubt
 
 
 def performance(timing: Timing, quarantined: str | None, profile: Profile | None) -> Performance:
@@ -211,10 +246,11 @@ def performance(timing: Timing, quarantined: str | None, profile: Profile | None
     against = None if timing.fastest is None else timing.ratio(timing.fastest)
     eager = timing.ratio("eager")
     scored = quarantined is None
+    time_us, interval_us = reported_time(timing)
     return Performance(
-        time_us=timing.candidate.median_us,
+        time_us=time_us,
         origin=Origin.MEASURED,
-        interval_us=timing.candidate.interval_us,
+        interval_us=interval_us,
         samples=len(timing.candidate.samples_us),
         protocol=timing.protocol,
         bound=UNPROFILED if profile is None else profile.roofline.bound,
@@ -224,9 +260,3 @@ def performance(timing: Timing, quarantined: str | None, profile: Profile | None
         timing=timing,
         quarantined=quarantined,
     )
-
-
-def floor_of(facts: SizeFacts, device: Device) -> float:
-    """Least time of the task on the device, in µs: compulsory bytes at peak bandwidth; 0 where that is unknown."""
-    bandwidth = device.memory_bandwidth_gbps
-    return floor(facts.compulsory_bytes, bandwidth) if bandwidth > 0 else 0.0
