@@ -27,6 +27,7 @@ _WANTED = {
     "tensor:float16": "__half*", "tensor:bfloat16": "__nv_bfloat16*", "tensor:float32": "float*",
     "tensor:float64": "double*", "tensor:int64": "long long*", "tensor:int32": "int*", "tensor:int16": "short*",
     "tensor:int8": "signed char*", "tensor:uint8": "unsigned char*", "tensor:bool": "bool*",
+    "tensor_map": "const CUtensorMap",
     "i32": "int", "i64": "long long", "f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16",
 }  # fmt: skip
 
@@ -144,6 +145,8 @@ def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignatu
 def _spoken(arg: str) -> str:
     if arg.startswith("tensor:"):
         return f"a {arg[7:]} tensor ({_WANTED[arg]})"
+    if arg == "tensor_map":
+        return f"a tensor map ({_WANTED[arg]})"
     return f"{arg} ({_WANTED[arg]})"
 
 

@@ -17,7 +17,9 @@ CONSTANTS_FILE = "constants of the plan"
 LAUNCHES_FILE = "launches of the plan"
 MAX_EXPRESSION_CHARACTERS = 512
 
-_ARGUMENT_TYPES = frozenset({"i32", "i64", "f32", "f64", "f16", "bf16", *(f"tensor:{dtype.value}" for dtype in DType)})
+_ARGUMENT_TYPES = frozenset(
+    {"tensor_map", "i32", "i64", "f32", "f64", "f16", "bf16", *(f"tensor:{dtype.value}" for dtype in DType)}
+)
 _EXPRESSION = re.compile(r"[A-Za-z_][\w:<>,*&() \-]*")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 

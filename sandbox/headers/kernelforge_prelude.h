@@ -4,3 +4,4 @@
 #include "limits.h"
 #include "float.h"
 #include "math.h"
+#include "kernelforge_tensor_map.h"

@@ -47,6 +47,7 @@ struct tensor_uint8 {
   template <class T> struct fits : points_to<T, unsigned char, char, uchar1, uchar2, uchar3, uchar4> {};
 };
 struct tensor_bool { template <class T> struct fits : points_to<T, bool, unsigned char> {}; };
+struct tensor_map { template <class T> struct fits : one_of<typename bare<T>::type, CUtensorMap> {}; };
 struct i32 { template <class T> struct fits : one_of<typename bare<T>::type, int, unsigned> {}; };
 struct i64 {
   template <class T>

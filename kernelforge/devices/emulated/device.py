@@ -77,7 +77,7 @@ class EmulatedDevice:
             "warps per multiprocessor": f"{spec.warps_per_sm} of {spec.warp_size} threads",
             "blocks per multiprocessor": str(spec.blocks_per_sm),
             "threads per block": f"{spec.threads_per_block} at most",
-            "not supported here": "thread block clusters, cooperative launches",
+            "not supported here": "thread block clusters, cooperative launches, tensor maps, library calls",
         }
 
     def identity(self) -> Mapping[str, str]:
@@ -179,7 +179,7 @@ class EmulatedSession:
             raise RunFaulted(faults[0])
         counts = PlanCounts.from_wire(reply.data.get("counts"))
         launched = {kernel.expression for kernel in counts.kernels}
-        if launched != set(request.plan.expressions):
+        if launched != {launch.expression for launch in request.plan.launches}:
             raise self._broken("counters of other kernels than the plan's")
         return counts
 
@@ -203,7 +203,7 @@ class EmulatedSession:
         if needed > memory:
             return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
         for buffer in request.plan.buffers:
-            if buffer.kind != "workspace" and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+            if buffer.given and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
                 raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
         order = sorted(request.tensors)
         data: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,15 @@ class Memory:
         self._allocations[cursor] = Allocation(cursor, max(nbytes, 0), label, flags)
         bisect.insort(self._bases, cursor)
         return cursor
+
+    def protect(self, address: int) -> None:
+        """Make the allocation that starts at ``address`` read-only to kernels from now on.
+
+        Raises:
+            KeyError: No allocation starts there.
+        """
+        found = self._allocations[address]
+        self._allocations[address] = replace(found, flags=found.flags | lay.FLAG_READ_ONLY)
 
     def free(self, address: int) -> None:
         """Release the allocation that starts at ``address``.

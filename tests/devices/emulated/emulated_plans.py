@@ -12,7 +12,8 @@ from nvrtc import compile_ptx
 
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.emulated.worker import Kernel, Ran, Runner, Work
+from kernelforge.devices.emulated.execution import Work
+from kernelforge.devices.emulated.runner import Kernel, Ran, Runner
 from kernelforge.hardware.specs import H100, DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
 

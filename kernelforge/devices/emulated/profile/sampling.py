@@ -7,6 +7,8 @@ from dataclasses import dataclass
 PLAN_BUDGET = 8_000_000
 """Thread instructions that one profile runs through the cache model, shared by the launches of a plan: a fraction of
 a second, for the model looks at every access."""
+SETUP_BUDGET = 400_000_000
+"""Thread instructions that a plan's ``setup`` may take before a profile: about a second, for no model looks on."""
 LAUNCH_FLOOR = 100_000
 """What one launch may always run, however many a plan has."""
 CHUNKS = 4
@@ -64,6 +66,11 @@ class Budget:
     def share(cls, launches: int, effort: float) -> Budget:
         """A share of the usual budget, between 0 and 1."""
         return cls(launches, round(PLAN_BUDGET * effort), round(LAUNCH_FLOOR * effort))
+
+    @classmethod
+    def of_setup(cls, launches: int, effort: float = 1.0) -> Budget:
+        """A share of what ``setup`` may take."""
+        return cls(launches, round(SETUP_BUDGET * effort), round(LAUNCH_FLOOR * effort))
 
     @property
     def _share(self) -> int:
