@@ -20,10 +20,10 @@ class SideTimes(Record):
     """``candidate``, or the baseline's: ``eager``, ``eager-graph``, ``compile``, ``compile-max-autotune``, ``cublas``,
     ``cublaslt-heuristic``, ``cublaslt-autotuned``."""
     samples_us: tuple[float, ...] = Field(min_length=1)
-    """Time of one execution, one number per sample, in the order they were taken."""
+    """Time of one execution, one number per sample, in the order they were taken; of very many, some at even steps."""
     median_us: float = Field(gt=0, allow_inf_nan=False)
     interval_us: Interval
-    """Bootstrap interval of the median."""
+    """95 % bootstrap interval of the median."""
     captured: bool
     """Replayed from a CUDA graph. If not, launches from the host are part of the time."""
 
@@ -41,9 +41,10 @@ class Ratio(Record):
 
     baseline: str
     speedup: float = Field(gt=0, allow_inf_nan=False)
-    """Median of the baseline over median of the candidate."""
+    """How often the candidate runs in the time of the baseline: a mean over rounds in which the two took turns, so that
+    what disturbed both cancels. It may differ a little from the ratio of the two medians."""
     interval: Interval
-    """Bootstrap interval over blocks."""
+    """95 % bootstrap interval over rounds."""
     blocks: int = Field(ge=1)
     """Pairs of blocks that the two took turns in."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from kernelforge.devices.base import TimedSide
 from kernelforge.evaluate.timing.clocks import merge
-from kernelforge.evaluate.timing.intervals import Floats, bootstrap, median_of_clusters
+from kernelforge.evaluate.timing.intervals import Draws, Floats, bootstrap, median_of_clusters, serial_correlation
 from kernelforge.evaluate.timing.shape import SampleShape
 from kernelforge.evaluate.timing.side import Side
 from kernelforge.records import Clocks, Ratio, SideTimes, Timing
@@ -41,8 +41,7 @@ def kernelbench(
     """Time a candidate as KernelBench does.
 
     The times' own record keeps the median; the ratio is that of the means, and :func:`reported_time` gives the mean.
-    Intervals are not KernelBench's. They treat the calls as independent, which they are not, and say nothing of drift
-    between the two sides.
+    Intervals are not KernelBench's, and know nothing of a drift between the two sides, which do not take turns.
 
     Args:
         candidate: Armed with one set and no flush.
@@ -85,7 +84,9 @@ def reported_time(timing: Timing) -> tuple[float, Interval]:
     if timing.protocol != PROTOCOL:
         return timing.candidate.median_us, timing.candidate.interval_us
     samples = np.asarray(timing.candidate.samples_us)
-    return bootstrap(lambda drawn: samples[drawn].mean(axis=1), len(samples), np.random.default_rng(_SEED))
+    draws = np.random.default_rng(_SEED)
+    correlation = serial_correlation(samples)
+    return bootstrap(lambda drawn: samples[drawn].mean(axis=1), len(samples), draws, correlation=correlation)
 
 
 def _trials(side: TimedSide) -> Floats:
@@ -109,10 +110,11 @@ def _times(side: TimedSide, samples: Floats, rng: np.random.Generator) -> SideTi
 def _ratio(eager: Floats, candidate: Floats, rng: np.random.Generator) -> Ratio:
     """Mean over mean. The two were not taken in turns, so their calls are drawn independently."""
 
-    def means(drawn: np.ndarray) -> Floats:
+    def means(drawn: Draws) -> Floats:
         shuffled = drawn if len(drawn) == 1 else rng.integers(TRIALS, size=drawn.shape)
         both: Floats = eager[drawn].mean(axis=1) / candidate[shuffled].mean(axis=1)
         return both
 
-    speedup, interval = bootstrap(means, TRIALS, rng)
+    correlation = max(serial_correlation(eager), serial_correlation(candidate))
+    speedup, interval = bootstrap(means, TRIALS, rng, correlation=correlation)
     return Ratio(baseline="eager", speedup=speedup, interval=interval, blocks=1)

@@ -35,6 +35,9 @@ EAGER_ROUNDS = 3
 LOOK = 1.25
 """Growth of the number of rounds between two looks at the interval: each look is a chance to stop too early."""
 
+LOOKS = 2
+"""Looks in a row that must find the interval narrow enough, since one may do so by luck."""
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -48,6 +51,27 @@ class Rounds:
         speedup, interval = ratio_of_rounds(np.asarray(self.baseline_us), np.asarray(self.candidate_us), rng)
         # Each round is two pairs of blocks.
         return Ratio(baseline=self.baseline, speedup=speedup, interval=interval, blocks=2 * len(self.candidate_us))
+
+
+class _Patience:
+    """When to look at the interval, and when it has been narrow for long enough."""
+
+    def __init__(self, precision: float) -> None:
+        self._precision = precision
+        self._next = MIN_ROUNDS
+        self._narrow = 0
+
+    @property
+    def settled(self) -> bool:
+        return self._narrow >= LOOKS
+
+    def due(self, rounds: int) -> bool:
+        return rounds >= self._next
+
+    def saw(self, rounds: int, half: float) -> None:
+        """Take note of the half-width after so many rounds."""
+        self._narrow = self._narrow + 1 if half <= self._precision else 0
+        self._next = max(rounds + 1, round(LOOK * rounds))
 
 
 def measure(
@@ -166,18 +190,17 @@ class _Session:
             return self._alone(ours), []
         main = Rounds(fastest.name, [], [])
         beside = None if eager is None or eager is fastest else Rounds(eager.name, [], [])
-        settled, look = False, MIN_ROUNDS
+        patience = _Patience(self._settings.precision)
         while True:
             self._round(ours, fastest, main)
             if beside is not None and eager is not None and len(beside.candidate_us) < EAGER_ROUNDS:
                 self._round(ours, eager, beside)
             done = len(main.candidate_us)
-            if done >= look:
+            if patience.due(done):
                 ratio = main.ratio(self._rng)
-                settled = half_width(ratio.speedup, ratio.interval) <= self._settings.precision
-                look = max(done + 1, round(LOOK * done))
-            if settled or (done >= FEWEST_ROUNDS and self._spent() >= 1):
-                return settled, [main] if beside is None else [main, beside]
+                patience.saw(done, half_width(ratio.speedup, ratio.interval))
+            if patience.settled or (done >= FEWEST_ROUNDS and self._spent() >= 1):
+                return patience.settled, [main] if beside is None else [main, beside]
 
     def _round(self, ours: Side, other: Side, rounds: Rounds) -> None:
         """Two blocks of each in the order ABBA or BAAB, by chance, flushes placed as symmetrically.
@@ -202,20 +225,18 @@ class _Session:
 
     def _alone(self, ours: Side) -> bool:
         """Blocks of a candidate that has nothing to be compared with, until its own time is settled."""
-        look = MIN_ROUNDS
+        patience = _Patience(self._settings.precision)
         while True:
             self._between()
             self._readings.append(self._clocks())
             ours.lead_in()
             ours.visit(self._gaps(ours.samples))
             done = len(ours.visits)
-            if done >= look:
+            if patience.due(done):
                 times, _ = ours.times(self._rng)
-                if half_width(times.median_us, times.interval_us) <= self._settings.precision:
-                    return True
-                look = max(done + 1, round(LOOK * done))
-            if done >= FEWEST_ROUNDS and self._spent() >= 1:
-                return False
+                patience.saw(done, half_width(times.median_us, times.interval_us))
+            if patience.settled or (done >= FEWEST_ROUNDS and self._spent() >= 1):
+                return patience.settled
 
     def _host_check(self, ours: Side, fastest: Side | None) -> HostClock:
         """Blocks of N and 2N samples, without gaps, as the parent's clock sees them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kernelforge.devices.base import RunFault, RunFaulted
 from kernelforge.records import Clocks
 
 
@@ -21,6 +22,8 @@ class World:
     log: list[tuple[str, str, int]] = field(default_factory=list)
     """(who, what, samples) in order: ``block``, ``gaps``, ``flush`` or ``between``."""
     running: str | None = None
+    gaps_us: list[float] = field(default_factory=list)
+    """Every gap that was asked for."""
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -72,6 +75,7 @@ class SimulatedSide:
     def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
         assert len(gaps_us) in (0, samples)
         self.world.log.append((self.name, "gaps" if gaps_us else "block", samples))
+        self.world.gaps_us.extend(gaps_us)
         truth = self._run(self.sets * (self.execution_us + self.flush_us), samples, gaps_us)
         self.world.seconds += self.hold_us(samples) * 1e-6
         return tuple((truth * self.claims).tolist())
@@ -100,3 +104,20 @@ class SimulatedSide:
         """Let the lasting noise forget (an Ornstein-Uhlenbeck process)."""
         kept = float(np.exp(-seconds / self.memory_s))
         self._slow = kept * self._slow + self.slow_noise * np.sqrt(1 - kept**2) * self.world.rng.standard_normal()
+
+
+@dataclass
+class FaultySide(SimulatedSide):
+    """A process that breaks after so many blocks: it faults, or answers with a sample too few."""
+
+    faults_after: int | None = None
+    short_after: int | None = None
+    _blocks: int = 0
+
+    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+        if self.faults_after is not None and self._blocks >= self.faults_after:
+            raise RunFaulted(RunFault("crash", "illegal address"))
+        times = super().block(samples, gaps_us=gaps_us)
+        short = self.short_after is not None and self._blocks >= self.short_after
+        self._blocks += 1
+        return times[1:] if short else times
