@@ -110,7 +110,9 @@ def _resolve(name: str) -> list[str]:
             return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
         case "programs":
             config = os.path.join(sys.prefix, "pyvenv.cfg")  # an environment's Python finds its packages by it
-            return [*_PROGRAM_FOLDERS, *_python_programs(), config, *filter(None, [gpu.cuda_toolkit()])]
+            headers = [sysconfig.get_paths()[name] for name in ("include", "platinclude")]  # Python.h
+            toolkit = gpu.cuda_toolkit()
+            return [*_PROGRAM_FOLDERS, *_python_programs(), config, *headers, *([toolkit] if toolkit else [])]
         case "gpu":
             return [*gpu.SYSTEM_FOLDERS, *gpu.driver_folders(), "/etc/ld.so.cache"]
         case _:

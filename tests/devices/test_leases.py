@@ -1,0 +1,265 @@
+"""Several GPUs: tasks spread and stick, one holder at a time over threads and processes, failing ones are set aside."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from kernelforge.devices.leases import Leases, parse_devices
+from kernelforge.errors import DeviceError, UsageError
+
+KNOWN = ("cuda:0", "cuda:1", "cuda:2", "emulated:h100", "emulated:a100")
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from kernelforge.devices.leases import Leases
+with Leases([sys.argv[2]], Path(sys.argv[1]), keys={sys.argv[2]: "GPU-aa"}).lease(sys.argv[2], task="softmax"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+GREEDY = """
+import sys
+from pathlib import Path
+from kernelforge.devices.leases import Leases
+leases = Leases(["cuda:0"], Path(sys.argv[1]))
+print("begun", flush=True)
+for turn in range(2000):
+    with leases.lease("cuda:0"):
+        pass
+    print(turn, flush=True)
+"""
+
+
+@pytest.fixture
+def leases(tmp_path):
+    return Leases(["cuda:0", "cuda:1"], tmp_path)
+
+
+def python(script, *arguments):
+    return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+def test_devices_are_listed_by_name_or_all_at_once():
+    assert parse_devices("cuda", KNOWN) == ("cuda:0", "cuda:1", "cuda:2")
+    assert parse_devices(" cuda:2, CUDA:0", KNOWN) == ("cuda:2", "cuda:0")
+    assert parse_devices("emulated:a100", KNOWN) == ("emulated:a100",)
+    assert len(parse_devices("emulated")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty name"),
+        ("cuda:0,", "empty name"),
+        ("cuda:0,cuda:0", "names cuda:0 twice"),
+        ("cuda,cuda:1", "names cuda:1 twice"),
+        ("cuda:0,emulated:h100", "mixes kinds"),
+        ("emulated:h100,emulated:a100", "mixes kinds"),
+    ],
+)
+def test_a_malformed_list_of_devices_is_refused(text, says):
+    with pytest.raises(UsageError, match=says):
+        parse_devices(text, KNOWN)
+
+
+def test_a_device_that_does_not_exist_is_refused():
+    with pytest.raises(DeviceError, match="cuda:99"):
+        parse_devices("cuda:0,cuda:99", KNOWN)
+    with pytest.raises(DeviceError):
+        parse_devices("cuda", ("emulated:h100",))
+
+
+def test_tasks_spread_evenly_and_keep_their_gpu(leases):
+    first = {task: leases.assign(task) for task in "abcd"}
+    assert sorted(first.values()) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    assert {task: leases.assign(task) for task in "dcba"} == first
+    for task in [task for task, device in first.items() if device == "cuda:0"]:
+        leases.done(task)
+    assert [leases.assign(task) for task in "ef"] == ["cuda:0", "cuda:0"], "the idle GPU gets the next tasks"
+
+
+def test_tasks_of_a_gpu_set_aside_move_and_the_others_stay(leases):
+    first = {task: leases.assign(task) for task in "abcd"}
+    leases.quarantine("cuda:0", "it fell off the bus")
+    assert {leases.assign(task) for task in "abcd"} == {"cuda:1"}
+    assert leases.quarantined() == {"cuda:0": "it fell off the bus"}
+    assert leases.probed("cuda:0", None)
+    assert {task: leases.assign(task) for task in "abcd"} == dict.fromkeys(first, "cuda:1"), "they do not move back"
+    assert leases.assign("e") == "cuda:0"
+
+
+def test_a_gpu_is_set_aside_after_three_failed_probes_in_a_row(leases):
+    for complaint in ("a", "b", None, "c", "d"):
+        assert leases.probed("cuda:1", complaint)
+    assert not leases.probed("cuda:1", "memory does not hold what was written")
+    assert "3 probes in a row failed" in leases.quarantined()["cuda:1"]
+    assert "memory does not hold" in leases.quarantined()["cuda:1"]
+
+
+def test_when_no_gpu_is_left_the_error_says_so_and_why(leases):
+    leases.quarantine("cuda:0", "hangs")
+    leases.quarantine("cuda:1", "wrong answers")
+    with pytest.raises(DeviceError, match=r"no GPU is left .*cuda:0: hangs; cuda:1: wrong answers"):
+        leases.assign("a")
+
+
+def test_a_gpu_set_aside_may_be_probed_again_after_a_while(tmp_path):
+    now = [100.0]
+    leases = Leases(["cuda:0"], tmp_path, retry_after_s=60, clock=lambda: now[0])
+    leases.quarantine("cuda:0", "hangs")
+    now[0] += 59
+    assert leases.due() == ()
+    with pytest.raises(DeviceError, match="again in 1 s"):
+        leases.assign("a")
+    now[0] += 1
+    assert leases.due() == ("cuda:0",)
+    assert not leases.probed("cuda:0", "still hangs")
+    assert leases.due() == (), "it waits again"
+    now[0] += 60
+    assert leases.probed("cuda:0", None)
+    assert leases.assign("a") == "cuda:0"
+
+
+def test_threads_have_a_gpu_one_at_a_time_in_the_order_of_asking(leases, tmp_path):
+    inside, order = [], []
+
+    def work(number):
+        # A second object over the same folder: what excludes is the GPU, not the object.
+        with Leases(["cuda:0"], tmp_path).lease("cuda:0"):
+            inside.append(number)
+            assert len(inside) == 1
+            order.append(number)
+            inside.remove(number)
+
+    threads = []
+    with leases.lease("cuda:0"):
+        for number in range(6):
+            waits = threading.Thread(target=work, args=(number,))
+            threads.append(waits)
+            waits.start()
+            wait_until(lambda expected=number + 2: in_queue(tmp_path) == expected)
+    for thread in threads:
+        thread.join(10)
+    assert order == list(range(6))
+
+
+def in_queue(folder):
+    from kernelforge.devices import leases
+
+    return len(leases._queues[str(folder / "cuda-0.lock")].waiting)
+
+
+def wait_until(true, within_s=10.0):
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_different_gpus_do_not_wait_for_each_other(leases):
+    with leases.lease("cuda:0"), leases.lease("cuda:1", timeout_s=0.5):
+        pass
+
+
+def test_an_emulated_device_needs_no_lease(tmp_path):
+    leases = Leases(["emulated:h100"], tmp_path)
+    with leases.lease("emulated:h100"), leases.lease("emulated:h100"):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_taking_a_lease_twice_is_an_error_and_not_a_deadlock(leases):
+    with leases.lease("cuda:0"), pytest.raises(RuntimeError, match="already"), leases.lease("cuda:0"):
+        pass
+    with leases.lease("cuda:0", timeout_s=0.5):
+        pass
+
+
+def test_a_lease_ends_with_its_block_however_it_ends(leases):
+    with pytest.raises(ValueError, match="inside"), leases.lease("cuda:0"):
+        raise ValueError("inside")
+    with leases.lease("cuda:0", timeout_s=0.5):
+        pass
+
+
+def test_another_process_is_waited_for_and_named(leases, tmp_path):
+    # It numbers the GPU differently; the UUID is the same.
+    mine = Leases(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    with python(HOLDER, tmp_path, "cuda:3") as holder:
+        try:
+            assert holder.stdout.readline() == "held\n"
+            said = []
+            with (
+                pytest.raises(
+                    DeviceError, match=f"not free within 0.1 s: process {holder.pid} has had it for task soft"
+                ),
+                mine.lease("cuda:0", timeout_s=0.1, on_wait=said.append),
+            ):
+                pass
+            assert len(said) == 1
+            assert f"waiting for cuda:0: process {holder.pid}" in said[0]
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    # kill -9 freed it.
+    with mine.lease("cuda:0", timeout_s=5):
+        pass
+
+
+def test_a_killed_holder_frees_whoever_waits(tmp_path):
+    leases = Leases(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    got = threading.Event()
+
+    def wait():
+        with leases.lease("cuda:0", timeout_s=20):
+            got.set()
+
+    with python(HOLDER, tmp_path, "cuda:0") as holder:
+        assert holder.stdout.readline() == "held\n"
+        waits = threading.Thread(target=wait)
+        waits.start()
+        assert not got.wait(0.1)
+        holder.send_signal(signal.SIGKILL)
+        assert got.wait(10)
+        waits.join()
+
+
+def test_a_process_that_asks_again_at_once_does_not_starve_others(leases, tmp_path):
+    with python(GREEDY, tmp_path) as greedy:
+        try:
+            assert greedy.stdout.readline() == "begun\n"
+            for _ in range(3):
+                with leases.lease("cuda:0", timeout_s=10):
+                    pass
+            assert greedy.poll() is None, "it is still at it"
+        finally:
+            greedy.kill()
+
+
+def test_a_forked_child_does_not_keep_the_lease_of_its_parent(leases):
+    reading, writing = os.pipe()
+    with leases.lease("cuda:0"):
+        pid = os.fork()
+        if pid == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        with leases.lease("cuda:0", timeout_s=1):
+            pass
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(pid, 0)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(DeviceError, match=r"cannot lock cuda:0 with .*file"),
+        Leases(["cuda:0"], tmp_path / "file").lease("cuda:0"),
+    ):
+        pass
