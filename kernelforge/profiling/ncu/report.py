@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from kernelforge.profiling.ncu.rows import MAX_ROWS, Instruction, LaunchRow, Triple
@@ -37,7 +38,7 @@ def read_report(path: str, module: Any = None) -> list[LaunchRow]:
         RuntimeError: it cannot read the file.
     """
     if module is None:
-        import ncu_report as module
+        module = import_module("ncu_report")
     context = module.load_report(path)
     actions = []
     for at in range(context.num_ranges()):

@@ -1,0 +1,215 @@
+"""Starting NVIDIA's tools on the replay program: private folder, environment of its own, deadline, bounded output."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from kernelforge.compile.artifact import Artifact
+from kernelforge.devices.base import RunFault, RunRequest
+from kernelforge.devices.cuda.replay import CUBIN, REQUEST, RESULT, Mode
+from kernelforge.devices.replies import MAX_MESSAGE, FaultKind
+from kernelforge.errors import DeviceError
+from kernelforge.sandbox.policy import import_path, role_policy
+
+OUTPUT_BYTES = 4 << 20
+_MAX_RESULT_BYTES = 16 << 20
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from kernelforge.devices.cuda.replay import main; sys.exit(main(sys.argv[1:2]))"
+)
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
+    "compute-sanitizer": (
+        "/usr/local/cuda/bin/compute-sanitizer",
+        "/usr/local/cuda/compute-sanitizer/compute-sanitizer",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a tool ended."""
+
+    status: int | None
+    """Exit status; None where it was killed at its deadline."""
+    output: str
+    """What it and the program printed, from the start."""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is None
+
+
+def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
+    """Where a tool is: on the PATH, in the CUDA toolkit, or in the nvidia-cuda-sanitizer-api wheel."""
+    found = shutil.which(name)
+    if found:
+        return found
+    places = [path for pattern in _PLACES[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
+    if name == "compute-sanitizer":
+        places += [os.path.join(entry, "nvidia/cu13/compute-sanitizer", name) for entry in sys.path if entry]
+    return next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def _versions(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def run_tool(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    deadline_s: float,
+    output_bytes: int = OUTPUT_BYTES,
+) -> Ended:
+    """Run a command to its end or to its deadline, when its whole process group is killed.
+
+    It gets no descriptor but ``/dev/null`` and a pipe, whose excess is read and dropped.
+
+    Raises:
+        DeviceError: it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=tool_environment(folder) if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise DeviceError(f"cannot start {command[0]}: {error}") from error
+    end = time.monotonic() + deadline_s
+    kept = bytearray()
+    status: int | None = None
+    try:
+        _drain(process, kept, end, output_bytes)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = process.wait(timeout=max(end - time.monotonic(), 0.01))
+    finally:
+        # Whatever the tool left running goes, too; its group is empty where nothing is left.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    return Ended(status, bytes(kept).decode(errors="replace"))
+
+
+def _drain(process: subprocess.Popen[bytes], kept: bytearray, end: float, output_bytes: int) -> None:
+    """Read what is printed until nobody holds the pipe, or the deadline."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left := end - time.monotonic()) > 0:
+            if selector.select(min(left, 0.2)):
+                chunk = os.read(process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    return
+                kept += chunk[: output_bytes - len(kept)]
+            elif process.poll() is not None:
+                return  # it ended, and a daemon of its holds the pipe
+
+
+def ask_tool(command: Sequence[str], deadline_s: float = 60.0) -> Ended:
+    """Run a tool that answers without a program: for its version, for a chip's metrics.
+
+    Raises:
+        DeviceError: it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernelforge-", ignore_cleanup_errors=True) as folder:
+        return run_tool(command, folder=Path(folder), deadline_s=deadline_s)
+
+
+def tool_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a tool and its program: that of GPU runners, with the C locale and a private home."""
+    policy = role_policy("gpu-runner").environment
+    environment = {name: value.replace("{tmp}", str(folder)) for name, value in policy.items()}
+    private = {"TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **environment, **private, **(extra or {})}
+
+
+@contextlib.contextmanager
+def request_folder(
+    mode: Mode, driver: Mapping[str, Any], artifact: Artifact, request: RunRequest, **more: Any
+) -> Iterator[Path]:
+    """A private folder with a request for the replay program; removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kernelforge-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / CUBIN).write_bytes(artifact.cubin)
+        for number, content in request.tensors.items():
+            (folder / f"{number}.bin").write_bytes(content)
+        kernels = {
+            kernel.expression: (
+                kernel.symbol,
+                kernel.registers_per_thread,
+                kernel.static_shared_bytes,
+                kernel.max_threads_per_block,
+            )
+            for kernel in artifact.build.kernels
+        }
+        wire = {
+            "mode": mode,
+            "driver": dict(driver),
+            "plan": request.plan.to_wire(),
+            "kernels": kernels,
+            "tensors": sorted(request.tensors),
+            "mutable": sorted(request.mutable),
+            **more,
+        }
+        (folder / REQUEST).write_text(json.dumps(wire))
+        yield folder
+
+
+def replay_command(folder: Path) -> list[str]:
+    """The command that carries out a folder's request."""
+    return [sys.executable, "-I", "-c", _START, str(folder), json.dumps(import_path())]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the replay program left behind."""
+
+    faults: tuple[RunFault, ...]
+    data: Mapping[str, Any]
+
+
+def read_result(folder: Path) -> Replayed | None:
+    """The result in a folder; None where the program left none.
+
+    Raises:
+        DeviceError: it is not one.
+    """
+    path = folder / RESULT
+    try:
+        if path.stat().st_size > _MAX_RESULT_BYTES:
+            raise ValueError("too long")
+        data = json.loads(path.read_text())
+        faults = []
+        for kind, message in data["faults"]:
+            if kind not in get_args(FaultKind):
+                raise ValueError(f"unknown fault {kind!r}")
+            faults.append(RunFault(kind, str(message)[:MAX_MESSAGE]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeviceError(f"the replay program left a result that cannot be read: {error}") from error
+    return Replayed(tuple(faults), data)
