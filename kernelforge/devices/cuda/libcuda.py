@@ -1,0 +1,104 @@
+"""The CUDA driver library by ctypes: GPUs and names of errors, without a context and without any package.
+
+Standard library only, so that it can be run as a script: ``python libcuda.py`` prints the GPUs as JSON. To start CUDA
+in a process spoils it for every process forked from it later (CUDA driver API, *Initialization*), and the process that
+asks which GPUs there are is one that forks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from typing import Any
+
+SONAME = "libcuda.so.1"
+
+_SUCCESS, _NO_DEVICE = 0, 100
+_ERRORS = range(1, 1000)
+"""Numbers that errors may have."""
+
+
+def library() -> ctypes.CDLL | None:
+    """The driver's library; None where there is none."""
+    try:
+        return ctypes.CDLL(SONAME)
+    except OSError:
+        return None
+
+
+def _text(function: Any, code: int) -> str | None:
+    text = ctypes.c_char_p()
+    if function(code, ctypes.byref(text)) != _SUCCESS or text.value is None:
+        return None
+    return text.value.decode()
+
+
+def error_name(cuda: ctypes.CDLL, code: int) -> str:
+    """CUDA's name of an error."""
+    return _text(cuda.cuGetErrorName, code) or f"CUDA_ERROR_{code}"
+
+
+def error_names(cuda: ctypes.CDLL) -> dict[str, str]:
+    """CUDA's names of its errors, by the texts that CUDA has for them."""
+    names: dict[str, str] = {}
+    for code in _ERRORS:
+        name, text = _text(cuda.cuGetErrorName, code), _text(cuda.cuGetErrorString, code)
+        if name is not None and text is not None:
+            names.setdefault(text, name)
+    return names
+
+
+def uuid(cuda: ctypes.CDLL, device: int) -> str:
+    """UUID of a device, as NVML writes it."""
+    raw = (ctypes.c_ubyte * 16)()
+    _check(cuda, cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device), f"asking for the UUID of GPU {device}")
+    text = bytes(raw).hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _check(cuda: ctypes.CDLL, status: int, doing: str) -> None:
+    if status != _SUCCESS:
+        raise RuntimeError(f"{error_name(cuda, status)} while {doing}")
+
+
+def devices() -> list[dict[str, Any]]:
+    """GPUs in CUDA's order, as ``CUDA_VISIBLE_DEVICES`` has them: ordinal, name, uuid, memory_bytes, cuda.
+
+    This starts CUDA in the process, and makes no context.
+
+    Raises:
+        RuntimeError: CUDA refused, by its name of the error.
+    """
+    cuda = library()
+    if cuda is None:
+        return []
+    status = cuda.cuInit(0)
+    if status == _NO_DEVICE:
+        return []
+    _check(cuda, status, "starting CUDA")
+    count, version = ctypes.c_int(), ctypes.c_int()
+    _check(cuda, cuda.cuDeviceGetCount(ctypes.byref(count)), "counting GPUs")
+    _check(cuda, cuda.cuDriverGetVersion(ctypes.byref(version)), "asking for the driver's version")
+    return [_device(cuda, ordinal, version.value) for ordinal in range(count.value)]
+
+
+def _device(cuda: ctypes.CDLL, ordinal: int, version: int) -> dict[str, Any]:
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    _check(cuda, cuda.cuDeviceGet(ctypes.byref(device), ordinal), f"looking for GPU {ordinal}")
+    _check(cuda, cuda.cuDeviceGetName(name, len(name), device), f"asking for the name of GPU {ordinal}")
+    _check(cuda, cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device), f"asking for the memory of GPU {ordinal}")
+    return {
+        "ordinal": ordinal,
+        "name": name.value.decode(),
+        "uuid": uuid(cuda, device.value),
+        "memory_bytes": memory.value,
+        "cuda": f"{version // 1000}.{version % 1000 // 10}",
+    }
+
+
+if __name__ == "__main__":
+    try:
+        json.dump(devices(), sys.stdout)
+    except RuntimeError as error:
+        sys.exit(str(error))

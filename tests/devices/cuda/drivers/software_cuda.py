@@ -1,0 +1,51 @@
+"""Build the libcuda in software, and run a script on it in a child process."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).with_name("software_libcuda.c")
+DEFINED = re.compile(r"^CUresult (cu[A-Z]\w+)\(", re.MULTILINE)
+NAMED = re.compile(r"\bcu[A-Z]\w+\b")
+
+
+def header() -> Path:
+    """The cuda.h of the wheel that the package depends on."""
+    places = find_spec("nvidia").submodule_search_locations
+    return next(Path(place, "cu13/include/cuda.h") for place in places if Path(place, "cu13/include/cuda.h").exists())
+
+
+def build(folder: Path) -> None:
+    """Write ``libcuda.so.1`` into ``folder``."""
+    exports = sorted(set(DEFINED.findall(SOURCE.read_text())))
+    (folder / "exports.h").write_text("".join(f"EXPORT({name}),\n" for name in exports))
+    named = NAMED.findall(header().read_text()) + [f"cuGraphicsResourceSetMapFlags{version}" for version in ("", "_v2")]
+    stubs = "".join(f"__attribute__((weak)) int {name}(void) {{ return 801; }}\n" for name in sorted(set(named)))
+    (folder / "stubs.c").write_text(stubs)
+    sources = ["-I", str(header().parent), "-I", str(folder), str(SOURCE), str(folder / "stubs.c")]
+    shape = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(["gcc", *shape, "-o", str(folder / "libcuda.so.1"), *sources], check=True, timeout=120)
+
+
+def run(folder: Path, script: str) -> Any:
+    """What ``answer`` is at the end of a script that runs in a child whose libcuda is the one in ``folder``."""
+    prelude = "import json\nfrom software_owner import *\nanswer = None\n"
+    ending = "\nprint(json.dumps(answer))\n"
+    root = Path(__file__).parents[4]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LD_LIBRARY_PATH": str(folder),
+        "PYTHONPATH": f"{root}:{Path(__file__).parent}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + textwrap.dedent(script) + ending],
+        capture_output=True, text=True, timeout=60, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
