@@ -62,7 +62,9 @@ def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Prep
         for weight in at_size.weights:
             weights.update(dict.fromkeys(weight.aliases, weight.spec))
         try:
-            resolved = plan.resolve(at_size.inputs, weights, at_size.attrs, candidate.choices)
+            resolved = plan.resolve(
+                at_size.inputs, weights, at_size.attrs, candidate.choices, library=task.policy.library
+            )
             _match_outputs(resolved, at_size, mutated=len(task.policy.mutates))
         except PlanGuard as guard:
             if not size.is_hidden:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from kernelforge.devices.base import Armed, Device, RunRequest, Session, TimedSide
-from kernelforge.errors import TaskError
+from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.timing import (
     SampleShape,
@@ -46,6 +46,15 @@ UNPROFILED = "unprofiled"
 """What stands for the bound of a measured time that no profile explains."""
 
 
+MOST_LOST = 8
+"""How often baselines may take the oracle's process, and every draw, with them. Each does so once: the oracle does not
+try it again."""
+
+
+class _OracleLost(Exception):
+    """A baseline took the oracle's process with it: what was drawn is gone, and timing begins anew."""
+
+
 class WrongWhenTimed(Exception):
     """What a candidate left behind while it was timed is not what it computes when it is checked."""
 
@@ -70,6 +79,7 @@ class Stopwatch:
     seed: int
     request: Callable[[Draw], RunRequest]
     _draws: int = field(default=0, init=False)
+    _lost: int = field(default=0, init=False)
 
     def time(self, session: Session) -> Timing:
         """Time the candidate that ``session`` holds.
@@ -79,6 +89,17 @@ class Stopwatch:
             RunFaulted: it faulted while it was timed.
             TimingError: the clocks gave what cannot be a time.
         """
+        while True:
+            try:
+                return self._once(session)
+            except _OracleLost as lost:
+                self._lost += 1
+                if self._lost > MOST_LOST:
+                    raise SandboxError(
+                        f"baselines ended the oracle's process again and again: {lost.__cause__}"
+                    ) from lost
+
+    def _once(self, session: Session) -> Timing:
         shape = self.shape
         with ExitStack() as stack:
             draws = [stack.enter_context(self._drawn()) for _ in range(shape.sets)]
@@ -175,9 +196,11 @@ class Stopwatch:
         for name in names:
             try:
                 side = self.oracle.arm(name, [draw.handle for draw in draws], flush_bytes=flush_bytes)
-            except TaskError as error:
-                notes.append(f"baseline {name}: {error}")
+            except BaselineError as error:
+                notes.append(f"no baseline {name}: {error}")
                 continue
+            except (ChildDied, ChildTimeout) as error:
+                raise _OracleLost from error
             stack.callback(side.close)
             sides.append(side)
         return sides, notes

@@ -1,0 +1,32 @@
+"""The software driver with the host's clock for events: what it times is real, though of no GPU.
+
+A launch takes at least :data:`LEAST_S`, so that a candidate can be made slower than torch for certain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from devices.cuda.software import Module, SoftwareDriver
+
+from kernelforge.devices.cuda.driver import LaunchShape
+
+LEAST_S = 0.002
+
+
+class TimedDriver(SoftwareDriver):
+    """Its events are moments of the host."""
+
+    def event(self) -> float:
+        self._check()
+        return time.perf_counter() * 1e6
+
+    def launch(self, function: tuple[Module, str], shape: LaunchShape, arguments: Sequence[bytes]) -> None:
+        super().launch(function, shape, arguments)
+        self._put(lambda: time.sleep(LEAST_S))
+
+
+def create(ordinal: int) -> Any:
+    return TimedDriver(ordinal)

@@ -1,0 +1,253 @@
+"""The cascade where time is measured: real jailed processes, PTX on the software driver, baselines on the CPU.
+
+No GPU is at hand, so the events of the software driver are moments of the host, and every launch takes 2 ms: what is
+tested is who is asked what, in which order, and what is made of the answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from devices.cuda.software import with_ptx
+
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices import make_device
+from kernelforge.devices.base import Device, RunFault, RunRequest, RunResult
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.evaluate import EvaluationResult, Evaluator
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.records import (
+    Candidate,
+    Fingerprint,
+    MeasureSettings,
+    Origin,
+    Profile,
+    Size,
+    SizeFacts,
+    Task,
+    Verdict,
+)
+from kernelforge.rewards import reward
+from kernelforge.sandbox import Zygote, probe
+
+pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+COLS = 96
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x * 2 + y
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}
+"""
+PLAN = """def forward(x, y):
+    out = empty_like(x)
+    axpy[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
+    return out
+"""
+SIZES = (
+    Size(name="full"),
+    Size(name="small", constants={"ROWS": 8, "COLS": 32}),
+    Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
+)
+TASK = Task(name="axpy", suite="test", title="2x + y", level=1, source=REFERENCE, sizes=SIZES)
+SETTINGS = MeasureSettings(precision=0.5, seconds=1.0)
+
+
+class Session(CudaSession):
+    """Profiles nothing: there are no counters here."""
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+        raise AssertionError("a profile was taken where none was asked for")
+
+
+class TimedDevice(CudaDevice):
+    """``cuda:0`` whose events are moments of the host."""
+
+    def __init__(self) -> None:
+        super().__init__(0, driver="devices.cuda.stopwatch_driver:create", grace_s=5.0)
+        self.opened = 0
+
+    def open(self, artifact: Artifact) -> CudaSession:
+        self.refuse_unhealthy()
+        self.opened += 1
+        return Session(self, with_ptx(artifact))
+
+    def clocks(self) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[TimedDevice]:
+    with TimedDevice() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Device]:
+    made = make_device("emulated:h100")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
+    with Compiler(tmp_path_factory.mktemp("builds")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    with Zygote("oracle") as zygote, Oracle(zygote, TASK) as made:
+        yield made
+
+
+def fingerprint_on(device: Device) -> Fingerprint:
+    return Fingerprint(
+        device=device.name, device_kind="cuda", arch=device.arch, toolchain="nvrtc", kernelforge="0", evaluator="1",
+        torch="2", python="3", host="test", jail="namespaces", **device.identity(),
+    )  # fmt: skip
+
+
+class Leases:
+    """Counts who holds the device."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.taken = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self.held += 1
+            self.taken += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def evaluator(oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, leases: Leases) -> Evaluator:
+    fingerprint = fingerprint_on(device)
+    return Evaluator(TASK, oracle, compiler, device, fingerprint, screen=screen, settings=SETTINGS, lease=leases)
+
+
+def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN, **options: Any) -> EvaluationResult:
+    return evaluator.evaluate(Candidate(source=source, plan=plan), seed=11, profile=False, **options)
+
+
+def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: Leases) -> None:
+    evaluation, profile = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert profile is None
+    speed = evaluation.performance
+    assert speed is not None
+    assert speed.timing is not None
+    assert speed.origin is Origin.MEASURED
+    assert speed.bound == "unprofiled"
+    timing = speed.timing
+    assert timing.protocol == "graph/1"
+    assert timing.candidate.captured
+    assert timing.candidate.median_us > 2000  # each launch takes as long as that
+    assert "eager" in {side.name for side in timing.baselines}
+    assert speed.quarantined is None, speed.quarantined
+    assert speed.speedup_eager is not None
+    assert speed.speedup_eager < 1
+    assert speed.speedup_lower is not None
+    assert speed.speedup is not None
+    assert speed.speedup_lower <= speed.speedup
+    assert (leases.taken, leases.held) == (1, 0)
+    assert {"timing", "oracle", "build"} <= evaluation.seconds.keys()
+
+
+def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -> None:
+    scored = reward("kernelforge/1", run(evaluator).evaluation)
+    assert scored.components["log_speedup"] == 0
+    assert scored.value == scored.components["correct"]
+
+
+def test_an_access_that_no_gpu_reports_is_seen_beside_it(evaluator: Evaluator) -> None:
+    """Reads one element too many, which is within the allocation's padding on a GPU."""
+    evaluation, _ = run(evaluator, KERNEL.replace("out[i] = 2.0f * x[i]", "out[i] = 0.0f * x[n] + 2.0f * x[i]"))
+    assert evaluation.verdict is Verdict.CRASH
+    assert "small size" in evaluation.reason
+    assert evaluation.performance is None
+
+
+class Lacking:
+    """An emulated device whose emulator lacks whatever the candidate uses."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def open(self, artifact: Artifact) -> Any:
+        session = self._device.open(artifact)
+        lacking = RunResult((), (RunFault("unsupported", "no instruction wgmma.fence here"),))
+        session.run = lambda request: lacking  # type: ignore[method-assign]
+        return session
+
+
+def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, screen: Device) -> None:
+    evaluator.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    evaluation, _ = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert full.message == "accesses were not checked on emulated:h100: no instruction wgmma.fence here"
+
+
+def test_a_kernel_that_counts_its_runs_is_stopped_before_it_is_timed(evaluator: Evaluator) -> None:
+    source = "__device__ int runs;\n" + KERNEL.replace("if (i < n)", "if (i == 0) runs = runs + 1;\n    if (i < n)")
+    evaluation, _ = run(evaluator, source)
+    assert evaluation.verdict is Verdict.CRASH
+    assert evaluation.stage == "small"
+
+
+def test_the_published_protocol_has_a_name_of_its_own(evaluator: Evaluator) -> None:
+    evaluator.settings = MeasureSettings(protocol="kernelbench")
+    evaluation, _ = run(evaluator)
+    assert evaluation.performance is not None
+    assert evaluation.performance.protocol == "kernelbench/1"
+    assert evaluation.performance.timing is not None
+    assert [side.name for side in evaluation.performance.timing.baselines] == ["eager"]
+
+
+def test_requests_with_gaps_are_on_a_board_of_their_own(evaluator: Evaluator) -> None:
+    evaluator.settings = SETTINGS.model_copy(update={"qps": 2000.0})
+    evaluation, _ = run(evaluator)
+    assert evaluation.performance is not None, evaluation.reason
+    assert evaluation.performance.protocol.endswith("+server")
+    assert evaluation.performance.timing is not None
+    assert evaluation.performance.timing.mode == "server"
