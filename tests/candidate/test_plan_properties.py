@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import json
+import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
 from kernelforge.candidate.language.functions import FUNCTIONS
-from kernelforge.candidate.resolved import TensorArg
+from kernelforge.candidate.resolved import Fill, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
 from kernelforge.errors import CandidateError
 from kernelforge.records import DType, TensorSpec
 
@@ -51,7 +53,26 @@ def forward(x, y):
     bias = None if "bias" not in w else w["bias"]
     return total[0], (total[1], parts[0])
 """,
+    """
+def packed(weight, extra=4):
+    out = zeros((8, extra), dtype=float16)
+    pack[1, 32](weight, tensor_map(out, box=(2, 8), swizzle=64), out)
+    return out
+def setup(w):
+    wide = empty(64)
+    library("repeat", w["a"], (2, 3), dim=-1, out=wide)
+    return packed(wide, 8), (wide, wide[4:])
+def forward(x, y):
+    narrow, (wide, *rest) = prepared
+    out = empty((2, 6, 4))
+    tiles = tensor_map(x, box=(6, 4))
+    k[1, 32](tiles, narrow, rest[0], tensor_map(prepared[0], box=[1, 8]))
+    library("topk", x, 3, bias=None, out=(out[0], out[1]), mode="a", p=0.5)
+    k[1, 32](out, wide)
+    return out
+""",
 ]
+LIBRARY = ("repeat", "topk")
 
 OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "<", "==", "in", "is", "and", "or", "|", "@"]
 CALLEES = [*FUNCTIONS, "x.view", "x.flatten", "x.stride", "x.size", "helper", "open"]
@@ -71,7 +92,10 @@ names = st.sampled_from(
         "min",
         "range",
         "k",
+        "prepared",
+        "library",
         "forward",
+        "setup",
         "__class__",
         "open",
     ]
@@ -101,6 +125,10 @@ def wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         inner.map(lambda t: f"f'{{{t}}}'" if "'" not in t else f"({t})"),
         inner.map(lambda t: f"(-{t})"),
         inner.map(lambda t: f"(not {t})"),
+        st.tuples(inner, inner, st.sampled_from(["0", "32", "128", "a"])).map(
+            lambda t: f"tensor_map({t[0]}, box={t[1]}, swizzle={t[2]})"
+        ),
+        st.sampled_from(["x", "out"]).map(lambda t: f"tensor_map({t}, box=(2, 4), swizzle=32)"),
     )
 
 
@@ -115,6 +143,12 @@ simple = st.one_of(
     st.tuples(expressions, expressions, expressions).map(lambda t: f"k[{t[0]}, {t[1]}]({t[2]})"),
     expressions.map(lambda e: f"k[1, 32](x, out, {e})"),
     st.just("k[1, 32](x, out)"),
+    st.tuples(expressions, expressions, expressions).map(
+        lambda t: f"library('repeat', {t[0]}, dim={t[1]}, out={t[2]})"
+    ),
+    expressions.map(lambda e: f"library({e}, x, out=out)"),
+    expressions.map(lambda e: f"library('topk', y, {e}, out=empty(3))"),
+    expressions.map(lambda e: f"library('topk', out=(out, empty(3)), p={e})"),
 )
 statements = st.recursive(
     simple.map(lambda line: [line]),
@@ -157,7 +191,7 @@ def outcome(text: str) -> ResolvedPlan | CandidateError:
         try:
             plan = parse_plan(text)
             inputs = INPUTS[: max(1, min(len(plan.parameters), len(INPUTS)))]
-            resolved = plan.resolve(inputs, WEIGHTS, ATTRS, limits=LIMITS)
+            resolved = plan.resolve(inputs, WEIGHTS, ATTRS, limits=LIMITS, library=LIBRARY)
         except CandidateError as error:
             return error
     check(resolved)
@@ -168,20 +202,65 @@ def check(plan: ResolvedPlan) -> None:
     """What every device may rely on."""
     assert plan.launches
     assert plan.outputs
-    assert len(plan.steps) <= LIMITS.launches
+    assert len(plan.setup) + len(plan.steps) <= LIMITS.launches
     assert [buffer.id for buffer in plan.buffers] == list(range(len(plan.buffers)))
-    assert sum(buffer.nbytes for buffer in plan.buffers if buffer.kind == "workspace") <= LIMITS.workspace_bytes
-    for launch in plan.launches:
-        assert min(launch.grid + launch.block) >= 1
-        for arg in launch.args:
-            if isinstance(arg, TensorArg):
-                assert 0 <= arg.offset_bytes <= plan.buffers[arg.buffer].nbytes
+    assert sum(buffer.nbytes for buffer in plan.buffers if not buffer.given) <= LIMITS.workspace_bytes
+    for step in plan.setup:
+        check_step(plan, step, {"weight", "prepared", "workspace"}, {"prepared", "workspace"})
+    for step in plan.steps:
+        check_step(plan, step, {"input", "weight", "prepared", "workspace"}, {"workspace"})
+    temporary = [
+        {b for b in buffers_of(steps) if plan.buffers[b].kind == "workspace"} for steps in (plan.setup, plan.steps)
+    ]
+    assert not temporary[0] & temporary[1]
     for output in plan.outputs:
         buffer = plan.buffers[output.buffer]
         assert buffer.kind == "workspace"
         assert output.offset_bytes >= 0
         assert output.offset_bytes + output.nbytes <= buffer.nbytes
     assert ResolvedPlan.from_wire(plan.to_wire()) == plan
+    again = ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire())))
+    assert repr(again) == repr(plan)
+
+
+def buffers_of(steps: Iterable[Step]) -> set[int]:
+    found: set[int] = set()
+    for step in steps:
+        if isinstance(step, Fill):
+            found.add(step.buffer)
+        elif isinstance(step, Library):
+            found |= {v.buffer for v in (*step.args, *step.kwargs.values(), *step.out) if isinstance(v, TensorView)}
+        else:
+            found |= {arg.buffer for arg in step.args if not isinstance(arg, ScalarArg)}
+    return found
+
+
+def check_step(plan: ResolvedPlan, step: Step, touched: set[str], written: set[str]) -> None:
+    """That a step lies within its buffers, touches only buffers of some kinds, and knowingly writes only of others."""
+    assert {plan.buffers[buffer].kind for buffer in buffers_of([step])} <= touched
+    if isinstance(step, Fill):
+        assert plan.buffers[step.buffer].kind in written
+        assert step.nbytes <= plan.buffers[step.buffer].nbytes
+    elif isinstance(step, Library):
+        assert step.operator in LIBRARY
+        assert step.out
+        for view in step.out:
+            assert plan.buffers[view.buffer].kind in written
+        for view in (*step.out, *step.args, *step.kwargs.values()):
+            if isinstance(view, TensorView):
+                last = sum((extent - 1) * stride for extent, stride in zip(view.shape, view.stride, strict=True))
+                end = view.offset_bytes + (last + 1) * view.dtype.itemsize if 0 not in view.shape else 0
+                assert view.offset_bytes >= 0
+                assert end <= plan.buffers[view.buffer].nbytes
+    else:
+        assert min(step.grid + step.block) >= 1
+        for arg in step.args:
+            if isinstance(arg, TensorMapArg):
+                assert arg.offset_bytes % 16 == 0
+                assert len(arg.box) == len(arg.shape)
+                assert arg.offset_bytes + math.prod(arg.shape) * arg.dtype.itemsize <= plan.buffers[arg.buffer].nbytes
+            elif isinstance(arg, TensorArg):
+                assert 0 <= arg.offset_bytes <= plan.buffers[arg.buffer].nbytes
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -190,6 +269,16 @@ def test_any_plan_from_the_grammar_resolves_or_is_refused(lines: list[str], help
     text = "def helper(a):\n" + "".join(f"    {line}\n" for line in helper)
     text += "def forward(x, y):\n    out = empty_like(x)\n" + "".join(f"    {line}\n" for line in lines)
     outcome(text + "    k[1, 32](x, out)\n    return out\n")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(statements, statements, st.sampled_from(["prepared", "*prepared", "prepared[0]"]))
+def test_any_setup_from_the_grammar_resolves_or_is_refused(setup: list[str], lines: list[str], read: str) -> None:
+    text = "def helper(a):\n    return a\n"
+    text += "def setup(w):\n    x = w['a']\n    y = zeros(6, float16)\n    out = zeros((6, 4))\n"
+    text += "".join(f"    {line}\n" for line in setup) + "    return out, (y, out[3:])\n"
+    text += "def forward(x, y):\n    out = empty_like(x)\n" + "".join(f"    {line}\n" for line in lines)
+    outcome(text + f"    k[1, 32](x, out, {read})\n    return out\n")
 
 
 @settings(max_examples=400, deadline=None)

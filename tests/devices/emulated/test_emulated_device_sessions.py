@@ -72,6 +72,23 @@ def test_a_big_grid_is_sampled_in_the_jail(compiler: Compiler, device: EmulatedD
     assert performance.bound == "dram"
 
 
+def test_setup_runs_in_the_jail_and_is_no_part_of_the_profile(compiler: Compiler, device: EmulatedDevice) -> None:
+    """The kernel of ``setup`` is launched in no other place; a runner that profiled it would be taken for broken."""
+    source = ADD + 'extern "C" __global__ void ones(float* out) { out[threadIdx.x] = 1; }\n'
+    text = "def setup(w):\n    one = empty(64)\n    ones[1, 64](one)\n    return one\n"
+    text += ADD_PLAN.replace("def forward(a, b)", "def forward(a)").replace("(a, b,", "(a, prepared,")
+    a = randoms(64)
+    plan = resolve(text, [a])
+    with device.open(build(compiler, source, plan)) as session:
+        for _ in range(2):
+            ran = session.run(request(plan, a))
+            assert ran.faults == ()
+            np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), a + 1)
+        profile, performance = session.profile(request(plan, a), facts(plan, [a], 512))
+    assert [kernel.kernel for kernel in profile.kernels] == ["add"]
+    assert performance.origin is Origin.MODELLED
+
+
 def test_a_rating_spends_a_share_and_the_full_one_is_the_profiles_time(
     compiler: Compiler, device: EmulatedDevice
 ) -> None:
