@@ -68,9 +68,7 @@ def read_cubin(cubin: bytes) -> CubinFacts:
             entries.add(name)
         elif kind & 0xF == _STT_OBJECT and section < len(sections) and sections[section].startswith(_VARIABLES):
             variables.add(name)
-    return CubinFacts(
-        frozenset(entries), frozenset(undefined), _registers(attributes, by_index), frozenset(variables)
-    )
+    return CubinFacts(frozenset(entries), frozenset(undefined), _registers(attributes, by_index), frozenset(variables))
 
 
 def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelforge.candidate.resolved import Library, LibraryValue, TensorView
 from kernelforge.devices.base import RunFault
@@ -17,11 +17,15 @@ _MODULES = ("torch", "torch.nn.functional")
 
 
 class LibraryFaulted(Exception):
-    """An operator could not be called, or gave something else than the plan says."""
+    """An operator could not be called, or gave something else than the plan says.
 
-    def __init__(self, fault: RunFault) -> None:
+    ``lost`` says that CUDA itself failed: nothing else may run in this process.
+    """
+
+    def __init__(self, fault: RunFault, *, lost: bool = False) -> None:
         super().__init__(fault.message)
         self.fault = fault
+        self.lost = lost
 
 
 def operator(name: str) -> Callable[..., Any]:
@@ -107,11 +111,10 @@ def call(step: Library, tensor: Callable[[TensorView], torch.Tensor]) -> None:
             else:
                 found = function(*args, **kwargs)
         except torch.cuda.OutOfMemoryError as error:
-            raise _fault(step, "memory", f"out of device memory: {error}") from error
+            raise _fault(step, "memory", f"out of device memory: {_first_line(error)}", lost=True) from error
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            if "CUDA error" in str(error):
-                raise
-            raise _fault(step, "crash", f"torch refuses it: {_first_line(error)}") from error
+            lost = "CUDA error" in str(error)
+            raise _fault(step, "crash", f"torch refuses it: {_first_line(error)}", lost=lost) from error
         _deliver(step, found, targets)
 
 
@@ -172,5 +175,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
 
 
-def _fault(step: Library, kind: Any, text: str) -> LibraryFaulted:
-    return LibraryFaulted(RunFault(kind, f"library({step.operator!r}) in plan line {step.line}: {text}"))
+def _fault(
+    step: Library, kind: Literal["crash", "memory", "unsupported"], text: str, *, lost: bool = False
+) -> LibraryFaulted:
+    return LibraryFaulted(RunFault(kind, f"library({step.operator!r}) in plan line {step.line}: {text}"), lost=lost)

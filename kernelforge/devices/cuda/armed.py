@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.devices.base import RunFault
@@ -121,10 +122,9 @@ class ArmedPlan:
                     self._flushes()
                 self._flush_graph = held.graph
             self._graph = graph
-        except (DriverError, PlanFaulted) as error:
-            sticky = error.lost if isinstance(error, PlanFaulted) else error.sticky
-            if sticky:
-                raise
+        except (DriverError, PlanFaulted):
+            # Not everything can be captured. An error that took the context shows at the next wait.
+            self._flush_graph = None
 
     def _sample(self) -> None:
         for bound in self._bound:
@@ -205,7 +205,7 @@ class ArmedPlan:
             bound.run()
             marks.append(self._driver.event())
         self._runner.wait()
-        times = [self._driver.elapsed_us(start, end) for start, end in zip(marks, marks[1:], strict=False)]
+        times = [self._driver.elapsed_us(start, end) for start, end in pairwise(marks)]
         own = sum(time for time, bound in zip(times, steps, strict=True) if isinstance(bound.step, Launch))
         total = sum(times)
         return own / total if total > 0 else 1.0

@@ -106,7 +106,7 @@ class CudaDevice:
     @property
     def _asked(self) -> tuple[GpuFacts, frozenset[str]]:
         if self._known is None:
-            self.spares.give_back(self.spares.take())
+            self.spares.give_back(self._make())
         assert self._known is not None
         return self._known
 
@@ -189,7 +189,7 @@ class CudaDevice:
             DeviceError: the probe failed: the GPU is quarantined.
         """
         try:
-            child = self.spares.take()
+            child = self.spares.take(refill=False)
         except DeviceError as error:
             wrong: str | None = last_line(error)
         else:

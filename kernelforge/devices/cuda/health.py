@@ -6,7 +6,7 @@ from kernelforge.devices.cuda.driver import Driver
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.sandbox import Child
 
-PROBE_BYTES = 16 << 20
+PROBE_BYTES = 1 << 20
 PROBE_S = 30.0
 _PATTERN = bytes(range(256)) * 16
 

@@ -136,9 +136,7 @@ class CudaSession:
         """What a request says of its plan, for the channel."""
         return {"plan": request.plan.to_wire(), "poison": request.poison, "mutable": sorted(request.mutable)}
 
-    def ask(
-        self, data: dict[str, Any], blobs: Sequence[bytes], request: RunRequest, *, idle_s: float = 0.0
-    ) -> Frame:
+    def ask(self, data: dict[str, Any], blobs: Sequence[bytes], request: RunRequest, *, idle_s: float = 0.0) -> Frame:
         """The child's reply.
 
         Args:
@@ -234,7 +232,7 @@ class CudaSession:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
             raise RunFaulted(RunFault("memory", text))
         if len(requests) * needed + more_bytes > there:
-            text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {there} bytes of the device"
+            text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {there} of the device"
             raise RunFaulted(RunFault("memory", text))
 
     def _refuse_armed(self) -> None:

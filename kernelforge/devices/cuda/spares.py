@@ -27,8 +27,8 @@ class Spares:
         self._quiet = 0
         self._closed = False
 
-    def take(self) -> Child:
-        """A child for one session; another takes its place in the background.
+    def take(self, *, refill: bool = True) -> Child:
+        """A child for one session; another takes its place in the background, unless it will come back.
 
         Raises:
             KernelForgeError: what :attr:`make` raises.
@@ -38,7 +38,8 @@ class Spares:
                 self._changed.wait()
             child = self._ready.pop() if self._ready else None
         made = child or self._make()
-        self._refill()
+        if refill:
+            self._refill()
         return made
 
     def give_back(self, child: Child) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol, cast
 
-from kernelforge.candidate.resolved import Fill, Launch, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
+from kernelforge.candidate.resolved import Fill, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
 from kernelforge.devices.arguments import pack_scalar
 from kernelforge.devices.cuda.driver import Driver, DriverError, LaunchShape, Pointer, TensorMapSpec
 from kernelforge.devices.cuda.faults import PlanFaulted, faulted, placed
 from kernelforge.devices.cuda.limits import Kernel
-from kernelforge.devices.cuda.tensors import Tensors
 from kernelforge.devices.library import LibraryFaulted, call
+
+
+class Addresses(Protocol):
+    """Where the buffers of a plan lie."""
+
+    def address(self, buffer: int, offset_bytes: int = 0) -> Pointer:
+        """Device address of a byte of a buffer."""
+        ...
+
 
 Wrap = Callable[[Pointer, TensorView], Any]
 """A torch tensor over device memory."""
@@ -37,7 +45,7 @@ class Bound:
         except DriverError as error:
             raise faulted(error, placed(self.step)) from error
         except LibraryFaulted as error:
-            raise PlanFaulted(error.fault) from error
+            raise PlanFaulted(error.fault, lost=error.lost) from error
 
 
 class Binder:
@@ -57,7 +65,7 @@ class Binder:
         self._wrap = wrap
         self._functions: dict[str, Any] = {}
 
-    def bind(self, steps: Sequence[Step], tensors: Tensors) -> list[Bound]:
+    def bind(self, steps: Sequence[Step], tensors: Addresses) -> list[Bound]:
         """The steps on these tensors, in order.
 
         Raises:
@@ -71,7 +79,7 @@ class Binder:
                 raise faulted(error, placed(step)) from error
         return bound
 
-    def _work(self, step: Step, tensors: Tensors) -> Callable[[], None]:
+    def _work(self, step: Step, tensors: Addresses) -> Callable[[], None]:
         driver = self._driver
         if isinstance(step, Fill):
             target = tensors.address(step.buffer, step.offset_bytes)
@@ -83,7 +91,7 @@ class Binder:
         arguments = [self._argument(arg, tensors) for arg in step.args]
         return lambda: driver.launch(function, shape, arguments)
 
-    def _library(self, step: Library, tensors: Tensors) -> None:
+    def _library(self, step: Library, tensors: Addresses) -> None:
         with self._driver.torch_stream():
             call(step, lambda view: self._wrap(tensors.address(view.buffer, view.offset_bytes), view))
 
@@ -92,7 +100,7 @@ class Binder:
             self._functions[expression] = self._driver.function(self._module, self._kernels[expression].symbol)
         return self._functions[expression]
 
-    def _argument(self, arg: TensorArg | ScalarArg | TensorMapArg, tensors: Tensors) -> bytes:
+    def _argument(self, arg: TensorArg | ScalarArg | TensorMapArg, tensors: Addresses) -> bytes:
         if isinstance(arg, ScalarArg):
             return pack_scalar(arg)
         pointer = tensors.address(arg.buffer, arg.offset_bytes)
@@ -109,6 +117,5 @@ def tensor_map_spec(arg: TensorMapArg, pointer: Pointer) -> TensorMapSpec:
     for extent in extents[:-1]:
         stride *= extent
         strides.append(stride)
-    swizzle = arg.swizzle_bytes
-    assert swizzle in (0, 32, 64, 128)
+    swizzle = cast("Literal[0, 32, 64, 128]", arg.swizzle_bytes)
     return TensorMapSpec(pointer, arg.dtype.value, extents, tuple(strides), tuple(reversed(arg.box)), swizzle)

@@ -22,6 +22,9 @@ class _Held:
 
     buffer: Buffer
     base: Pointer
+    before: bytes
+    after: bytes
+    """What its guards hold."""
 
     @property
     def pointer(self) -> Pointer:
@@ -35,7 +38,7 @@ class _Held:
 class Tensors:
     """Buffers of one plan on the device.
 
-    Guards hold random bytes, so that no constant that a kernel may write is the one that it overwrites.
+    Guards hold random bytes, each its own: neither a constant nor what lies beyond another buffer looks the same.
 
     Raises:
         DriverError: they do not fit.
@@ -45,16 +48,16 @@ class Tensors:
         self._driver = driver
         self._plan = plan
         self.mutable = mutable
-        self._canary = os.urandom(GUARD_BYTES)
         self._held: dict[int, _Held] = {}
         self._written: Mapping[int, bytes] = {}
         self._prepared: dict[int, bytes] = {}
         try:
             for buffer in plan.buffers:
                 base = driver.allocate(buffer.nbytes + 2 * GUARD_BYTES)
-                self._held[buffer.id] = held = _Held(buffer, base)
-                driver.write(held.base, self._canary)
-                driver.write(held.end, self._canary)
+                held = _Held(buffer, base, os.urandom(GUARD_BYTES), os.urandom(GUARD_BYTES))
+                self._held[buffer.id] = held
+                driver.write(held.base, held.before)
+                driver.write(held.end, held.after)
         except BaseException:
             self.close()
             raise
@@ -115,11 +118,11 @@ class Tensors:
     def _guards(self, held: _Held) -> list[RunFault]:
         found: list[RunFault] = []
         size = f"{held.buffer.label!r} ({held.buffer.nbytes} bytes)"
-        before = first_difference(self._canary, self._driver.read(held.base, GUARD_BYTES))
+        before = first_difference(held.before, self._driver.read(held.base, GUARD_BYTES))
         if before is not None:
             text = f"out-of-bounds write, {GUARD_BYTES - before} bytes before {size}"
             found.append(RunFault("sanitizer", text))
-        after = first_difference(self._canary, self._driver.read(held.end, GUARD_BYTES))
+        after = first_difference(held.after, self._driver.read(held.end, GUARD_BYTES))
         if after is not None:
             found.append(RunFault("sanitizer", f"out-of-bounds write, {after} bytes after the end of {size}"))
         return found

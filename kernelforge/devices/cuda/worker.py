@@ -10,8 +10,8 @@ from typing import Any
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.armed import ArmedPlan
-from kernelforge.devices.cuda.driver import Driver
-from kernelforge.devices.cuda.faults import PlanFaulted
+from kernelforge.devices.cuda.driver import Driver, DriverError
+from kernelforge.devices.cuda.faults import PlanFaulted, faulted
 from kernelforge.devices.cuda.health import examine
 from kernelforge.devices.cuda.limits import Kernel
 from kernelforge.devices.cuda.runner import Runner, Work
@@ -71,15 +71,21 @@ class _Session:
 
     def answer(self, frame: Frame) -> _Reply:
         """The reply to one request; what a plan did wrong is in it, all else is raised."""
-        operation = getattr(self, f"_op_{frame.data['op']}")
+        name = frame.data["op"]
+        operation: Callable[[dict[str, Any], Sequence[bytes]], _Reply] = getattr(self, f"_op_{name}")
         try:
-            reply: _Reply = operation(frame.data, frame.blobs)
-            return {"faults": []} | reply[0], reply[1]
-        except PlanFaulted as plan:
-            self.lost = self.lost or plan.lost
-            if self._runner is not None:
-                self._runner.lost = self.lost
-            return self._faulted(plan.faults), ()
+            data, blobs = operation(frame.data, frame.blobs)
+            return {"faults": []} | data, blobs
+        except PlanFaulted as error:
+            plan = error
+        except DriverError as error:
+            if name in ("open", "probe"):
+                raise
+            plan = faulted(error, f"in {name}")
+        self.lost = self.lost or plan.lost
+        if self._runner is not None:
+            self._runner.lost = self.lost
+        return self._faulted(plan.faults), ()
 
     def _faulted(self, faults: Sequence[RunFault]) -> dict[str, Any]:
         return {"faults": [[fault.kind, fault.message] for fault in faults], "lost": self.lost}

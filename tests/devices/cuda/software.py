@@ -59,12 +59,8 @@ def with_ptx(artifact: Artifact) -> Artifact:
 
 
 def warm_up() -> None:
-    """What children need of the emulator and of torch."""
+    """What children need of the emulator. Torch is loaded by the children that use it."""
     machine.warm_up()
-    import torch
-
-    torch.set_num_threads(1)
-    torch.ones(2, 2) @ torch.ones(2, 2)
 
 
 @dataclass
@@ -110,13 +106,17 @@ class SoftwareDriver:
     def __init__(self, ordinal: int = 0, *, memory_bytes: int = FACTS.memory_bytes) -> None:
         self.facts = replace(FACTS, memory_bytes=memory_bytes)
         self._memory = Memory(memory_bytes)
-        self._clock_us = 0.0
+        self._clock_ns = 0
         self._error: str | None = None
         self._capture: Recorded | None = None
 
     def _check(self) -> None:
         if self._error is not None:
             raise DriverError(self._error, "the software driver was asked for more")
+
+    def _pass(self, microseconds: float) -> None:
+        """Whole nanoseconds, so that the same work takes the same time whenever it runs."""
+        self._clock_ns += round(1000 * microseconds)
 
     def _put(self, call: Callable[[], None]) -> None:
         """Onto the stream: run now, or recorded. After an error nothing runs."""
@@ -151,7 +151,7 @@ class SoftwareDriver:
     def fill(self, pointer: int, byte: int, nbytes: int) -> None:
         def work() -> None:
             self._memory.fill(pointer, nbytes, bytes([byte]))
-            self._clock_us += 1 + nbytes / BYTES_PER_US
+            self._pass(1 + nbytes / BYTES_PER_US)
 
         self._put(work)
 
@@ -160,7 +160,7 @@ class SoftwareDriver:
 
     def load(self, image: bytes) -> Module:
         self._check()
-        cubin, mark, ptx = image.partition(MARK)
+        _, mark, ptx = image.partition(MARK)
         if not mark:
             raise DriverError("CUDA_ERROR_INVALID_IMAGE", "loading a cubin that no PTX rides on")
         loaded = Machine(ptx.decode(), self._memory)
@@ -210,7 +210,7 @@ class SoftwareDriver:
             except EmulatorError:
                 self._error = "CUDA_ERROR_INVALID_VALUE"
                 return
-            self._clock_us += LAUNCH_US + report.thread_instructions / INSTRUCTIONS_PER_US
+            self._pass(LAUNCH_US + report.thread_instructions / INSTRUCTIONS_PER_US)
             if report.faults:
                 self._error = _CODES.get(report.faults[0].kind, "CUDA_ERROR_ILLEGAL_ADDRESS")
 
@@ -219,12 +219,12 @@ class SoftwareDriver:
     def capture(self) -> Capturing:
         return Capturing(self)
 
-    def event(self) -> float:
+    def event(self) -> int:
         self._check()
-        return self._clock_us
+        return self._clock_ns
 
-    def elapsed_us(self, start: float, end: float) -> float:
-        return end - start
+    def elapsed_us(self, start: int, end: int) -> float:
+        return (end - start) / 1000
 
     def synchronize(self) -> None:
         self._check()
@@ -235,7 +235,7 @@ class SoftwareDriver:
         if self._capture is not None:
             raise DriverError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "calling torch during a capture")
         yield
-        self._clock_us += OPERATOR_US
+        self._pass(OPERATOR_US)
 
     def tensor(self, pointer: int, view: TensorView) -> Any:
         """Torch's view of emulated memory: it is the host's."""
@@ -254,8 +254,15 @@ def create(ordinal: int) -> SoftwareDriver:
 
 
 def create_small(ordinal: int) -> SoftwareDriver:
-    """A GPU with 32 MiB."""
+    """A GPU with 48 MiB."""
     return SoftwareDriver(ordinal, memory_bytes=48 << 20)
+
+
+def create_crowded(ordinal: int) -> SoftwareDriver:
+    """A GPU whose memory is in use by others: 1 GiB, of which 8 MiB are free."""
+    driver = SoftwareDriver(ordinal, memory_bytes=8 << 20)
+    driver.facts = FACTS
+    return driver
 
 
 class Graphless(SoftwareDriver):
@@ -298,6 +305,11 @@ class Blind(SoftwareDriver):
 
 def create_blind(ordinal: int) -> SoftwareDriver:
     return Blind(ordinal)
+
+
+def create_nothing(ordinal: int) -> SoftwareDriver:
+    """A machine without a GPU."""
+    raise DriverError("CUDA_ERROR_NO_DEVICE", f"opening GPU {ordinal}")
 
 
 class SoftwareDevice(CudaDevice):

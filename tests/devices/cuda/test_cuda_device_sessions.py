@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda.software import SoftwareDevice
-from emulated_plans import ADD, ADD_PLAN, Array, given, randoms, resolve
+from devices.cuda import plans
+from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
+from devices.cuda.software import FACTS, SoftwareDevice
 
-from kernelforge.candidate.plan import signatures
-from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact, Compiler
+from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame, probe
 
@@ -32,14 +32,13 @@ def device() -> Iterator[SoftwareDevice]:
         yield made
 
 
-def build(compiler: Compiler, source: str, plan: ResolvedPlan) -> Artifact:
-    built = compiler.build(source, plan.expressions, signatures=signatures(plan), scored=False)
-    assert isinstance(built, Artifact), built
-    return built
-
-
-def request(plan: ResolvedPlan, *arrays: Array, **changes: Any) -> RunRequest:
-    return RunRequest(plan, given(plan, arrays), **changes)
+def a_good_candidate_passes(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(100), randoms(100, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        ran = session.run(request(plan, a, b))
+        assert ran.faults == ()
+        np.testing.assert_array_equal(floats(ran.outputs[0]), a + b)
 
 
 def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -49,6 +48,243 @@ def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDe
         for poison in (0xA5, 0x5A):
             ran = session.run(request(plan, a, b, poison=poison))
             assert ran.faults == ()
-            np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), a + b)
+            np.testing.assert_array_equal(floats(ran.outputs[0]), a + b)
+            assert ran.seconds > 0
         assert session._child is not None
         assert "limits" in session._child.layers
+
+
+def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:
+    facts = device.describe()
+    assert device.name == "cuda:0"
+    assert device.kind == "cuda"
+    assert device.arch == "sm_90a"
+    assert facts["device"] == "Software GPU (cuda:0)"
+    assert facts["memory bandwidth"] == "128 GB/s"
+    assert facts["fp32"] == "1.0 TFLOPS"
+    assert facts["shared memory per block"] == "227 KiB"
+    assert facts["not supported here"] == "thread block clusters, cooperative launches, tensor maps"
+    assert device.identity() == {
+        "gpu": "Software GPU",
+        "gpu_uuid": FACTS.uuid,
+        "driver": "13.0",
+        "runtime": "software",
+    }
+    assert device.memory_bytes == int(0.9 * (1 << 30))
+    assert device.l2_bytes == 1 << 20
+    assert device.capabilities.measures_time
+    assert device.capabilities.library
+    assert not device.capabilities.clusters
+
+
+def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
+    compiler: Compiler, device: SoftwareDevice
+) -> None:
+    x = randoms(4)
+    plan = resolve(plans.WILD_PLAN, [x])
+    with device.open(build(compiler, plans.WILD, plan)) as session:
+        for _ in range(2):
+            ran = session.run(request(plan, x))
+            assert ran.faults[0].kind == "crash"
+            assert "'wild', launched in plan line 3" in ran.faults[0].message
+            assert session._child is None
+    a_good_candidate_passes(compiler, device)
+
+
+def test_a_hang_is_a_timeout_and_the_next_candidate_is_unaffected(compiler: Compiler, device: SoftwareDevice) -> None:
+    x = randoms(4)
+    plan = resolve(plans.SPIN_PLAN, [x])
+    with device.open(build(compiler, plans.SPIN, plan)) as session:
+        ran = session.run(request(plan, x, deadline_s=0.3))
+    assert ran.faults[0].kind == "timeout"
+    assert ran.faults[0].message == "the plan did not end within 0.3 s"
+    a_good_candidate_passes(compiler, device)
+
+
+def test_a_runner_that_dies_is_a_crash_and_is_replaced(compiler: Compiler) -> None:
+    x = randoms(4)
+    plan = resolve(plans.TRAP_PLAN, [x])
+    with SoftwareDevice("create_mortal") as device, device.open(build(compiler, plans.TRAP, plan)) as session:
+        ran = session.run(request(plan, x))
+        assert ran.faults[0].kind == "crash"
+        assert "the runner was ended while the plan ran" in ran.faults[0].message
+        a_good_candidate_passes(compiler, device)
+
+
+def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(compiler: Compiler) -> None:
+    a, b = randoms(5_000_000), randoms(5_000_000)
+    plan = resolve(ADD_PLAN, [a, b])
+    with SoftwareDevice("create_small") as device, device.open(build(compiler, ADD, plan)) as session:
+        ran = session.run(request(plan, a, b))
+        assert ran.faults[0].kind == "memory"
+        assert "60000000 bytes of device memory" in ran.faults[0].message
+        with pytest.raises(RunFaulted, match="2 sets of 24000000 bytes") as caught:
+            half = resolve(ADD_PLAN, [a[:2_000_000], b[:2_000_000]])
+            session.arm([request(half, a[:2_000_000], b[:2_000_000])] * 2)
+        assert caught.value.fault.kind == "memory"
+        a_good_candidate_passes(compiler, device)
+
+
+def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler) -> None:
+    a, b = randoms(500_000), randoms(500_000)
+    plan = resolve(ADD_PLAN, [a, b])
+    with SoftwareDevice("create_crowded") as device, device.open(build(compiler, ADD, plan)) as session:
+        assert session.run(request(plan, a, b)).faults == ()
+        with pytest.raises(RunFaulted, match="CUDA_ERROR_OUT_OF_MEMORY") as caught:
+            session.arm([request(plan, a, b)] * 3)
+        assert caught.value.fault.kind == "memory"
+        assert session._child is None
+        a_good_candidate_passes(compiler, device)
+
+
+def test_a_gpu_that_fails_its_probe_is_quarantined(compiler: Compiler) -> None:
+    x, a = randoms(4), randoms(100)
+    wild, good = resolve(plans.WILD_PLAN, [x]), resolve(ADD_PLAN, [a, a])
+    with SoftwareDevice("create_ailing") as device:
+        artifact = build(compiler, ADD, good)
+        with device.open(artifact) as session:
+            assert session.run(request(good, a, a)).faults == ()
+            with device.open(build(compiler, plans.WILD, wild)) as bad, pytest.raises(DeviceError, match="unhealthy"):
+                bad.run(request(wild, x))
+            with pytest.raises(DeviceError, match="memory does not hold what was written"):
+                session.run(request(good, a, a))
+        with pytest.raises(DeviceError, match="cuda:0 is unhealthy"):
+            device.open(artifact)
+
+
+def test_a_gpu_that_does_not_start_says_why() -> None:
+    with SoftwareDevice("create_nothing") as device, pytest.raises(DeviceError) as caught:
+        _ = device.arch
+    assert "cuda:0 cannot be used: " in str(caught.value)
+    assert "CUDA_ERROR_NO_DEVICE" in str(caught.value)
+    assert "`--device emulated` needs no GPU" in str(caught.value)
+
+
+def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(100), randoms(100, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    artifact = build(compiler, ADD, plan)
+    with device.open(artifact) as one, device.open(artifact) as other:
+        assert one.run(request(plan, a, b)).outputs == other.run(request(plan, a, b)).outputs
+        assert one._child is not None
+        assert other._child is not None
+        assert one._child.pid != other._child.pid
+
+
+def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) -> None:
+    with SoftwareDevice() as device:
+        assert device.arch == "sm_90a"
+        device.spares.hold()
+        spare = device.spares._ready[0].pid
+        device.spares.release()
+        a = randoms(10)
+        plan = resolve(ADD_PLAN, [a, a])
+        with device.open(build(compiler, ADD, plan)) as session:
+            session.run(request(plan, a, a))
+            assert session._child is not None
+            assert session._child.pid == spare
+            device.spares.hold()
+            assert [child.pid for child in device.spares._ready] != [spare]
+            assert len(device.spares._ready) == 1
+            device.spares.release()
+
+
+def test_no_context_is_made_while_the_gpu_is_timed(compiler: Compiler) -> None:
+    with SoftwareDevice() as device:
+        a = randoms(10)
+        plan = resolve(ADD_PLAN, [a, a])
+        artifact = build(compiler, ADD, plan)
+        with device.open(artifact) as session:
+            armed = session.arm([request(plan, a, a)])
+            device.spares.take().close()
+            assert device.spares._filling is None
+            assert device.spares._ready == []
+            armed.close()
+            device.spares.hold()
+            assert len(device.spares._ready) == 1
+            device.spares.release()
+
+
+def test_sessions_run_side_by_side(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(1000), randoms(1000, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    artifact = build(compiler, ADD, plan)
+    found = []
+
+    def one() -> None:
+        with device.open(artifact) as session:
+            found.append(session.run(request(plan, a, b)).outputs)
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [found[0]] * 3
+
+
+def test_an_error_of_the_runner_is_never_the_candidates(compiler: Compiler, device: SoftwareDevice) -> None:
+    a = randoms(10)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session:
+        with pytest.raises(SandboxError, match="not the candidate's doing"):
+            session.run(request(plan, a, a, poison=4096))
+        assert session.run(request(plan, a, a)).faults == ()
+
+
+def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compiler, device: SoftwareDevice) -> None:
+    a = randoms(10)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session, pytest.raises(ValueError, match="'a' takes 40 bytes"):
+        session.run(RunRequest(plan, {}))
+
+
+class LyingChild:
+    """Answers every call with a frame of its own."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+
+    def call(self, *_: object, **__: object) -> Frame:
+        return self.frame
+
+    def close(self) -> None: ...
+
+
+def told(session: CudaSession, frame: Frame) -> None:
+    session._child = LyingChild(frame)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame({"faults": []}, (b"123",)),
+        Frame({"faults": []}, ()),
+        Frame({"faults": [["kind", "text"]]}, ()),
+        Frame({"faults": [["crash", 1]]}, ()),
+        Frame({"faults": 3}, ()),
+    ],
+)
+def test_a_reply_that_does_not_fit_the_plan_is_refused(
+    compiler: Compiler, device: SoftwareDevice, frame: Frame
+) -> None:
+    a = randoms(10)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session:
+        told(session, frame)
+        with pytest.raises(SandboxError):
+            session.run(request(plan, a, a))
+
+
+@pytest.mark.parametrize("times", [None, [1.0], [1.0, -1.0], [1.0, float("inf")], [1.0, "2"], [True, True]])
+def test_times_that_cannot_be_are_refused(compiler: Compiler, device: SoftwareDevice, times: object) -> None:
+    a = randoms(10)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session:
+        armed = session.arm([request(plan, a, a)])
+        armed.block(1)
+        assert session._child is not None
+        session._child.close()
+        told(session, Frame({"faults": [], "times_us": times}))
+        with pytest.raises(SandboxError):
+            armed.block(2)

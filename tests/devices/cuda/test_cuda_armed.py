@@ -1,0 +1,273 @@
+"""Armed plans: what a sample is, what is read from it, and that cheats show. Times are the software driver's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from devices.cuda import plans
+from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
+from devices.cuda.software import BYTES_PER_US, LAUNCH_US, OPERATOR_US, SoftwareDevice
+
+from kernelforge.compile import Compiler
+from kernelforge.devices.base import RunFaulted
+from kernelforge.sandbox import probe
+
+pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    with Compiler(None) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[SoftwareDevice]:
+    with SoftwareDevice() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def graphless() -> Iterator[SoftwareDevice]:
+    with SoftwareDevice("create_without_graphs") as made:
+        yield made
+
+
+def test_a_sample_runs_every_set_once(compiler: Compiler, device: SoftwareDevice) -> None:
+    pairs = [(randoms(1000, seed=2 * k), randoms(1000, seed=2 * k + 1)) for k in range(3)]
+    plan = resolve(ADD_PLAN, pairs[0])
+    with device.open(build(compiler, ADD, plan)) as session:
+        times = []
+        for sets in (1, 3):
+            with session.arm([request(plan, *pair) for pair in pairs[:sets]]) as armed:
+                assert armed.captured
+                assert armed.setup_us is None
+                block = armed.block(4)
+                assert len(set(block)) == 1
+                times.append(block[0])
+                assert armed.flush_block(2) == (0.0, 0.0)
+                assert armed.coverage() == 1.0
+                for outputs, (a, b) in zip(armed.outputs(), pairs, strict=False):
+                    np.testing.assert_array_equal(floats(outputs[0]), a + b)
+    assert times[1] == pytest.approx(3 * times[0])
+
+
+def test_the_flush_is_part_of_a_sample_and_can_be_taken_out(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(1000), randoms(1000)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        with session.arm([request(plan, a, b)] * 2) as armed:
+            bare = armed.block(1)[0]
+        with session.arm([request(plan, a, b)] * 2, flush_bytes=4 << 20) as armed:
+            flush = armed.flush_block(3)
+            assert flush == (pytest.approx(2 * (1 + (4 << 20) / BYTES_PER_US), abs=0.01),) * 3
+            assert armed.block(1)[0] - flush[0] == pytest.approx(bare)
+
+
+def test_without_graphs_the_same_is_launched(
+    compiler: Compiler, device: SoftwareDevice, graphless: SoftwareDevice
+) -> None:
+    a, b = randoms(1000), randoms(1000, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    found = []
+    for place in (device, graphless):
+        with (
+            place.open(build(compiler, ADD, plan)) as session,
+            session.arm([request(plan, a, b)] * 2, flush_bytes=1 << 20) as armed,
+        ):
+            found.append((armed.block(2), armed.flush_block(1), armed.outputs()))
+            assert armed.captured == (place is device)
+    assert found[0] == found[1]
+
+
+def test_gaps_are_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice) -> None:
+    a = randoms(100)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session, session.arm([request(plan, a, a)]) as armed:
+        assert armed.block(3, gaps_us=[10.0, 500.0, 20.0]) == armed.block(3)
+        with pytest.raises(ValueError, match="3 samples with 1 gaps"):
+            armed.block(3, gaps_us=[1.0])
+        with pytest.raises(ValueError, match="at least one"):
+            armed.block(0)
+
+
+def test_refreshed_values_are_what_comes_out(compiler: Compiler, device: SoftwareDevice) -> None:
+    pairs = [(randoms(100, seed=k), randoms(100, seed=9)) for k in range(4)]
+    plan = resolve(ADD_PLAN, pairs[0])
+    with (
+        device.open(build(compiler, ADD, plan)) as session,
+        session.arm([request(plan, *pair, poison=0x5A) for pair in pairs[:2]]) as armed,
+    ):
+        armed.block(1)
+        armed.refresh([request(plan, *pair) for pair in pairs[2:]])
+        assert [outputs[0] for outputs in armed.outputs()] == [b"Z" * 400] * 2
+        armed.block(1)
+        for outputs, (a, b) in zip(armed.outputs(), pairs[2:], strict=True):
+            np.testing.assert_array_equal(floats(outputs[0]), a + b)
+        with pytest.raises(ValueError, match="1 requests for 2 sets"):
+            armed.refresh([request(plan, *pairs[0])])
+
+
+def test_setup_runs_for_every_set_and_again_when_weights_change(compiler: Compiler, device: SoftwareDevice) -> None:
+    x, weight = randoms(64), randoms(64, seed=1)
+    plan = resolve(plans.SCALE_PLAN, [x], {"weight": weight})
+    with (
+        device.open(build(compiler, plans.SCALE, plan)) as session,
+        session.arm([request(plan, x, weights={"weight": weight})] * 2) as armed,
+    ):
+        assert armed.setup_us is not None
+        assert armed.setup_us > LAUNCH_US
+        with_setup = armed.block(1)[0]
+        assert with_setup < 2 * (2 * LAUNCH_US + 64)
+        armed.refresh([request(plan, x, weights={"weight": weight + k}) for k in (1, 2)])
+        armed.block(1)
+        for k, outputs in zip((1, 2), armed.outputs(), strict=True):
+            np.testing.assert_array_equal(floats(outputs[0]), x * (2 * (weight + np.float32(k))))
+
+
+def test_what_setup_prepared_may_not_be_written(compiler: Compiler, device: SoftwareDevice) -> None:
+    x, weight = randoms(64), randoms(64, seed=1)
+    plan = resolve(plans.DAMAGE_PLAN, [x], {"weight": weight})
+    with device.open(build(compiler, plans.SCALE, plan)) as session:
+        with pytest.raises(RunFaulted, match="write to what setup prepared"):
+            session.arm([request(plan, x, weights={"weight": weight})])
+        assert device.spares._quiet == 0
+
+
+def test_mutated_inputs_start_as_given(compiler: Compiler, device: SoftwareDevice) -> None:
+    x = randoms(50)
+    plan = resolve(plans.INCREMENT_PLAN, [x])
+    asked = request(plan, x, mutable=frozenset({0}))
+    with device.open(build(compiler, plans.INCREMENT, plan)) as session, session.arm([asked]) as armed:
+        armed.block(1)
+        np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
+        armed.refresh([asked])
+        armed.block(1)
+        np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
+
+
+CHEAT = """
+extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n && out[i] != 0.0f) out[i] = a[i] + b[i];
+  if (i == 0 && %s) const_cast<float*>(a)[1] = 0.5f;
+}
+"""
+
+
+def test_a_write_that_only_timed_samples_do_is_found(compiler: Compiler, device: SoftwareDevice) -> None:
+    """Its trigger is a value that the first execution leaves behind."""
+    a, b = randoms(300), randoms(300)
+    source = CHEAT.replace("%s", "out[2] == a[2] + b[2] && out[3] == 0.25f")
+    source = source.replace(
+        "if (i < n &&", "if (i == 3) { out[3] = out[3] == 0.125f ? 0.25f : 0.125f; } else if (i < n &&"
+    )
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, source, plan)) as session, session.arm([request(plan, a, b)]) as armed:
+        armed.outputs()
+        armed.block(4)
+        with pytest.raises(RunFaulted, match="write to a read-only buffer, 4 bytes into 'a'") as caught:
+            armed.outputs()
+        assert caught.value.fault.kind == "sanitizer"
+
+
+def test_a_module_variable_written_refuses_to_be_timed(compiler: Compiler, device: SoftwareDevice) -> None:
+    x = randoms(16)
+    plan = resolve(plans.COUNTER_PLAN, [x])
+    with (
+        device.open(build(compiler, plans.COUNTER, plan)) as session,
+        pytest.raises(RunFaulted, match="write to a __device__ or __constant__ variable"),
+    ):
+        session.arm([request(plan, x)])
+
+
+def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: Compiler) -> None:
+    x = randoms(16)
+    plan = resolve(plans.COUNTER_PLAN, [x])
+    with SoftwareDevice("create_blind") as device, device.open(build(compiler, plans.COUNTER, plan)) as session:
+        with pytest.raises(RunFaulted, match="'calls' cannot be found") as caught:
+            session.arm([request(plan, x)])
+        assert caught.value.fault.kind == "unsupported"
+
+
+def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(12, 12), randoms(12, 12, seed=1)
+    plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
+    with device.open(build(compiler, ADD, plan)) as session, session.arm([request(plan, a, b)]) as armed:
+        assert not armed.captured
+        whole = armed.block(1)[0]
+        memset = 1 + 4 * 144 / BYTES_PER_US
+        assert armed.coverage() == pytest.approx(1 - (OPERATOR_US + memset) / whole, abs=1e-3)
+        np.testing.assert_allclose(floats(armed.outputs()[0][0]).reshape(12, 12), a @ b + a, rtol=1e-5, atol=1e-5)
+
+
+def test_a_fault_while_timed_ends_the_runner_alone(compiler: Compiler, device: SoftwareDevice) -> None:
+    source = """
+    extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) out[i] = a[i] + b[i];
+      if (a[0] == 42.0f) out[1LL << 44] = 0;
+    }
+    """
+    a, b = randoms(100), randoms(100)
+    bad = a.copy()
+    bad[0] = 42
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, source, plan)) as session:
+        armed = session.arm([request(plan, a, b)])
+        armed.refresh([request(plan, bad, b)])
+        with pytest.raises(RunFaulted, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+            armed.block(3)
+        assert caught.value.fault.kind == "crash"
+        armed.close()
+        assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_a_hang_while_timed_is_a_timeout(compiler: Compiler, device: SoftwareDevice) -> None:
+    source = """
+    extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[0] == 42.0f) {} out[0] = 1; }
+    """
+    x = randoms(4)
+    plan = resolve(plans.SPIN_PLAN, [x])
+    with device.open(build(compiler, source, plan)) as session:
+        armed = session.arm([request(plan, x, deadline_s=0.2)])
+        armed.refresh([request(plan, np.full(4, 42, np.float32))])
+        with pytest.raises(RunFaulted) as caught:
+            armed.block(1)
+        assert caught.value.fault.kind == "timeout"
+        with pytest.raises(RunFaulted, match="the runner was lost"):
+            armed.block(1)
+        armed.close()
+        assert device.spares._quiet == 0
+
+
+def test_an_armed_session_runs_nothing_else(compiler: Compiler, device: SoftwareDevice) -> None:
+    a = randoms(10)
+    plan = resolve(ADD_PLAN, [a, a])
+    with device.open(build(compiler, ADD, plan)) as session:
+        armed = session.arm([request(plan, a, a)])
+        with pytest.raises(ValueError, match="the session is armed"):
+            session.run(request(plan, a, a))
+        with pytest.raises(ValueError, match="the session is armed"):
+            session.arm([request(plan, a, a)])
+        armed.close()
+        armed.close()
+        with pytest.raises(ValueError, match="was closed"):
+            armed.block(1)
+        assert session.run(request(plan, a, a)).faults == ()
+
+
+def test_a_rating_is_the_plans_time_without_the_flush(compiler: Compiler, device: SoftwareDevice) -> None:
+    a, b = randoms(1000), randoms(1000)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        with session.arm([request(plan, a, b)]) as armed:
+            alone = armed.block(1)[0]
+        rating = session.rate(request(plan, a, b), 0.1)
+        assert rating.time_us == pytest.approx(alone)
+        assert rating.settled
+        bad = resolve(plans.OVERRUN_PLAN, [a, b])
+        with pytest.raises(RunFaulted, match="out-of-bounds write"):
+            session.rate(request(bad, a, b), 1.0)
