@@ -345,4 +345,7 @@ def _got(output: torch.Tensor) -> Got:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")[:300]
+    """What went wrong, in one line: a compiler's own message where there is one, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "error: " in line]
+    return (told or lines or ["no reason given"])[0][:300]

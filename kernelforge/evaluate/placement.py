@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Final
@@ -37,11 +38,11 @@ def open_device(name: str) -> torch.device:
         TaskError: there is no such device here.
     """
     set_arithmetic()
-    device = torch.device(name)
-    if device.type == "cpu":
+    if name == "cpu":
         return HOST
-    if device.type != "cuda":
+    if not re.fullmatch(r"cuda(:\d+)?", name):
         raise TaskError(f"the reference runs on cpu or on cuda:N, not on '{name}'")
+    device = torch.device(name)
     if not torch.cuda.is_available():
         raise TaskError(
             f"torch {torch.__version__} sees no GPU in the oracle's process, so nothing can run on '{name}'"

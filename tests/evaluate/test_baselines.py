@@ -1,0 +1,164 @@
+"""Baselines in this process: the protocol on the CPU, by the host's clock and without graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracle_tasks import make_task
+
+from kernelforge.errors import BaselineError
+from kernelforge.evaluate.baselines import Baselines, ModelSets
+from kernelforge.evaluate.expected import Drawn, Reckoner
+from kernelforge.evaluate.reference import flatten_outputs
+from kernelforge.records import TaskPolicy
+
+LINEAR = make_task("self.fc(a)", "torch.randn(8, 16)", init="self.fc = nn.Linear(16, 4, bias=False)")
+
+
+def draws_of(reckoner: Reckoner, count: int, *, expected: bool = True) -> list[Drawn]:
+    return [reckoner.draw("full", "task", 100 + index, expected=expected) for index in range(count)]
+
+
+def test_a_sample_goes_once_through_every_set_and_its_flushes() -> None:
+    reckoner = Reckoner(LINEAR)
+    armed = Baselines(reckoner).arm("eager", draws_of(reckoner, 3), 4096)
+    visited: list[int] = []
+    execute = armed.sets.execute
+    armed.sets.execute = lambda position: (visited.append(position), execute(position))[1]  # type: ignore[method-assign]
+    times = armed.block(4)
+    assert visited == [0, 1, 2] * 4
+    assert len(times) == 4
+    assert all(time > 0 for time in times)
+    assert all(time > 0 for time in armed.flush_block(2))
+    assert not armed.captured
+
+
+def test_without_a_flush_there_is_nothing_to_subtract() -> None:
+    reckoner = Reckoner(LINEAR)
+    assert Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0).flush_block(3) == [0.0, 0.0, 0.0]
+
+
+def test_idle_time_before_a_sample_is_not_part_of_it() -> None:
+    reckoner = Reckoner(LINEAR)
+    armed = Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0)
+    gap_us = 200_000.0
+    assert min(armed.block(2, [gap_us, gap_us])) < gap_us / 2
+
+
+def test_every_set_has_the_weights_and_inputs_of_its_own_draw() -> None:
+    reckoner = Reckoner(LINEAR)
+    draws = draws_of(reckoner, 2)
+    armed = Baselines(reckoner).arm("eager", draws, 0)
+    (first,), (second,) = armed.sets.outputs(0), armed.sets.outputs(1)
+    assert draws[0].expected is not None
+    assert draws[1].expected is not None
+    assert torch.equal(first, draws[0].expected[0].reference)
+    assert torch.equal(second, draws[1].expected[0].reference)
+    assert not torch.equal(first, second)
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_a_baseline_that_is_wrong_in_one_set_only_is_refused() -> None:
+    reckoner = Reckoner(LINEAR)
+    draws = draws_of(reckoner, 2)
+    other = reckoner.draw("full", "task", 999)
+    mixed = Drawn(draws[1].size, draws[1].family, draws[1].inputs, other.expected, other.selections, draws[1].seed)
+    with pytest.raises(BaselineError, match="its result is wrong: output 0"):
+        Baselines(reckoner).arm("eager", [draws[0], mixed], 0)
+
+
+def test_mutated_inputs_are_copies_restored_before_the_check() -> None:
+    task = make_task("a.mul_(3.0)", "torch.randn(32)", policy=TaskPolicy(mutates=(0,)))
+    reckoner = Reckoner(task)
+    (drawn,) = draws_of(reckoner, 1)
+    before = drawn.inputs[0].clone()  # type: ignore[union-attr]
+    armed = Baselines(reckoner).arm("eager", [drawn], 0)
+    assert torch.equal(drawn.inputs[0], before)  # type: ignore[arg-type]
+    assert len(armed.sets.outputs(0)) == 2
+    armed.block(2)
+    assert not torch.equal(armed.sets.outputs(0)[1], before * 3)
+    armed.sets.restore(0)
+    assert torch.equal(armed.sets.outputs(0)[1], before)
+
+
+def test_draws_without_expected_outputs_check_nothing_so_no_baseline_is_armed_on_them() -> None:
+    reckoner = Reckoner(LINEAR)
+    with pytest.raises(BaselineError, match="without expected outputs"):
+        Baselines(reckoner).arm("eager", draws_of(reckoner, 1, expected=False), 0)
+
+
+def test_draws_of_two_sizes_do_not_mix() -> None:
+    reckoner = Reckoner(LINEAR)
+    with pytest.raises(BaselineError, match="one size"):
+        Baselines(reckoner).arm("eager", [*draws_of(reckoner, 1), reckoner.draw("small", "task", 1)], 0)
+
+
+@pytest.mark.parametrize("name", ["eager-graph", "compile-max-autotune", "cublas", "magic"])
+def test_what_needs_a_gpu_is_not_offered_on_the_cpu(name: str) -> None:
+    reckoner = Reckoner(LINEAR)
+    baselines = Baselines(reckoner)
+    assert baselines.names("full") == ("eager", "compile")
+    with pytest.raises(BaselineError, match=f"no baseline '{name}'"):
+        baselines.arm(name, draws_of(reckoner, 1), 0)
+
+
+def test_compiled_code_is_kept_for_the_next_candidate() -> None:
+    """A product alone needs no generated kernel, so this runs where there is no C++ compiler."""
+    from torch._dynamo.utils import counters
+
+    reckoner = Reckoner(LINEAR)
+    baselines = Baselines(reckoner)
+    before = counters["stats"]["unique_graphs"]
+    first = baselines.arm("compile", draws_of(reckoner, 2), 0)
+    assert counters["stats"]["unique_graphs"] == before + 1
+    del first
+    again = [reckoner.draw("full", "task", 500 + index) for index in range(2)]
+    assert len(baselines.arm("compile", again, 0).block(1)) == 1
+    assert counters["stats"]["unique_graphs"] == before + 1
+
+
+def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:
+    sets = ModelSets([lambda x: {"a": x, "b": (x + 1, None)}], [(torch.ones(2),)], ())
+    sets.execute(0)
+    assert [one.tolist() for one in sets.outputs(0)] == [[1, 1], [2, 2]]
+    assert flatten_outputs(None) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["eager", "eager-graph", "compile", "compile-max-autotune"])
+def test_every_baseline_is_right_on_a_gpu(name: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from kernelforge.evaluate.placement import open_device
+
+    task = make_task("torch.softmax(self.fc(a), -1)", "torch.randn(64, 256)", init="self.fc = nn.Linear(256, 128)")
+    reckoner = Reckoner(task, open_device("cuda:0"))
+    armed = Baselines(reckoner).arm(name, draws_of(reckoner, 3), 1 << 20)
+    assert armed.captured == (name != "eager"), armed.note
+    assert all(time > 0 for time in armed.block(5))
+    assert all(0 < time < 1e5 for time in armed.flush_block(5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cublas", "cublaslt-heuristic", "cublaslt-autotuned"])
+@pytest.mark.parametrize(
+    ("forward", "inputs"),
+    [
+        ("a @ b", "torch.randn(128, 192), torch.randn(192, 64)"),
+        ("a.t() @ b.t()", "torch.randn(192, 128), torch.randn(64, 192)"),
+        ("torch.bmm(a, b)", "torch.randn(3, 64, 32), torch.randn(3, 32, 16)"),
+        ("a @ b", "torch.randn(128, 192).half(), torch.randn(192, 64).half()"),
+    ],
+)
+def test_cublas_is_right_on_a_gpu(name: str, forward: str, inputs: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from kernelforge.evaluate.placement import open_device
+
+    reckoner = Reckoner(make_task(forward, inputs), open_device("cuda:0"))
+    baselines = Baselines(reckoner)
+    assert name in baselines.names("full")
+    armed = baselines.arm(name, draws_of(reckoner, 2), 0)
+    assert armed.captured, armed.note
+    assert armed.note.startswith("layout ")
+    assert all(time > 0 for time in armed.block(3))

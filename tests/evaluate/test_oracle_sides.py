@@ -1,0 +1,146 @@
+"""Baselines through the jail: what the parent asks, and what it makes of a child that lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from oracle_tasks import make_task
+
+from kernelforge.errors import BaselineError, ChildDied, SandboxError, TaskError, UsageError
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.sides import BaselineSide
+from kernelforge.sandbox import Zygote
+from kernelforge.tasks import load_suite
+
+SOFTMAX = load_suite("core").task("softmax")
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote("oracle") as warm:
+        warm.start()
+        yield warm
+
+
+def test_a_baseline_is_timed_in_the_oracles_process(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        assert oracle.baselines("small")[0] == "eager"
+        handles = [oracle.draw("small", "task", seed).handle for seed in (1, 2)]
+        side = oracle.arm("eager", handles, flush_bytes=1 << 16)
+        for handle in handles:
+            oracle.release(handle)
+        assert (side.name, side.captured, side.note) == ("eager", False, "")
+        assert len(side.block(5)) == 5
+        assert all(time > 0 for time in side.block(2, gaps_us=[10.0, 0.0]))
+        assert all(time > 0 for time in side.flush_block(3))
+        side.close()
+        side.close()
+        with pytest.raises(BaselineError, match="closed"):
+            side.block(1)
+
+
+def test_two_baselines_of_one_draw_are_told_apart(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        draw = oracle.draw("small", "task", 1)
+        first, second = (oracle.arm("eager", [draw.handle], flush_bytes=flush) for flush in (0, 4096))
+        assert first.flush_block(1) == (0.0,)
+        assert second.flush_block(1)[0] > 0
+        first.close()
+        assert len(second.block(1)) == 1
+
+
+def test_without_a_compiler_in_the_jail_the_compiled_baseline_is_a_note(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        draw = oracle.draw("small", "task", 1)
+        with pytest.raises(BaselineError, match=r"task 'softmax': InductorError: .*(not permitted|compiler)"):
+            oracle.arm("compile", [draw.handle])
+        assert len(oracle.arm("eager", [draw.handle]).block(1)) == 1
+
+
+def test_a_baseline_needs_draws_that_are_there(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        draw = oracle.draw("small", "task", 1)
+        oracle.release(draw.handle)
+        with pytest.raises(UsageError, match="no draw"):
+            oracle.arm("eager", [draw.handle])
+
+
+def test_a_baseline_that_ends_the_process_is_not_tried_again(zygote: Zygote) -> None:
+    head = "import os\nCALLS = [0]\ndef once(x):\n    CALLS[0] += 1\n    return x if CALLS[0] < 40 else os._exit(3)"
+    task = make_task("once(a) * 2", "torch.randn(4)", head=head)
+    with Oracle(zygote, task) as oracle:
+        draw = oracle.draw("small", "task", 1)
+
+        def arm_until_it_dies() -> None:
+            for _ in range(40):
+                oracle.arm("eager", [draw.handle]).close()
+
+        with pytest.raises(ChildDied):
+            arm_until_it_dies()
+        assert "eager" not in oracle.baselines("small")
+        with pytest.raises(BaselineError, match="ended the oracle's process"):
+            oracle.arm("eager", [draw.handle])
+
+
+def test_a_side_whose_child_is_gone_closes_in_peace(zygote: Zygote) -> None:
+    task = make_task("a * 2", "torch.randn(4)", head="import os")
+    source = task.source.replace("return [torch.randn(4)]", "return [torch.randn(4)] if N else os._exit(3)")
+    sizes = (*task.sizes, task.sizes[1].model_copy(update={"name": "hidden_deadly", "constants": {"N": 0}}))
+    task = task.model_copy(update={"source": "N = 1\n" + source, "sizes": sizes})
+    with Oracle(zygote, task) as oracle:
+        side = oracle.arm("eager", [oracle.draw("small", "task", 1).handle])
+        with pytest.raises(ChildDied):
+            oracle.draw("hidden_deadly", "task", 1)
+        side.close()
+        other = oracle.arm("eager", [oracle.draw("small", "task", 1).handle])
+        assert len(other.block(1)) == 1
+
+
+def test_memory_is_told_in_bytes(zygote: Zygote) -> None:
+    with Oracle(zygote, SOFTMAX) as oracle:
+        assert oracle.memory() > 1 << 20
+
+
+@pytest.mark.parametrize("device", ["tpu:0", "meta", "cuda:first"])
+def test_a_device_that_a_reference_cannot_run_on_is_a_task_error(zygote: Zygote, device: str) -> None:
+    with pytest.raises(TaskError, match=r"runs on cpu or on cuda:N, not on"):
+        Oracle(zygote, SOFTMAX, device=device)
+
+
+def test_a_gpu_that_is_not_there_is_named(zygote: Zygote) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, though not in this jail")
+    with pytest.raises(TaskError, match="sees no GPU"):
+        Oracle(zygote, SOFTMAX, device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [[1.0], [1.0, 0.0], [1.0, -2.0], [1.0, float("nan")], [1.0, float("inf")], [1.0, 2.0, 3.0]],
+)
+def test_times_that_are_none_are_not_believed(times: list[float]) -> None:
+    side = BaselineSide("eager", False, "", 1, lambda request: {"times_us": times})
+    with pytest.raises(SandboxError, match="times that are none"):
+        side.block(2)
+
+
+def test_gaps_are_one_per_sample_or_none() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def ask(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request)
+        return {"times_us": [1.0] * request.get("samples", 0)}
+
+    side = BaselineSide("eager", True, "", 1, ask)
+    for gaps in ([1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(ValueError, match="one gap before each"):
+            side.block(2, gaps_us=gaps)
+    with pytest.raises(ValueError, match="0 samples"):
+        side.block(0)
+    assert not asked
+    assert side.block(2, gaps_us=[3.0, 4.0]) == (1.0, 1.0)
+    assert asked[0]["gaps_us"] == [3.0, 4.0]
