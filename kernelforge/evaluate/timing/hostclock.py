@@ -31,8 +31,9 @@ FIXED_US = 5_000.0
 """What a block may cost beside its samples. Without a bound, a runner could hold back the answers to short blocks and
 so bend the slope."""
 
-FLUSH_APART = 0.15
-"""How far the candidate's flushes may differ from its baseline's, which are the same bytes on the same GPU."""
+FLUSH_APART = 0.3
+"""How far the candidate's flushes may differ from its baseline's: the same bytes on the same GPU, but one process may
+fill them with a kernel and the other with a memset."""
 
 
 def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float) -> HostClock:

@@ -86,9 +86,9 @@ def test_answers_that_are_held_back_do_not_hide_a_lie() -> None:
     assert not host(timing).agrees
 
 
-@pytest.mark.parametrize("claims", [1.2, 0.8])
+@pytest.mark.parametrize("claims", [1.5, 0.5])
 def test_flushes_that_are_said_to_be_long_or_short_are_exposed_by_the_baselines(claims: float) -> None:
-    timing = timed(World(1), flush_us=30.0, execution_us=20.0, flush_claims=claims)
+    timing = timed(World(1), flush_us=30.0, execution_us=40.0, flush_claims=claims)
     assert not host(timing).agrees
 
 
