@@ -49,21 +49,23 @@ def examine(results: Path) -> list[Check]:
     """Every check, the slow ones side by side."""
     from concurrent.futures import ThreadPoolExecutor
 
-    probes: list[Callable[[], Check]] = [
-        check_python, check_torch, check_nvrtc, check_emulator, check_jail, check_gpu, check_device, check_keys,
+    probes: list[Callable[[], Check | list[Check]]] = [
+        check_python, check_torch, check_nvrtc, check_emulator, check_jail, check_gpus, check_device, check_keys,
         lambda: check_folder("results", results), check_cache,
     ]  # fmt: skip
     with ThreadPoolExecutor(max_workers=len(probes)) as pool:
-        return list(pool.map(_guarded, probes))
+        return [check for found in pool.map(_guarded, probes) for check in found]
 
 
-def _guarded(probe: Callable[[], Check]) -> Check:
+def _guarded(probe: Callable[[], Check | list[Check]]) -> list[Check]:
     """A check whose own tools are missing is a problem with a name, not the end of the examination."""
     try:
-        return probe()
+        found = probe()
+        return found if isinstance(found, list) else [found]
     except (KernelForgeError, ImportError, OSError) as error:
         name = getattr(probe, "__name__", "check").removeprefix("check_")
-        return Check(name, "problem", f"{error}", "reinstall kernelforge: pip install --force-reinstall kernelforge")
+        advice = "reinstall kernelforge: pip install --force-reinstall kernelforge"
+        return [Check(name, "problem", f"{error}", advice)]
 
 
 def _print(checks: list[Check], healthy: bool) -> None:
@@ -93,7 +95,7 @@ def check_python() -> Check:
 
 
 def check_torch() -> Check:
-    found = _probe("import torch; print(torch.__version__)")
+    found = probe_python("import torch; print(torch.__version__)")
     if found.ok:
         return Check("torch", "ok", f"{found.text} (references run with it, in a process of their own)")
     return Check("torch", "problem", found.text, "pip install 'torch>=2.9,<2.14'; a CPU build is enough")
@@ -106,7 +108,7 @@ def check_nvrtc() -> Check:
         known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    found = _probe("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
+    found = probe_python("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
     if found.ok:
         return Check("nvrtc", "ok", f"{known.name}, with CUDA's headers; no CUDA toolkit is needed")
     return Check(
@@ -115,7 +117,7 @@ def check_nvrtc() -> Check:
 
 
 def check_emulator() -> Check:
-    found = _probe("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
+    found = probe_python("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
     if found.ok:
         return Check("emulator", "ok", found.text)
     return Check("emulator", "problem", found.text, "pip install 'llvmlite>=0.46' 'numba>=0.63'")
@@ -132,17 +134,11 @@ def check_jail() -> Check:
     return Check("jail", status, f"{report.tier}: {', '.join(report.layers)}", report.advice)
 
 
-def check_gpu() -> Check:
-    """The driver is asked in another process: a broken one may hang or crash whoever loads it."""
-    script = (
-        "import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); s = ctypes.create_string_buffer(99); "
-        "r = c.cuInit(0) or c.cuDeviceGetCount(ctypes.byref(n)); assert r == 0, f'CUDA error {r}'; "
-        "names = [c.cuDeviceGetName(s, 99, i) or s.value.decode() for i in range(n.value)]; print(', '.join(names))"
-    )
-    found = _probe(script, timeout_s=20)
-    if found.ok and found.text:
-        return Check("gpu", "note", found.text, "not used: this version runs kernels on emulated devices")
-    return Check("gpu", "note", "none found", "none is needed: kernels run on an emulated device, their times modelled")
+def check_gpus() -> list[Check]:
+    """GPUs, and what using them takes."""
+    from kernelforge.cli import doctor_gpu
+
+    return doctor_gpu.check_gpus()
 
 
 def check_device() -> Check:
@@ -196,14 +192,14 @@ def check_folder(name: str, folder: Path) -> Check:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """What a probe printed, or the last line of what went wrong."""
 
     ok: bool
     text: str
 
 
-def _probe(script: str, *, timeout_s: float = _PROBE_S) -> _Found:
+def probe_python(script: str, *, timeout_s: float = _PROBE_S) -> Found:
     """Run a line of Python in another process of this environment."""
     try:
         done = subprocess.run(
@@ -215,8 +211,8 @@ def _probe(script: str, *, timeout_s: float = _PROBE_S) -> _Found:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     except subprocess.TimeoutExpired:
-        return _Found(False, f"no answer in {timeout_s:g} s")
+        return Found(False, f"no answer in {timeout_s:g} s")
     if done.returncode == 0:
-        return _Found(True, done.stdout.strip())
+        return Found(True, done.stdout.strip())
     lines = done.stderr.strip().splitlines()
-    return _Found(False, lines[-1] if lines else f"it ended with code {done.returncode}")
+    return Found(False, lines[-1] if lines else f"it ended with code {done.returncode}")

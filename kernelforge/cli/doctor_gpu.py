@@ -1,0 +1,149 @@
+"""What ``kernelforge doctor`` looks at where there is an NVIDIA GPU, and what it says where there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kernelforge.cli.doctor import Check, probe_python
+from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.errors import KernelForgeError
+
+LEAST_CUDA = (13, 0)
+"""What cupy-cuda13x and cuda-bindings 13 need of the driver."""
+_PAGE = "docs/gpus.md has the setting up, containers included"
+_LIST = (
+    "import dataclasses, json; from kernelforge.devices.cuda.discovery import gpus; "
+    "print(json.dumps([dataclasses.asdict(gpu) for gpu in gpus()]))"
+)
+
+
+def check_gpus() -> list[Check]:
+    """One check on a machine without a GPU; on one with GPUs what using them takes, too.
+
+    The driver is asked in another process: a broken one may hang or crash whoever loads it.
+    """
+    listed = probe_python(_LIST, timeout_s=60)
+    if not listed.ok:
+        return [Check("gpu", "note", f"the driver fails: {listed.text}", f"see nvidia-smi; {_PAGE}")]
+    found = tuple(GpuInfo(**raw) for raw in json.loads(listed.text))
+    if not found:
+        return [none_found()]
+    checks: list[Callable[[Sequence[GpuInfo]], Check]] = [
+        check_driver, check_packages, check_runner, check_profiler, check_sanitizer,
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=len(checks)) as pool:
+        return list(pool.map(lambda check: check(found), checks))
+
+
+def none_found(root: str = "/") -> Check:
+    """No GPU answers: whether one is on the bus all the same.
+
+    Args:
+        root: Where ``/sys`` and ``/dev`` are.
+    """
+    cards = [path.parent.name for path in Path(root, "sys/bus/pci/devices").glob("*/vendor") if _is_nvidia_gpu(path)]
+    if not cards:
+        return Check("gpu", "note", "none found", "none is needed: kernels run on an emulated device, times modelled")
+    where = f"{len(cards)} on the PCI bus ({', '.join(sorted(cards))}), and no driver answers"
+    if Path(root, "dev/nvidiactl").exists():
+        return Check("gpu", "note", where, f"see nvidia-smi, and whether CUDA_VISIBLE_DEVICES hides it; {_PAGE}")
+    advice = f"install NVIDIA's driver 580 or newer; start a container with --gpus all; {_PAGE}"
+    return Check("gpu", "note", where, advice)
+
+
+def _is_nvidia_gpu(vendor: Path) -> bool:
+    """Vendor 0x10de, class 0x0300 (VGA) or 0x0302 (3D controller): PCI ID repository."""
+    try:
+        kind = vendor.with_name("class").read_text().strip()
+        return vendor.read_text().strip() == "0x10de" and kind.startswith(("0x0300", "0x0302"))
+    except OSError:
+        return False
+
+
+def check_driver(found: Sequence[GpuInfo]) -> Check:
+    """The GPUs, the driver, and whether it is new enough."""
+    cards = "; ".join(f"cuda:{gpu.ordinal} {gpu.name}, {gpu.memory_bytes / 1e9:.0f} GB" for gpu in found)
+    first = found[0]
+    told = f"{cards}; driver {first.driver or 'of unknown release'}, CUDA {first.cuda}"
+    if _version(first.cuda) < LEAST_CUDA:
+        return Check("gpu", "note", told, "update the driver to 580 or newer: cupy-cuda13x needs CUDA 13")
+    return Check("gpu", "ok", told)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def check_packages(found: Sequence[GpuInfo]) -> Check:
+    """cupy with cuda-bindings, which run candidates; NVML's package; pycuda, which is another way."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from kernelforge.devices.cuda.discovery import missing_packages
+
+    have = []
+    for name in ("cupy-cuda13x", "cuda-bindings", "nvidia-ml-py", "pycuda"):
+        try:
+            have.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    other = "" if any(one.startswith("pycuda") for one in have) else " (no pycuda: only --runtime pycuda needs it)"
+    told = (", ".join(have) or "none") + other
+    missing = missing_packages("cupy")
+    if not missing:
+        return Check("gpu packages", "ok", told)
+    lack = f"{told}; missing: {', '.join(missing)}"
+    if missing == ("nvidia-ml-py",):
+        return Check("gpu packages", "note", lack, "pip install nvidia-ml-py: without it clocks are not recorded")
+    return Check("gpu packages", "problem", lack, "pip install 'kernelforge[gpu]', or run with --device emulated")
+
+
+def check_runner(found: Sequence[GpuInfo]) -> Check:
+    """Whether a jailed process can make a context on each GPU, and memory there holds what is written."""
+    from kernelforge.sandbox.probe import gpu_tier, probe
+
+    with ThreadPoolExecutor(max_workers=len(found)) as pool:
+        said = [why for why in pool.map(_complaint, found) if why]
+    names = ", ".join(f"cuda:{gpu.ordinal}" for gpu in found)
+    tier = gpu_tier() or probe().tier
+    if not said:
+        return Check("gpu jail", "ok", f"{names}: a jailed process can use it (tier {tier})")
+    return Check("gpu jail", "problem", "; ".join(said), f"{_PAGE}; --device emulated runs without a GPU")
+
+
+def _complaint(gpu: GpuInfo) -> str:
+    """Why a jailed process cannot use the GPU; empty where it can."""
+    from kernelforge.devices.cuda.device import CudaDevice
+
+    try:
+        with CudaDevice(gpu.ordinal) as device:
+            # Two steps: a context that cannot be made, and a GPU that answers wrongly, are told apart.
+            _ = device.facts
+            device.recover()
+    except KernelForgeError as error:
+        return str(error)
+    return ""
+
+
+def check_profiler(found: Sequence[GpuInfo]) -> Check:
+    """Nsight Compute, and whether the driver lets this user read counters."""
+    from kernelforge.devices.cuda.profiler import profiler_status
+
+    status = profiler_status()
+    if status.ncu is None or status.version is None or status.counters == "denied":
+        advice = "without counters, profiles have times, and the emulator's counts, each marked; " + _PAGE
+        return Check("ncu", "note", status.message, advice)
+    return Check("ncu", "ok", status.message)
+
+
+def check_sanitizer(found: Sequence[GpuInfo]) -> Check:
+    """compute-sanitizer, which an option makes a gate."""
+    from kernelforge.devices.cuda.tool import find_tool
+
+    path = find_tool("compute-sanitizer")
+    if path is None:
+        advice = "only --sanitizer needs it: pip install nvidia-cuda-sanitizer-api, or install the CUDA toolkit"
+        return Check("compute-sanitizer", "note", "not found", advice)
+    return Check("compute-sanitizer", "ok", path)
