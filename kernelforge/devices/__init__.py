@@ -1,4 +1,4 @@
-"""Where candidates run. Devices are named: ``emulated:h100`` needs no GPU."""
+"""Where candidates run. Devices are named: ``cuda:0`` is a GPU of this machine, ``emulated:h100`` needs none."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import SPECS
 
 if TYPE_CHECKING:
-    from kernelforge.devices.emulated.device import EmulatedDevice
+    from kernelforge.records import MeasureSettings
 
-__all__ = ["Device", "best_device", "check_device", "device_names", "make_device"]
+__all__ = ["Device", "best_device", "check_device", "device_names", "make_device", "screen_for"]
 
-_EMULATED = "emulated:"
+_EMULATED, _CUDA = "emulated:", "cuda:"
 
 
 def device_names() -> tuple[str, ...]:
-    """Names of the devices that exist here, the best first."""
-    return tuple(_EMULATED + key for key in SPECS)
+    """Names of the devices that exist here, the best first. A GPU whose driver fails is left out."""
+    try:
+        gpus = _gpu_names()
+    except DeviceError:
+        gpus = ()
+    return (*gpus, *_emulated_names())
 
 
 def best_device() -> str:
@@ -27,35 +31,83 @@ def best_device() -> str:
 
 
 def check_device(name: str) -> str:
-    """The full name of a device; ``emulated`` alone is its first kind.
+    """The full name of a device; ``cuda`` alone is the first GPU, ``emulated`` alone the first of its kinds.
 
     Raises:
-        DeviceError: there is no such device.
+        DeviceError: there is no such device; the message says why, and what there is.
     """
     wanted = name.strip().lower()
-    if wanted == "emulated":
-        return best_device()
-    if wanted in device_names():
-        return wanted
+    if wanted in ("cuda", "gpu"):
+        wanted = _CUDA + "0"
+    elif wanted == "emulated":
+        wanted = _emulated_names()[0]
     choice = f"Choose one of: {', '.join(device_names())}."
-    if wanted.split(":")[0] in ("cuda", "pycuda", "gpu"):
-        raise DeviceError(f"{name!r} is not available: this version runs kernels on emulated devices only. {choice}")
-    raise DeviceError(f"there is no device {name!r}. {choice}")
+    if wanted.startswith("pycuda"):
+        raise DeviceError(
+            f"{name!r} is not the name of a device: pycuda is a runtime. Use --device cuda:0 --runtime pycuda."
+        )
+    if wanted.startswith(_CUDA):
+        gpus = _gpu_names()
+        if not gpus:
+            raise DeviceError(f"{name!r} is not available: this machine has no NVIDIA driver that works. {choice}")
+        if wanted not in gpus:
+            raise DeviceError(f"{name!r} is not available: this machine has {', '.join(gpus)}. {choice}")
+    elif wanted not in _emulated_names():
+        raise DeviceError(f"there is no device {name!r}. {choice}")
+    return wanted
 
 
-def make_device(name: str, *, threads: int = 1, allow_unconfined: bool = False) -> EmulatedDevice:
+def make_device(
+    name: str, *, threads: int = 1, measure: MeasureSettings | None = None, allow_unconfined: bool = False
+) -> Device:
     """Open a device by name; the caller closes it.
 
     Args:
         name: As in :func:`device_names`.
-        threads: Threads that one run may use.
+        threads: Threads that one run on an emulated device may use.
+        measure: How a GPU is used; the defaults if absent.
         allow_unconfined: Run untrusted code without a jail where none works.
 
     Raises:
-        DeviceError: there is no such device.
+        DeviceError: there is no such device, or what it takes is not installed.
     """
-    spec = SPECS[check_device(name).removeprefix(_EMULATED)]
+    full = check_device(name)
     # Imported here: naming devices must not load what runs them.
-    from kernelforge.devices.emulated.device import EmulatedDevice
+    if full.startswith(_EMULATED):
+        from kernelforge.devices.emulated.device import EmulatedDevice
 
-    return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
+        spec = SPECS[full.removeprefix(_EMULATED)]
+        return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
+    from kernelforge.devices.cuda.device import CudaDevice
+    from kernelforge.devices.cuda.discovery import require_packages
+    from kernelforge.records import MeasureSettings
+
+    settings = measure or MeasureSettings()
+    require_packages(settings.runtime)
+    return CudaDevice(
+        int(full.removeprefix(_CUDA)),
+        runtime=settings.runtime,
+        counters=settings.counters,
+        allow_unconfined=allow_unconfined,
+    )
+
+
+def screen_for(arch: str) -> str:
+    """Name of the emulated device that checks the accesses of kernels built for a GPU: of its architecture, if any."""
+    of_arch = [_EMULATED + key for key, spec in SPECS.items() if spec.arch == arch]
+    return (*of_arch, *_emulated_names())[0]
+
+
+def _emulated_names() -> tuple[str, ...]:
+    return tuple(_EMULATED + key for key in SPECS)
+
+
+def _gpu_names() -> tuple[str, ...]:
+    """Names of the GPUs of this machine.
+
+    Raises:
+        DeviceError: there is a driver, and it fails.
+    """
+    from kernelforge.devices.cuda.discovery import gpus
+
+    return tuple(f"{_CUDA}{gpu.ordinal}" for gpu in gpus())

@@ -194,6 +194,8 @@ class Device(Protocol):
     arch: str
     """Real architecture to compile for: ``sm_90a``."""
     capabilities: Capabilities
+    environment: Mapping[str, str]
+    """What a process beside it needs in its environment to work on the same hardware and no other."""
     memory_bytes: int
     """What one run may use."""
     l2_bytes: int
