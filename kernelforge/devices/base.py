@@ -191,16 +191,29 @@ class Device(Protocol):
 
     name: str
     kind: Literal["cuda", "emulated"]
-    arch: str
-    """Real architecture to compile for: ``sm_90a``."""
-    capabilities: Capabilities
     environment: Mapping[str, str]
     """What a process beside it needs in its environment to work on the same hardware and no other."""
-    memory_bytes: int
-    """What one run may use."""
-    l2_bytes: int
-    memory_bandwidth_gbps: float
-    """Peak of the device's memory; 0 where it is unknown."""
+
+    @property
+    def arch(self) -> str:
+        """Real architecture to compile for: ``sm_90a``."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """What one run may use."""
+        ...
+
+    @property
+    def l2_bytes(self) -> int: ...
+
+    @property
+    def memory_bandwidth_gbps(self) -> float:
+        """Peak of the device's memory; 0 where it is unknown."""
+        ...
 
     def describe(self) -> Mapping[str, str]:
         """Facts a Coder may use: name, SMs, shared memory per block, registers, bandwidth; each with unit."""
