@@ -17,7 +17,7 @@ TAIL = "    k[1, 1](x, out)\n    return out\n"
 
 def refusal(text: str, *inputs: Any, limits: PlanLimits | None = None) -> PlanError:
     with pytest.raises(PlanError) as caught:
-        parse_plan(text).resolve(inputs or (X,), {"a": X}, {"n": 1}, limits=limits)
+        parse_plan(text).resolve(inputs or (X,), {"a": X}, {"n": 1}, limits=limits, library=("topk",))
     return caught.value
 
 
@@ -229,6 +229,8 @@ BOMBS = {
     "star doubling": ["a = (1,)", "for i in range(64):", "    a = (*a, *a)"],
     "string doubling": ["a = 'a'", "for i in range(64):", "    a = a + a"],
     "f-string doubling": ["a = 'a'", "for i in range(64):", "    a = f'{a}{a}'"],
+    "results again and again": ["a = [empty(1) for i in range(64)]", "for i in range(2000):",
+                                "    library('topk', 3, out=a)"],
     "nested doubling compared": ["a = (1,)", "for i in range(60):", "    a = (a, a)", "b = a == (a, a)"],
     "shared doubling compared": ["a = b = (1,)", "for i in range(14):", "    a, b = (a, a), (b, b)", "c = 0",
                                  "for i in range(1000):", "    c = a == b"],
@@ -358,6 +360,8 @@ MISTAKES = [
     (["a = empty((2,), float32, dtype=float32)"], "the dtype is given twice"),
     (["a = empty(2, device='cuda')"], "empty has no argument 'device'"),
     (["a = empty()"], "empty takes at least 1, got 0"),
+    (["a = empty(2, dtype=float16, dtype=float32)"], "the argument 'dtype' is given twice"),
+    (["k[1, 32](x, out, cluster=1, cluster=2)"], "the argument 'cluster' is given twice"),
     (["a = empty_like(3)"], "empty_like and zeros_like take a tensor, not an int"),
     (["a, b = (1, 2, 3)"], "3 values cannot be unpacked into 2 names"),
     (["a, *b, c = (1,)"], "1 values cannot be unpacked into 3 names"),
@@ -429,6 +433,14 @@ def test_a_plan_without_a_launch_is_refused() -> None:
 
 def test_a_plan_without_forward_is_refused() -> None:
     assert "no 'def forward(...)'" in str(refusal("def run(x):\n    return x\n"))
+
+
+@pytest.mark.parametrize("signature", ["f(a, a)", "f(a, a=1)", "f(a, b, a)", "f(a=1, a=2)"])
+def test_a_parameter_that_repeats_is_refused(signature: str) -> None:
+    """Python's parser lets it through; only its compiler, which is not used, would refuse it."""
+    error = refusal(f"def {signature}:\n    return a\n" + body("b = f(1)"))
+    assert "f has two parameters 'a'" in str(error)
+    assert error.line == 1
 
 
 @pytest.mark.parametrize("inputs", [(X, X), ()])

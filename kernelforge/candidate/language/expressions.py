@@ -190,6 +190,18 @@ def values(nodes: list[ast.expr], scope: Scope) -> Callable[[Frame], list[Any]]:
     return run
 
 
+def keyword_values(node: ast.Call, scope: Scope) -> dict[str, Evaluate]:
+    """The keyword arguments of a call. Python's parser lets repeated ones through."""
+    found: dict[str, Evaluate] = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise Fault("the plan language has no ** in calls", node.lineno)
+        if keyword.arg in found:
+            raise Fault(f"the argument {keyword.arg!r} is given twice", node.lineno)
+        found[keyword.arg] = expression(keyword.value, scope)
+    return found
+
+
 def _sequence(node: ast.Tuple | ast.List, scope: Scope) -> Evaluate:
     items = values(node.elts, scope)
     return lambda frame: tuple(items(frame))
@@ -360,11 +372,8 @@ def _call(node: ast.Call, scope: Scope) -> Evaluate:
     target = node.func
     if isinstance(target, ast.Subscript):
         raise Fault("a launch stands on a line of its own: it gives no value", node.lineno)
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise Fault("the plan language has no ** in calls", node.lineno)
     args = values(node.args, scope)
-    keywords = {str(keyword.arg): expression(keyword.value, scope) for keyword in node.keywords}
+    keywords = keyword_values(node, scope)
     if isinstance(target, ast.Attribute):
         return _method(node, target, args, scope)
     if not isinstance(target, ast.Name):

@@ -37,6 +37,8 @@ def library(machine: Machine, given: list[Any], named: Mapping[str, Any], out: A
         _results(operator, out),
         machine.line,
     )
+    # A tuple of results costs one step to name, and each of them is held against every other tensor.
+    machine.spend(len(step.out) * (len(step.out) + len(step.read)))
     _refuse_overlap(step)
     machine.add(step)
 

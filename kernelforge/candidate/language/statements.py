@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelforge.candidate.language.expressions import assign, binary, cost, expression, values
+from kernelforge.candidate.language.expressions import assign, binary, cost, expression, keyword_values, values
 from kernelforge.candidate.language.functions import FUNCTIONS, GIVEN, RESERVED
 from kernelforge.candidate.language.launches import kernel, launch
 from kernelforge.candidate.language.library import library
@@ -140,6 +140,8 @@ def _signature(node: ast.FunctionDef) -> Routine:
     if getattr(node, "type_params", None):
         raise Fault("the plan language has no type parameters", line)
     parameters = tuple(arg.arg if arg.arg in GIVEN else check_name(arg.arg, line) for arg in spec.args)
+    if repeated := [name for name in parameters if parameters.count(name) > 1]:
+        raise Fault(f"{node.name} has two parameters {repeated[0]!r}", line)
     defaulted = parameters[len(parameters) - len(spec.defaults) :] if spec.defaults else ()
     defaults = {name: _constant(default) for name, default in zip(defaulted, spec.defaults, strict=True)}
     return Routine(node.name, line, parameters, defaults)
@@ -326,15 +328,13 @@ def _launch(node: ast.Call, target: ast.Subscript, scope: Scope) -> Execute:
     name = _kernel_name(target.value, scope)
     options = values(target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice], scope)
     args = values(node.args, scope)
-    given: dict[str, Evaluate] = {}
-    for keyword in node.keywords:
-        if keyword.arg not in ("cluster", "cooperative"):
-            raise Fault(
-                f"a launch has no option {keyword.arg or '**'!r}; kernel arguments go by position, "
-                "options are cluster and cooperative",
-                node.lineno,
-            )
-        given[keyword.arg] = expression(keyword.value, scope)
+    given = keyword_values(node, scope)
+    if extra := given.keys() - {"cluster", "cooperative"}:
+        raise Fault(
+            f"a launch has no option {min(extra)!r}; kernel arguments go by position, "
+            "options are cluster and cooperative",
+            node.lineno,
+        )
     cluster, cooperative = given.get("cluster"), given.get("cooperative")
     line = node.lineno
 
@@ -351,11 +351,7 @@ def _launch(node: ast.Call, target: ast.Subscript, scope: Scope) -> Execute:
 
 def _library(node: ast.Call, scope: Scope) -> Execute:
     args = values(node.args, scope)
-    keywords: dict[str, Evaluate] = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise Fault("the plan language has no ** in calls", node.lineno)
-        keywords[keyword.arg] = expression(keyword.value, scope)
+    keywords = keyword_values(node, scope)
     if "out" not in keywords:
         raise Fault("library needs out=, the tensor or tensors that its results are put into", node.lineno)
     line = node.lineno
