@@ -11,7 +11,7 @@ kernels on it, many times over:
 
 The last two publish no interval. They get the one that follows if their samples are taken to be independent: a
 bootstrap over samples. ``held`` is the share of 95 % intervals that hold the truth, ``width`` the mean half-width,
-``error`` the 95th percentile of how far the speedup is off, and ``GPU`` the simulated seconds that one comparison takes.
+``error`` the 95th percentile of how far the speedup is off, ``GPU`` the simulated seconds that one comparison takes.
 Nothing here says what the noise of a real GPU is. Exits with 1 when fewer than 85 % of this project's intervals hold
 the truth in any row.
 """

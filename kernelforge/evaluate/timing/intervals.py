@@ -59,7 +59,7 @@ def student(freedom: int) -> float:
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+    return z + sum(term / float(freedom) ** power for power, term in enumerate(terms, start=1))
 
 
 def trimmed_mean(values: Floats) -> Floats:

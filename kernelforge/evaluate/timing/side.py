@@ -23,7 +23,7 @@ WARM_UP_US = 25_000.0
 MAX_SAMPLES = 2_000
 """Most samples of a block: a bound on what a side that reports no time at all can ask for."""
 
-KEPT_SAMPLES = 1_000
+KEPT_SAMPLES = 500
 """Most samples of a side that are recorded, evenly spaced over all."""
 
 
@@ -54,6 +54,8 @@ class Side:
         self.captured = side.captured
         self.samples = 1
         """Samples per block."""
+        self.gapless = 1
+        """Samples per block when there are no gaps; the same in offline mode."""
         self.watched: list[Watched] = []
         """Blocks without gaps, for the comparison of the clocks."""
         self.visits: list[Visit] = []
@@ -68,6 +70,7 @@ class Side:
         settled = float(np.median(self.block(count, watch=False)))
         # A tenth more, so that a clock that rises later leaves no block short.
         self.samples = _enough(1.1 * block_us, settled + gap_us)
+        self.gapless = _enough(1.1 * block_us, settled)
 
     def block(self, samples: int, *, gaps_us: tuple[float, ...] = (), watch: bool = True) -> Floats:
         """Times of the samples of one block, checked."""

@@ -97,6 +97,30 @@ def test_without_a_baseline_the_events_are_checked_all_the_same() -> None:
     assert not host(timed(World(1), with_baseline=False, claims=0.5)).agrees
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_that_are_held_back_at_random_do_not_hide_a_lie(seed: int) -> None:
+    late = random.Random(seed)
+    timing = timed(World(seed), claims=0.7, hold_us=lambda count: late.uniform(0, 100_000))
+    assert not host(timing).agrees
+
+
+def test_a_parent_that_was_busy_for_a_moment_looks_again() -> None:
+    world, held = World(1), [0]
+
+    def busy(count: int) -> float:
+        """Late answers to the first blocks of twice the length, all of them."""
+        held[0] += count > 200
+        return 30_000.0 if count > 200 and held[0] <= 3 else 0.0
+
+    assert host(timed(world, hold_us=busy, execution_us=50.0)).agrees
+    assert held[0] > 3
+
+
+def test_seldom_requests_are_no_reason_to_distrust_the_clocks() -> None:
+    timing = timed(World(1), qps=10.0, sets=1, execution_us=40.0, with_baseline=False)
+    assert host(timing).agrees
+
+
 def test_lies_are_exposed_in_server_mode() -> None:
     assert host(timed(World(1), qps=1000.0, sets=1, execution_us=400.0)).agrees
     assert not host(timed(World(1), qps=1000.0, sets=1, execution_us=400.0, claims=0.5)).agrees

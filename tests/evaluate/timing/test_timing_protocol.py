@@ -191,7 +191,7 @@ def test_a_candidate_without_baselines_has_a_time_and_no_ratio() -> None:
     assert timing.candidate.interval_us[0] <= 802 <= timing.candidate.interval_us[1] * 1.01
 
 
-def test_the_record_holds_at_most_a_thousand_samples_of_a_side() -> None:
+def test_the_record_holds_a_bounded_number_of_samples_of_a_side() -> None:
     timing = timed(World(1), execution_us=15.0)
     assert len(timing.candidate.samples_us) == KEPT_SAMPLES
     assert timing.candidate.median_us == pytest.approx(15, rel=0.02)
