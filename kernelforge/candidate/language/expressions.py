@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelforge.candidate.language import arithmetic
+from kernelforge.candidate.language.calls import Arguments, function_call, helper_call, method_call
 from kernelforge.candidate.language.functions import CONSTANTS, FUNCTIONS
 from kernelforge.candidate.language.scope import UNBOUND, Evaluate, Frame, Scope, target_names
 from kernelforge.candidate.language.tensors import METHODS, PROPERTIES, index, slice_of
@@ -165,7 +166,7 @@ def _conditional(node: ast.IfExp, scope: Scope) -> Evaluate:
     return lambda frame: body(frame) if truth(test(frame)) else other(frame)
 
 
-def values(nodes: list[ast.expr], scope: Scope) -> Callable[[Frame], list[Any]]:
+def values(nodes: list[ast.expr], scope: Scope) -> Arguments:
     """Several expressions, starred ones spread, as one closure that gives a list."""
     if not any(isinstance(node, ast.Starred) for node in nodes):
         plain = [expression(node, scope) for node in nodes]
@@ -382,39 +383,15 @@ def _call(node: ast.Call, scope: Scope) -> Evaluate:
     if scope.find(name) is not None:
         raise Fault(f"{name!r} is a variable, not a function; {_CALLABLE_HINT}", node.lineno)
     if name in scope.routines:
-        return _routine(name, args, keywords, scope, node.lineno)
+        return helper_call(name, args, keywords, scope, node.lineno)
     if name == "library":
         raise Fault("library stands on a line of its own: it gives no value, its results go into out=", node.lineno)
     if name not in FUNCTIONS:
         raise Fault(f"unknown function {name!r}; {_CALLABLE_HINT}", node.lineno)
-    return _function(name, args, keywords, node.lineno)
+    return function_call(name, args, keywords, node.lineno)
 
 
-def _function(name: str, args: Callable[[Frame], list[Any]], keywords: dict[str, Evaluate], line: int) -> Evaluate:
-    function = FUNCTIONS[name]
-    if extra := keywords.keys() - function.keywords:
-        raise Fault(f"{name} has no argument {min(extra)!r}", line)
-
-    def run(frame: Frame) -> Any:
-        given = args(frame)
-        named = {key: value(frame) for key, value in keywords.items()}
-        if not function.least <= len(given) <= function.most:
-            raise Fault(f"{name} takes {_count(function.least, function.most)}, got {len(given)}")
-        if "start" in named and len(given) > 1:
-            raise Fault(f"the start of {name} is given twice")
-        frame[0].line = line
-        return function.call(frame[0], *given, **named)
-
-    return run
-
-
-def _count(least: int, most: int) -> str:
-    if least == most:
-        return f"{least} argument{'s' * (least != 1)}"
-    return f"at least {least}" if most > 100 else f"{least} to {most} arguments"
-
-
-def _method(node: ast.Call, target: ast.Attribute, args: Callable[[Frame], list[Any]], scope: Scope) -> Evaluate:
+def _method(node: ast.Call, target: ast.Attribute, args: Arguments, scope: Scope) -> Evaluate:
     name = target.attr
     if name == "append":
         raise Fault("sequences never change; write outs += [value]", node.lineno)
@@ -423,30 +400,7 @@ def _method(node: ast.Call, target: ast.Attribute, args: Callable[[Frame], list[
         raise Fault(f"the plan language has no method {name!r}", node.lineno)
     if node.keywords:
         raise Fault(f"{name} takes no keyword arguments in a plan", node.lineno)
-    function, least, most = METHODS[name]
-
-    def run(frame: Frame) -> Any:
-        tensor = receiver(frame)
-        given = args(frame)
-        if type(tensor) is not Tensor:
-            raise Fault(f"{kind_of(tensor)} has no method {name!r}")
-        if not least <= len(given) <= most:
-            raise Fault(f"{name} takes {_count(least, most)}, got {len(given)}")
-        return function(tensor, *given)
-
-    return run
-
-
-def _routine(
-    name: str, args: Callable[[Frame], list[Any]], keywords: dict[str, Evaluate], scope: Scope, line: int
-) -> Evaluate:
-    if scope.owner is None:
-        raise Fault("helpers are called inside forward and helpers only", line)
-    if name in ("forward", "setup"):
-        raise Fault(f"{name} cannot be called", line)
-    scope.owner.calls.add(name)
-    routine = scope.routines[name]
-    return lambda frame: routine.call(frame[0], args(frame), {key: value(frame) for key, value in keywords.items()})
+    return method_call(receiver, name, args)
 
 
 _COMPILERS: dict[type[ast.expr], Callable[[Any, Scope], Evaluate]] = {
