@@ -1,0 +1,85 @@
+"""The whole conversion: Python, CUDA source, host functions, plan, and a check that the plan parses."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from kernelforge.candidate import parse_plan
+from kernelforge.errors import CandidateError
+from kernelforge.modelnew.convert.host import convert_host
+from kernelforge.modelnew.convert.problems import Problem, Unconvertible
+from kernelforge.modelnew.convert.python_side import ForwardWriter, PythonFile, read_python
+from kernelforge.modelnew.convert.units import Unit, read_unit
+from kernelforge.records import Candidate
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What came of a candidate's file."""
+
+    candidate: Candidate | None
+    """Device code and plan; None where something could not be converted."""
+    problems: tuple[Problem, ...]
+    """Everything that could not be, in the order of the file; empty where there is a candidate."""
+    notes: tuple[str, ...]
+    """What was left out because it computes nothing, or became an assertion."""
+
+    def as_reply(self) -> str:
+        """The candidate as a Coder would have sent it.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.candidate is None:
+            raise ValueError("nothing was converted")
+        return f"```cuda\n{self.candidate.source.rstrip()}\n```\n\n```python\n{self.candidate.plan.rstrip()}\n```\n"
+
+
+def convert(text: str) -> Conversion:
+    """Make device code and a plan of a ``ModelNew`` built by ``load_inline`` or cupy's ``RawKernel``.
+
+    Nothing is run and nothing guessed: a construct that has no counterpart is a problem, with its line, and then there
+    is no candidate. That the result computes the same is for the evaluation to find out.
+    """
+    problems: list[Problem] = []
+    notes: list[str] = []
+    try:
+        tree = ast.parse(text)
+        found = read_python(tree)
+        if not found.sources:
+            raise Unconvertible(1, "load_inline", "the file gives no CUDA source to load_inline or RawKernel")
+        unit = Unit()
+        for source in found.sources:
+            read_unit(source.value, source.lineno, unit)  # type: ignore[arg-type]
+        problems += unit.problems
+        plan = _plan(found, unit, problems, notes)
+    except Unconvertible as error:
+        problems.append(error.problem)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        problems.append(Problem(line, "", f"this is not Python text: {error}"))
+    ordered = tuple(sorted(set(problems), key=lambda problem: (problem.line, problem.construct)))
+    if ordered:
+        return Conversion(None, ordered, tuple(notes))
+    try:
+        parse_plan(plan)
+    except CandidateError as error:
+        return Conversion(
+            None, (Problem(1, "launch plan", f"the plan that came out is refused: {error}"),), tuple(notes)
+        )
+    return Conversion(Candidate(source="\n".join(unit.device) + "\n", plan=plan), (), tuple(dict.fromkeys(notes)))
+
+
+def _plan(found: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> str:
+    writer = ForwardWriter(found, unit, problems)
+    forward = writer.write()
+    helpers: dict[str, str] = {}
+    waiting = list(writer.hosts_used)
+    while waiting:
+        name = waiting.pop(0)
+        if name in helpers:
+            continue
+        helpers[name], used = convert_host(unit.hosts[name], unit, problems, notes)
+        waiting += used
+    return "\n\n".join([*helpers.values(), forward]) + "\n"

@@ -1,0 +1,131 @@
+"""Candidates whose host part is a plain launch become device code and a plan that pass; all else is said precisely."""
+
+from __future__ import annotations
+
+import pytest
+from converter_samples import CORE, GELU, RAW_KERNEL, SEVERAL_OUTPUTS, SEVERAL_OUTPUTS_TASK, SWISH
+
+from kernelforge.candidate import parse_reply
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.modelnew.convert import convert
+from kernelforge.records import Size, Task, Verdict
+from kernelforge.tasks import load_task
+from kernelforge.tasks.constants import substitute
+
+
+def shrunk(name: str) -> Task:
+    """A task of suite ``core`` at its small and its odd size alone: a conversion is right or wrong at any size."""
+    task = load_task(f"core/{name}")
+    source = substitute(task.source, task.size("small").constants)
+    odd = Size(name="small", constants=task.size("hidden_odd").constants)
+    return task.model_copy(update={"source": source, "sizes": (Size(name="full"), odd)})
+
+
+def passes(workshop: Workshop, text: str, task: Task) -> None:
+    conversion = convert(text)
+    assert conversion.problems == ()
+    assert conversion.candidate is not None
+    evaluator = workshop.evaluator(task)
+    try:
+        evaluation = evaluator.evaluate(conversion.candidate, seed=4, profile=False).evaluation
+    finally:
+        evaluator.oracle.close()
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    assert all(check.status == "passed" for check in evaluation.correctness.sizes)
+
+
+@pytest.mark.parametrize("name", sorted(CORE))
+def test_a_converted_candidate_passes_its_task(workshop: Workshop, name: str) -> None:
+    passes(workshop, CORE[name], shrunk(name))
+
+
+def test_a_return_in_the_middle_ends_the_host_function(workshop: Workshop) -> None:
+    candidate = convert(CORE["bias_swish_scale"]).candidate
+    assert candidate is not None
+    evaluator = workshop.evaluator(shrunk("bias_swish_scale"))
+    try:
+        evaluation = evaluator.evaluate(candidate, seed=4, profile=False).evaluation
+    finally:
+        evaluator.oracle.close()
+    assert evaluation.correctness is not None
+    # Rows of 256 take the wide kernel and return; odd ones take the narrow one.
+    assert [check.launches for check in evaluation.correctness.sizes] == [1, 1]
+
+
+def test_a_name_that_hides_another_is_refused() -> None:
+    line = "const int threads = 256;"
+    conversion = convert(GELU.replace(line, f"{line} if (n > 0) {{ int64_t n = 1; }}"))
+    assert any("hides a name" in problem.why for problem in conversion.problems)
+
+
+def test_a_raw_kernel_of_cupy_passes(workshop: Workshop) -> None:
+    passes(workshop, RAW_KERNEL, shrunk("swish"))
+
+
+def test_several_outputs_pass(workshop: Workshop) -> None:
+    sizes = (Size(name="full"), Size(name="small", constants={"ROWS": 3}))
+    task = Task(name="signs", suite="test", title="signs", level=1, source=SEVERAL_OUTPUTS_TASK, sizes=sizes)
+    passes(workshop, SEVERAL_OUTPUTS, task)
+
+
+def test_the_reply_of_a_conversion_reads_back_as_the_same_candidate() -> None:
+    conversion = convert(GELU)
+    assert conversion.candidate is not None
+    again = parse_reply(conversion.as_reply())
+    assert again.source.strip() == conversion.candidate.source.strip()
+    assert again.plan.strip() == conversion.candidate.plan.strip()
+
+
+def test_what_is_left_out_is_said() -> None:
+    notes = " ".join(convert(GELU).notes)
+    assert "TORCH_CHECK" in notes
+    assert "left out" in notes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("auto out = torch::empty_like(x);", "auto out = torch::relu(x);", "torch::relu"),
+        ("const int threads = 256;", "int threads = 1; while (threads < 256) threads *= 2;", "no `while`"),
+        ("<<<blocks, threads>>>", "<<<blocks, threads, 0, stream>>>", "unknown name `stream`"),
+        ("AT_DISPATCH_FLOATING_TYPES(", "AT_DISPATCH_ALL_TYPES(", "dispatch macro is not known"),
+        ("out.data_ptr<scalar_t>(), n);", "out.data_ptr<scalar_t>());", "takes 3 arguments"),
+        ("gelu_kernel<scalar_t><<<", "other_kernel<scalar_t><<<", "no kernel `other_kernel`"),
+        ("const int64_t n = x.numel();", "const int64_t n = x.sum().item<int>();", "no `.sum`"),
+    ],
+)
+def test_what_cannot_be_converted_is_named_with_its_line(old: str, new: str, why: str) -> None:
+    assert old in GELU
+    text = GELU.replace(old, new)
+    # A launch is told by the line that it begins on.
+    shown = "_kernel<scalar_t><<<" if "scalar_t>" in new or "<<<" in new else new
+    line = text[: text.index(shown)].count("\n") + 1
+    conversion = convert(text)
+    assert conversion.candidate is None
+    found = [problem for problem in conversion.problems if why in problem.why]
+    assert [problem.line for problem in found] == [line], conversion.problems
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("return self.module.swish_forward(x)", "return torch.relu(self.module.swish_forward(x))", "torch computes"),
+        ("return self.module.swish_forward(x)", "return self.module.other(x)", "no function `other`"),
+        ("return self.module.swish_forward(x)", "return self.module.swish_forward(x) + x", "arithmetic on tensors"),
+        ("return self.module.swish_forward(x)", "y = [v for v in x]\n        return y", "no counterpart"),
+        ("class ModelNew", "class Other", "no such class"),
+    ],
+)
+def test_what_torch_would_compute_is_refused(old: str, new: str, why: str) -> None:
+    assert old in SWISH
+    conversion = convert(SWISH.replace(old, new))
+    assert conversion.candidate is None
+    assert any(why in problem.why for problem in conversion.problems), conversion.problems
+
+
+def test_texts_that_are_no_candidates_are_refused_without_an_exception() -> None:
+    for text in ("", "def f(:", "import torch\nclass ModelNew:\n    pass\n", "x = 1\n" * 3, "(" * 10_000):
+        conversion = convert(text)
+        assert conversion.candidate is None
+        assert conversion.problems
