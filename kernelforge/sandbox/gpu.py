@@ -19,7 +19,7 @@ SYSTEM_FOLDERS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/dev", "/sys/mo
 _LIBRARY = "libcuda.so.1"
 _DRIVER_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib")
 """Where container platforms and distributions put the driver, beside the system's own library folders."""
-_KINDS = re.compile(r"GPU-[0-9a-fA-F-]+")
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 
 
 def device_nodes(visible: str = "", *, root: str = "/") -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def device_nodes(visible: str = "", *, root: str = "/") -> tuple[str, ...]:
 def _minors(visible: str, root: str) -> set[str] | None:
     """Numbers of the nodes of the GPUs that ``visible`` names by UUID; None where it does not, or nothing is known."""
     wanted = [name.strip() for name in visible.split(",") if name.strip()]
-    if not wanted or not all(_KINDS.fullmatch(name) for name in wanted):
+    if not wanted or not all(_UUID.fullmatch(name) for name in wanted):
         return None
     known: dict[str, str] = {}
     for path in Path(root, "proc", "driver", "nvidia", "gpus").glob("*/information"):
@@ -61,9 +61,11 @@ def _minors(visible: str, root: str) -> set[str] | None:
 
 
 def driver_folders() -> tuple[str, ...]:
-    """Folders with ``libcuda.so.1`` that the dynamic linker would not look into by itself."""
+    """Folders with ``libcuda.so.1`` that the dynamic linker would not look into by itself, links followed."""
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
-    return tuple(dict.fromkeys(folder for folder in (*_DRIVER_FOLDERS, *listed) if Path(folder, _LIBRARY).exists()))
+    found = [Path(folder, _LIBRARY) for folder in (*_DRIVER_FOLDERS, *listed)]
+    there = [path for path in found if path.exists()]
+    return tuple(dict.fromkeys(str(folder) for path in there for folder in (path.parent, path.resolve().parent)))
 
 
 def cuda_toolkit() -> str | None:

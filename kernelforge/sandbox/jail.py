@@ -55,10 +55,6 @@ class Grant:
         return "/tmp" if self.tier == "namespaces" else self.tmp or "/"
 
     @property
-    def all_devices(self) -> tuple[str, ...]:
-        return (*self.devices, *self.gpu_nodes)
-
-    @property
     def needs_proc(self) -> bool:
         return self.gpu or self.programs
 
@@ -167,9 +163,11 @@ def _build_root(grant: Grant) -> None:
     for path in grant.mounts:
         _mount_point(_STAGE + path, folder=os.path.isdir(path))
         linux.bind_read_only(path, _STAGE + path)
-    for device in grant.all_devices:
+    for device in (*grant.devices, *grant.gpu_nodes):
         _mount_point(f"{_STAGE}/dev/{device}", folder=False)
-        linux.bind_read_only(f"/dev/{device}", f"{_STAGE}/dev/{device}", device=True)
+        linux.bind_device(f"/dev/{device}", f"{_STAGE}/dev/{device}", executable=device in grant.gpu_nodes)
+    if grant.programs:
+        os.symlink("/tmp", _STAGE + "/dev/shm")  # where the C library keeps named semaphores and shared memory
 
 
 def _mount_point(path: str, *, folder: bool) -> None:

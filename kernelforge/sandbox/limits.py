@@ -18,7 +18,7 @@ class Limits:
     tmp_bytes: int = 64 << 20
     """Size of the private ``/tmp``."""
     processes: int = 1
-    """Threads the child may have in all. New processes are always refused.
+    """Threads the child may have in all; a role may add to them. Roles with ``programs`` may have processes as well.
 
     Not enforced for an unprivileged user without namespaces, whose other processes would count as well.
     """

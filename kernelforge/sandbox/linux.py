@@ -81,10 +81,18 @@ class _MountAttr(ctypes.Structure):
     ]
 
 
-def bind_read_only(source: str, target: str, *, device: bool = False) -> None:
-    """Bind ``source``, with everything mounted under it, on ``target``; not writable, no set-uid."""
+def bind_read_only(source: str, target: str) -> None:
+    """Bind ``source``, with everything mounted under it, on ``target``; not writable, no devices, no set-uid."""
+    _bind(source, target, MS_NOSUID | MS_RDONLY | MS_NODEV)
+
+
+def bind_device(source: str, target: str, *, executable: bool = False) -> None:
+    """Bind a device node; ``executable`` leaves it to its driver whether its memory may be."""
+    _bind(source, target, MS_NOSUID if executable else MS_NOSUID | MS_NOEXEC)
+
+
+def _bind(source: str, target: str, flags: int) -> None:
     mount(source, target, None, MS_BIND | MS_REC)
-    flags = MS_NOSUID | (MS_NOEXEC if device else MS_RDONLY | MS_NODEV)
     attributes = _MountAttr(set=flags)
     at_fdcwd, at_recursive = -100, 0x8000
     try:

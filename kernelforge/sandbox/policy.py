@@ -76,9 +76,16 @@ def _python_folders() -> list[str]:
     package = Path(__file__).resolve().parent.parent
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    folders += [entry for entry in sys.path if _holds_packages(Path(entry))]
     folders += [str(package), str(Path(sys.base_prefix, "lib"))]
     return folders
+
+
+def _holds_packages(folder: Path) -> bool:
+    """Whether a folder of ``sys.path`` is one that packages are installed into, ``pip --target`` included."""
+    if folder.name in ("site-packages", "dist-packages"):
+        return True
+    return folder.is_absolute() and str(folder) != os.getcwd() and any(folder.glob("*.dist-info"))
 
 
 def _python_programs() -> list[str]:

@@ -11,7 +11,10 @@ import os
 from kernelforge.sandbox import linux
 
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
-_HIDDEN = ("kcore", "keys", "key-users", "kmsg", "sched_debug", "timer_list", "config.gz")
+_HIDDEN = (
+    "kcore", "keys", "key-users", "kmsg", "kallsyms", "sched_debug", "timer_list", "slabinfo", "vmallocinfo",
+    "kpagecount", "kpageflags", "kpagecgroup", "config.gz",
+)  # fmt: skip
 _MACHINE = ("driver", "devices", "cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")
 
 

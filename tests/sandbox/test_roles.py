@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,7 +89,8 @@ def test_only_the_doors_that_the_role_grants_are_open(role, tier):
     if report.error:
         pytest.skip(f"this machine has no tier {tier}: {report.error}")
     opened = {door.name for door in report.doors if not door.closed}
-    granted = {"package source"} | ({"new process", "new program"} if role in WITH_PROGRAMS else set())
+    # Its own environment is the role's; a container's root without capabilities may read it.
+    granted = {"package source", "own environ"} | ({"new process", "new program"} if role in WITH_PROGRAMS else set())
     assert opened <= granted, [door for door in report.doors if not door.closed and door.name not in granted]
     if role in WITH_PROGRAMS:
         assert {"new process", "new program"} <= opened
@@ -324,6 +326,26 @@ def test_gpu_roles_fall_to_a_tier_in_which_cuda_can_work():
     with Zygote("gpu-runner", policy=hostile("gpu-runner")) as zygote, zygote.spawn(LIMITS) as child:
         assert ("private proc" in child.layers) == (zygote.tier == "namespaces")
         assert chosen is None or zygote.tier == chosen
+
+
+HIDDEN_PROC = """
+mount --bind -o ro /proc/sys /proc/sys &&
+exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin "$0" -c '
+from kernelforge.sandbox.probe import gpu_tier, probe
+from kernelforge.sandbox import Zygote
+print("TIER", probe().tier, gpu_tier(), Zygote("gpu-runner").tier, Zygote("runner").tier)'
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+def test_where_a_container_hides_parts_of_proc_gpu_roles_use_landlock():
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", HIDDEN_PROC, sys.executable],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "TIER namespaces" not in done.stdout:
+        pytest.skip(f"such a container cannot be made here: {done.stdout}{done.stderr}")
+    assert "TIER namespaces landlock landlock namespaces" in done.stdout
 
 
 def test_a_group_that_ends_takes_no_time():
