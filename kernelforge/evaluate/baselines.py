@@ -26,7 +26,7 @@ from kernelforge.errors import BaselineError, TaskError
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.cublas import CUBLAS_NAMES, ProductSets, Tuner
 from kernelforge.evaluate.expected import Drawn, Reckoner
-from kernelforge.evaluate.placement import default_device, give_back, wait
+from kernelforge.evaluate.placement import default_device, driver_folder, give_back, lost, wait
 from kernelforge.evaluate.product import Product, product_of
 from kernelforge.evaluate.reference import Value, clone_strided, flatten_outputs
 from kernelforge.evaluate.tracing import trace_at
@@ -140,9 +140,9 @@ class Armed:
         Raises:
             RuntimeError: something in the work cannot be captured.
         """
-        self._graph = _captured(self._sample_work)
+        self._graph = _captured(self._sample_work, self._device)
         if self._flush is not None:
-            self._flush_graph = _captured(self._flush_work)
+            self._flush_graph = _captured(self._flush_work, self._device)
 
     def sample(self) -> None:
         """Every set once, asynchronously."""
@@ -239,8 +239,7 @@ class Baselines:
             try:
                 armed.capture()
             except RuntimeError as error:
-                wait(device)
-                if name == "eager-graph":
+                if name == "eager-graph" or lost(device):
                     raise BaselineError(f"it cannot be captured in a CUDA graph: {_first_line(error)}") from error
                 armed = Armed(name, armed.sets, len(draws), flush_bytes, device)
                 armed.notes.append(f"not captured in a CUDA graph: {_first_line(error)}")
@@ -302,10 +301,14 @@ class Baselines:
         return self._products[size]
 
 
-def _captured(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def _captured(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    stream = torch.cuda.current_stream(device)
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    finally:
+        torch.cuda.set_stream(stream)  # a capture that fails leaves its own in place
     return graph
 
 
@@ -317,6 +320,9 @@ def _prepare_compiler() -> None:
     folder = os.environ.get("TMPDIR", "/tmp")
     for name, place in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         os.environ.setdefault(name, os.path.join(folder, place))
+    driver = driver_folder()
+    if driver is not None:
+        os.environ.setdefault("TRITON_LIBCUDA_PATH", driver)  # else Triton runs ldconfig to find it
 
 
 @contextlib.contextmanager

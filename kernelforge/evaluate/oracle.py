@@ -264,8 +264,8 @@ class Oracle:
             flush_bytes: Written before each execution, to empty the L2; 0 for nothing.
 
         Raises:
-            BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation. One
-                that ended the child is not tried again; draws of that child are gone.
+            BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation.
+            ChildDied: building it ended the child, whose draws are gone. It is not tried again.
         """
         if baseline in self._fatal:
             raise BaselineError(self._fatal[baseline])
@@ -276,6 +276,11 @@ class Oracle:
         except (ChildDied, ChildTimeout) as error:
             self._fatal[baseline] = f"building it ended the oracle's process: {str(error).splitlines()[0]}"
             raise
+        except TaskError as error:
+            if self._child is not None:
+                raise
+            self._fatal[baseline] = f"building it spoilt the GPU's context: {error}"
+            raise ChildDied(self._fatal[baseline]) from error
         return BaselineSide(
             baseline, bool(data["captured"]), str(data["note"]), number, lambda request: self._ask_side(request)
         )

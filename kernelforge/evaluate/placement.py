@@ -30,6 +30,8 @@ _IDLE_BYTES: Final = 1 << 30
 
 HOST: Final = torch.device("cpu")
 
+_DRIVER: Final = "libcuda.so.1"
+
 
 def open_device(name: str) -> torch.device:
     """Start the device called ``name`` and set the arithmetic of this process.
@@ -94,8 +96,13 @@ def plain_kernels(device: torch.device) -> Iterator[None]:
         return
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with torch.backends.cudnn.flags(enabled=False, allow_tf32=False), sdpa_kernel(SDPBackend.MATH):
-        yield
+    enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
 
 
 def wait(device: torch.device) -> None:
@@ -105,12 +112,29 @@ def wait(device: torch.device) -> None:
 
 
 def lost(device: torch.device) -> bool:
-    """Whether the device's context is spoilt: after an illegal address, every later call would fail."""
+    """Whether the device is spoilt for this process.
+
+    After an illegal address every later call fails; after a capture that failed, the generator of random numbers may.
+    """
+    if device.type != "cuda":
+        return False
     try:
+        torch.empty(1, device=device).uniform_()
         wait(device)
     except RuntimeError:
         return True
     return False
+
+
+def driver_folder() -> str | None:
+    """The folder of the CUDA driver that this process has loaded; None where it has none, or cannot tell."""
+    try:
+        with open("/proc/self/maps") as file:
+            paths = [line.split(maxsplit=5)[-1].strip() for line in file if "/libcuda.so" in line]
+    except OSError:
+        return None
+    folders = [os.path.dirname(path) for path in paths]
+    return next((folder for folder in folders if os.path.exists(os.path.join(folder, _DRIVER))), None)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -135,7 +159,7 @@ def give_back(device: torch.device, *, all_of_it: bool = False) -> None:
 def driver_started() -> bool:
     """Whether this process has started the CUDA driver: a process forked from it could not use a GPU."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL(_DRIVER)
     except OSError:
         return False
     not_initialized = 3  # CUDA_ERROR_NOT_INITIALIZED, in the CUDA driver API reference

@@ -60,14 +60,15 @@ class Reference:
             return self
         self._restore_buffers()
         moved = copy.copy(self)
-        attributes: dict[int, torch.Tensor] = {}
+        attributes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         with _step(f"moving Model to {device}"):
             moved.model = self.copy_of_model().to(device)
             for module in moved.model.modules():
                 for name, value in list(vars(module).items()):
                     if isinstance(value, torch.Tensor):
-                        # One tensor under two names stays one.
-                        setattr(module, name, attributes.setdefault(id(value), to_device(value, device)))
+                        # One tensor under two names stays one; it is held here, so that its id stays its own.
+                        pair = attributes.setdefault(id(value), (value, to_device(value, device)))
+                        setattr(module, name, pair[1])
         moved.device = device
         moved._remember()
         return moved

@@ -12,6 +12,7 @@ from kernelforge.errors import BaselineError, ChildDied, SandboxError, TaskError
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.sides import BaselineSide
 from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.channel import Frame
 from kernelforge.tasks import load_suite
 
 SOFTMAX = load_suite("core").task("softmax")
@@ -144,3 +145,57 @@ def test_gaps_are_one_per_sample_or_none() -> None:
     assert not asked
     assert side.block(2, gaps_us=[3.0, 4.0]) == (1.0, 1.0)
     assert asked[0]["gaps_us"] == [3.0, 4.0]
+
+
+class Scripted:
+    """A zygote whose only child answers by a script, and dies when asked for more."""
+
+    def __init__(self, *replies: dict[str, Any]) -> None:
+        self.replies = list(replies)
+        self.spawned = 0
+
+    def spawn(self, limits: object = None) -> Scripted:
+        self.spawned += 1
+        return self
+
+    def call(self, data: dict[str, Any], blobs: object = (), *, timeout_s: float | None = None) -> Frame:
+        if data["op"] == "load":
+            return Frame({"ok": True})
+        if not self.replies:
+            raise ChildDied("the child is gone")
+        return Frame(self.replies.pop(0))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_child_whose_gpu_context_is_spoilt_is_replaced() -> None:
+    spoilt = {"ok": False, "error": "TaskError", "message": "Model.forward failed: illegal address", "lost": True}
+    zygote = Scripted(spoilt, {"ok": True, "free_bytes": 5})
+    oracle = Oracle(zygote, SOFTMAX)
+    with pytest.raises(TaskError, match="illegal address"):
+        oracle.memory()
+    assert oracle.memory() == 5
+    assert zygote.spawned == 2
+
+
+def test_a_baseline_that_spoils_the_gpu_context_counts_as_one_that_ends_the_child() -> None:
+    refused = {"ok": False, "error": "BaselineError", "message": "illegal address"}
+    names = {"ok": True, "names": ["eager", "compile"]}
+    oracle = Oracle(Scripted(refused, refused | {"lost": True}, names), SOFTMAX)
+    with pytest.raises(BaselineError, match="illegal address"):
+        oracle.arm("eager", [1])
+    with pytest.raises(ChildDied, match="spoilt the GPU's context"):
+        oracle.arm("compile", [1])
+    assert oracle.baselines() == ("eager",)
+    with pytest.raises(BaselineError, match="spoilt the GPU's context"):
+        oracle.arm("compile", [1])
+
+
+@pytest.mark.parametrize(
+    "reply", [{"names": None}, {"names": 3}, {}, {"captured": 1}, {"free_bytes": "much"}, {"free_bytes": None}]
+)
+def test_replies_about_baselines_that_cannot_be_read_are_the_childs_failure(reply: dict[str, Any]) -> None:
+    for ask in (lambda oracle: oracle.baselines(), lambda oracle: oracle.memory(), lambda oracle: oracle.arm("e", [1])):
+        with pytest.raises(SandboxError):
+            ask(Oracle(Scripted({"ok": True} | reply), SOFTMAX))

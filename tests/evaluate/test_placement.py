@@ -12,7 +12,14 @@ from kernelforge.evaluate import sequential
 from kernelforge.evaluate.comparison import Got, compare_outputs
 from kernelforge.evaluate.expected import Reckoner
 from kernelforge.evaluate.facts import facts_at
-from kernelforge.evaluate.placement import HOST, default_device, driver_started, open_device, set_arithmetic
+from kernelforge.evaluate.placement import (
+    HOST,
+    default_device,
+    driver_folder,
+    driver_started,
+    open_device,
+    set_arithmetic,
+)
 from kernelforge.evaluate.reference import Reference, seeded, tensor_bytes, tensor_view, to_device
 from kernelforge.evaluate.tolerance import expected_output
 from kernelforge.records import DType
@@ -112,6 +119,7 @@ def test_tensors_without_a_device_are_made_on_the_default_one() -> None:
 def test_looking_whether_the_driver_runs_does_not_start_it() -> None:
     assert driver_started() == driver_started()
     assert not driver_started() or torch.cuda.is_available()
+    assert driver_started() or driver_folder() is None
 
 
 @pytest.fixture
