@@ -198,6 +198,8 @@ def _by_ncu(
     notes = [*([note] if note else [])]
     if len(chosen) < len(planned):
         notes.append(f"{len(chosen)} of {len(planned)} launches were profiled; each stands for those of its shape.")
+    if not any(row.instructions for row in rows):
+        notes.append("No hot spots: ncu_report, which reads counters by instruction, is missing or found none.")
     if libraries:
         notes.append(f"{libraries} library calls are in no number.")
     subject = Subject(

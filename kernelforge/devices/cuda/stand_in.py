@@ -125,7 +125,7 @@ def _medians(raw: Any, launches: int) -> list[float]:
 @cache
 def _emulator(key: str, allow_unconfined: bool) -> Any:
     """One emulated device for all profiles of this process."""
-    from kernelforge.devices.emulated import EmulatedDevice
+    from kernelforge.devices.emulated.device import EmulatedDevice
 
     return EmulatedDevice(SPECS[key], allow_unconfined=allow_unconfined)
 

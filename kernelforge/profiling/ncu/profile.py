@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kernelforge.profiling.ncu import catalogue
 from kernelforge.profiling.ncu.catalogue import DURATION, MetricSet, flop_counters
-from kernelforge.profiling.ncu.rollup import Weighted, by_symbol, roll_up
+from kernelforge.profiling.ncu.rollup import Weighted, by_symbol, dominant, roll_up
 from kernelforge.profiling.ncu.rows import Instruction, LaunchRow, Triple
 from kernelforge.profiling.ncu.units import Value
 from kernelforge.records import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline, SizeFacts
@@ -110,14 +110,14 @@ def _kernel(
     source_name: str,
     counters: MetricSet,
 ) -> KernelProfile:
-    dominant = max(weighted, key=lambda one: one.time_ns).row
-    blocks = sum(count * math.prod(shape[1]) for shape, count in planned.items() if shape[0] == dominant.symbol)
+    main = dominant(weighted).row
+    blocks = sum(count * math.prod(shape[1]) for shape, count in planned.items() if shape[0] == main.symbol)
     run = sum(math.prod(row.grid) for row in group)
     return KernelProfile(
         kernel=expression,
         launches=total,
-        grid=dominant.grid,
-        block=dominant.block,
+        grid=main.grid,
+        block=main.block,
         sampled=min(run / blocks, 1.0),
         metrics=tuple(_metrics(roll_up(weighted), weighted, counters)),
         hot_spots=hot_spots(weighted, source_name),

@@ -54,18 +54,30 @@ def roll_up(launches: Sequence[Weighted]) -> dict[str, Value]:
     """
     if not launches:
         return {}
-    dominant = max(launches, key=lambda one: one.time_ns)
+    main = dominant(launches)
     names = set(launches[0].row.metrics).intersection(*(one.row.metrics for one in launches[1:]))
     rolled = {}
     for name in sorted(names):
         unit = launches[0].row.metrics[name].unit
         if any(one.row.metrics[name].unit != unit for one in launches):
             continue
-        rolled[name] = Value(_value(name, launches, dominant), unit)
+        rolled[name] = Value(_value(name, launches, main), unit)
     return rolled
 
 
-def _value(name: str, launches: Sequence[Weighted], dominant: Weighted) -> float:
+def dominant(launches: Sequence[Weighted]) -> Weighted:
+    """One of the launches of that kernel, grid and block which most of the time goes to."""
+    spent: dict[tuple[object, ...], float] = {}
+    for one in launches:
+        spent[_shape(one)] = spent.get(_shape(one), 0.0) + one.time_ns
+    return max(launches, key=lambda one: spent[_shape(one)])
+
+
+def _shape(one: Weighted) -> tuple[object, ...]:
+    return one.row.symbol, one.row.grid, one.row.block
+
+
+def _value(name: str, launches: Sequence[Weighted], main: Weighted) -> float:
     values = [one.row.metrics[name].value for one in launches]
     suffix = name.partition(".")[2]
     if is_additive(name):
@@ -73,7 +85,7 @@ def _value(name: str, launches: Sequence[Weighted], dominant: Weighted) -> float
     if suffix in ("max", "min"):
         return max(values) if suffix == "max" else min(values)
     if not suffix:
-        return dominant.row.metrics[name].value
+        return main.row.metrics[name].value
     return _mean(values, _weights(name, launches))
 
 

@@ -1,0 +1,293 @@
+"""Profiles of a CUDA device: through ncu's own way of speaking, and what stands in where counters are denied.
+
+The GPU is the software driver and ncu a stand-in (``spoken.py``); the launcher, the replay program in its own process
+and the readers are the real ones. Numbers of the stand-in are made up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
+from devices.cuda.software import SoftwareDevice, with_ptx
+
+from kernelforge.candidate.resolved import Launch, ResolvedPlan
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices.base import RunFaulted
+from kernelforge.devices.cuda import profiler, stand_in
+from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
+from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
+from kernelforge.errors import DeviceError
+from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+
+TWICE_PLAN = """
+def forward(a, b):
+    n = a.numel()
+    out = empty_like(a)
+    for i in range(5):
+        add[ceil_div(n, 256), 256](a, b, out, i32(n))
+    add[1, 128](a, b, out, i32(128))
+    return out
+"""
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[Compiler]:
+    with Compiler(None) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def arrays() -> list[Array]:
+    return [randoms(1000), randoms(1000, seed=1)]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[SoftwareDevice]:
+    with SoftwareDevice() as made:
+        yield made
+
+
+class Stage:
+    """An ``ncu`` on the PATH that plays one scene."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "ncu"
+        self.play("good")
+
+    def play(self, name: str) -> None:
+        spoken = Path(__file__).with_name("spoken.py")
+        self.script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {spoken} {name} "$@"\n')
+        self.script.chmod(0o755)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    profiler._version.cache_clear()
+    profiler._selection.cache_clear()
+    return Stage(tmp_path)
+
+
+def built(compiler: Compiler, plan: ResolvedPlan, source: str = ADD) -> Artifact:
+    return with_ptx(build(compiler, source, plan))
+
+
+def facts(elements: int = 1000) -> SizeFacts:
+    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
+    return SizeFacts(
+        size="full", inputs=(spec, spec), outputs=(spec,), weights=(), attrs={}, compulsory_bytes=12 * elements,
+        flops=elements, eager_launches=1,
+    )  # fmt: skip
+
+
+def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
+    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+) -> None:
+    plan = resolve(TWICE_PLAN, arrays)
+    found = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    (kernel,) = found.kernels
+    assert (kernel.kernel, kernel.launches, kernel.grid) == ("add", 6, (4, 1, 1))
+    # Launches 0 and 1 stand for five, launch 5 for itself: 2.5 * (1 + 2) + 6 times the made-up unit.
+    assert found.value("dram__bytes.sum") == pytest.approx(13.5 * 4096)
+    assert found.value("gpu__time_duration.sum") == pytest.approx(13.5 * 10000)
+    assert found.roofline.time_us == pytest.approx(135.0)
+    assert found.roofline.time_origin is Origin.MEASURED
+    assert found.roofline.bound == "dram"
+    assert kernel.sampled == pytest.approx((2 * 4 + 1) / (5 * 4 + 1))
+    assert {metric.origin for metric in (*found.metrics, *kernel.metrics)} == {Origin.MEASURED}
+    assert any("memory_dependency" in note for note in found.notes)
+    assert any("3 of 6 launches" in note for note in found.notes)
+
+
+def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
+    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+) -> None:
+    scene.play("denied")
+    plan = resolve(ADD_PLAN, arrays)
+    found = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    assert "ERR_NVGPUCTRPERM" in found.notes[0]
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.notes[0]
+    by_origin = {metric.name: metric.origin for metric in (*found.metrics, *found.kernels[0].metrics)}
+    assert [name for name, origin in by_origin.items() if origin is Origin.MEASURED] == [stand_in.TIME]
+    assert by_origin["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] is Origin.COUNTED
+    assert by_origin["dram__bytes.sum"] is Origin.MODELLED
+    assert by_origin["launch__registers_per_thread"] is Origin.COMPILER
+    assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
+    assert found.roofline.time_us == found.value(stand_in.TIME)
+    assert found.device == "cuda:0"
+
+
+@pytest.fixture
+def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why profiles were stood in for; the stand-in itself, which another test runs, is left out."""
+    reasons: list[str] = []
+
+    def note(*arguments: object) -> None:
+        reasons.append(str(arguments[4]))
+
+    monkeypatch.setattr(profiler, "stand_in", note)
+    return reasons
+
+
+@pytest.mark.parametrize(("played", "says"), [("mute", "profiled no launch"), ("torn", "breaks off")])
+def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
+    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage, stood_in: list[str], played: str,
+    says: str,
+) -> None:  # fmt: skip
+    scene.play(played)
+    plan = resolve(ADD_PLAN, arrays)
+    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    (why,) = stood_in
+    assert says in why
+
+
+def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
+    compiler: Compiler,
+    device: SoftwareDevice,
+    arrays: list[Array],
+    scene: Stage,
+    stood_in: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene.play("hangs")
+    monkeypatch.setattr(profiler, "START_S", 1.0)
+    monkeypatch.setattr(profiler, "SECONDS_PER_LAUNCH", 0.1)
+    plan = resolve(ADD_PLAN, arrays)
+    profile(device, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
+    (why,) = stood_in
+    assert "did not end within" in why
+
+
+def test_without_ncu_the_profile_says_what_to_install(
+    compiler: Compiler,
+    device: SoftwareDevice,
+    arrays: list[Array],
+    stood_in: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(profiler, "find_tool", lambda name: None)
+    plan = resolve(ADD_PLAN, arrays)
+    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    (why,) = stood_in
+    assert "install Nsight Compute" in why
+
+
+def test_a_plan_that_faults_is_a_fault_and_no_profile(
+    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+) -> None:
+    plan = resolve(OVERRUN_PLAN, arrays)
+    with pytest.raises(RunFaulted) as caught:
+        profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    assert caught.value.fault.kind == "crash"
+    assert "'add'" in caught.value.fault.message
+
+
+def test_the_replay_program_leaves_a_result_and_gives_up_what_it_can(
+    compiler: Compiler, device: SoftwareDevice, arrays: list[Array]
+) -> None:
+    plan = resolve(TWICE_PLAN, arrays)
+    asked = request(plan, *arrays)
+    with request_folder("time", device.driver_options, built(compiler, plan), asked, repeats=3) as folder:
+        ended = run_tool(replay_command(folder), folder=folder, deadline_s=60)
+        assert ended.status == 0, ended.output
+        result = read_result(folder)
+    assert result is not None
+    assert [len(times) for times in result.data["times_us"]] == [3] * 6
+    assert any(layer.startswith("landlock") for layer in result.data["layers"]) or os.uname().release < "5.13"
+    assert not folder.exists()
+
+
+def test_a_result_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    assert read_result(tmp_path) is None
+    for text in ("", "[]", '{"faults": [["fine", "x"]]}', '{"faults": 3}'):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(DeviceError, match="cannot be read"):
+            read_result(tmp_path)
+
+
+def test_tools_get_no_environment_and_no_descriptors_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    with open(tmp_path / "held", "w") as held:
+        os.set_inheritable(held.fileno(), True)
+        ended = run_tool(["/bin/sh", "-c", "env; ls -l /proc/self/fd"], folder=tmp_path, deadline_s=10)
+    assert ended.status == 0
+    assert "secret" not in ended.output
+    assert "held" not in ended.output
+    assert f"HOME={tmp_path}" in ended.output
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_output_is_bounded_and_a_deadline_ends_the_whole_group(tmp_path: Path) -> None:
+    ended = run_tool(["/bin/sh", "-c", "yes"], folder=tmp_path, deadline_s=1, output_bytes=1000)
+    assert ended.timed_out
+    assert len(ended.output) == 1000
+    start = time.monotonic()
+    ended = run_tool(["/bin/sh", "-c", "sleep 100 & echo $!; wait"], folder=tmp_path, deadline_s=1)
+    assert ended.timed_out
+    assert time.monotonic() - start < 20
+    while is_running(int(ended.output)):
+        assert time.monotonic() - start < 20, "the child of the program runs on"
+        time.sleep(0.05)
+
+
+def test_a_daemon_that_keeps_the_pipe_does_not_hold_us_up(tmp_path: Path) -> None:
+    ended = run_tool(["/bin/sh", "-c", "sleep 30 & echo done"], folder=tmp_path, deadline_s=20)
+    assert (ended.status, ended.output) == (0, "done\n")
+
+
+def launches(*grids: int, expression: str = "f") -> list[Launch]:
+    return [Launch(expression, (grid, 1, 1), (32, 1, 1), 0, (), 1) for grid in grids]
+
+
+def test_two_launches_of_each_shape_are_profiled() -> None:
+    assert chosen_launches(launches(1, 1, 1, 2, 1, 2, 2)) == [0, 1, 3, 5]
+
+
+def test_never_more_launches_than_the_bound_and_every_kernel_among_them() -> None:
+    many = [*launches(*range(1, 200)), *launches(7, expression="last")]
+    chosen = chosen_launches(many)
+    assert len(chosen) == profiler.MAX_PROFILED
+    assert 199 in chosen
+    assert len(chosen_launches(launches(*range(1, 50), *range(1, 50)))) == 49
+
+
+def test_the_status_tells_people_what_is_there(scene: Stage, tmp_path: Path) -> None:
+    parameters = tmp_path / "params"
+    parameters.write_text("EnableMSI: 1\nRmProfilingAdminOnly: 0\n")
+    status = profiler_status(str(parameters))
+    assert (status.version, status.counters) == ((2025, 3, 1, 0), "allowed")
+    assert str(scene.script) in status.message
+    assert profiler_status(str(tmp_path / "none")).counters == "unknown"
+    parameters.write_text("RmProfilingAdminOnly: 1\n")
+    capable = os.geteuid() == 0 and profiler_status(str(parameters)).counters == "allowed"
+    assert capable or "NVreg_RestrictProfilingToAdminUsers=0" in profiler_status(str(parameters)).message
+
+
+def test_a_missing_tool_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("kernelforge.devices.cuda.tool._PLACES", {"ncu": (), "compute-sanitizer": ()})
+    assert find_tool("ncu") is None
+
+
+def test_an_endless_kernel_ends_with_the_deadline(
+    compiler: Compiler, device: SoftwareDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "find_tool", lambda name: None)
+    monkeypatch.setattr(stand_in, "START_S", 3.0)
+    x = randoms(32)
+    plan = resolve("def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n", [x])
+    with pytest.raises(RunFaulted) as caught:
+        profile(device, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
+    assert caught.value.fault.kind == "timeout"
