@@ -82,7 +82,7 @@ class Library:
     operator: str
     """``torch`` or ``torch.nn.functional`` function by its name: ``matmul``, ``conv2d``."""
     args: tuple[LibraryValue, ...]
-    kwargs: dict[str, LibraryValue]
+    kwargs: dict[str, LibraryValue] = field(hash=False)
     out: tuple[TensorView, ...]
     """One per tensor that the operator returns."""
     line: int

@@ -105,6 +105,7 @@ def test_a_plan_with_calls_survives_the_wire() -> None:
     )
     back = ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire())))
     assert back == plan
+    assert hash(back.steps) == hash(plan.steps)
     assert [type(value) for value in back.libraries[0].args] == [type(value) for value in plan.libraries[0].args]
 
 
