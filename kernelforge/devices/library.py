@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernelforge.candidate.resolved import Library, LibraryValue, TensorView
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import torch
 
 _MODULES = ("torch", "torch.nn.functional")
+_HOMES = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
+"""Where operators written in Python come from; pooling is dispatched by the last. ``torch.load`` is from elsewhere."""
 
 
 class LibraryFaulted(Exception):
@@ -29,7 +32,7 @@ class LibraryFaulted(Exception):
 
 
 def operator(name: str) -> Callable[..., Any]:
-    """A public function of ``torch`` or ``torch.nn.functional``.
+    """A public operator of ``torch`` or ``torch.nn.functional``.
 
     Raises:
         KeyError: there is none of that name.
@@ -39,7 +42,7 @@ def operator(name: str) -> Callable[..., Any]:
     if name.isidentifier() and not name.startswith("_"):
         for module in (torch, torch.nn.functional):
             found = getattr(module, name, None)
-            if callable(found) and not isinstance(found, type):
+            if isinstance(found, BuiltinFunctionType) or getattr(found, "__module__", None) in _HOMES:
                 return found  # type: ignore[no-any-return]
     raise KeyError(name)
 
