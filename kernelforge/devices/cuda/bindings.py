@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kernelforge.devices.cuda import tensor_map, torch_stream
+from kernelforge.devices.cuda import libcuda, tensor_map, torch_stream
 from kernelforge.devices.cuda.driver import DriverError, Feature, GpuFacts, Graph, LaunchShape, Pointer, TensorMapSpec
 
 PORTABLE_CLUSTER = 8
@@ -179,7 +179,7 @@ class BindingsDriver:
         version = self.call("asking for the driver's version", "cuDriverGetVersion")
         return GpuFacts(
             name=name.split(b"\0")[0].decode(),
-            uuid=uuid_text(bytes(self.call("asking for the GPU's UUID", "cuDeviceGetUuid", device).bytes)),
+            uuid=libcuda.uuid_text(bytes(self.call("asking for the GPU's UUID", "cuDeviceGetUuid", device).bytes)),
             compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
             sm_count=attribute("MULTIPROCESSOR_COUNT"),
             max_clock_mhz=attribute("CLOCK_RATE") // 1000,
@@ -191,7 +191,7 @@ class BindingsDriver:
             shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
             threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
-            driver=version_text(version),
+            driver=libcuda.version_text(version),
             runtime=self.owner.runtime,
         )
 
@@ -329,14 +329,3 @@ class BindingsDriver:
 
     def close(self) -> None:
         self.owner.close()
-
-
-def uuid_text(raw: bytes) -> str:
-    """``GPU-`` and the 16 bytes as NVML and nvidia-smi write them."""
-    text = raw.hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def version_text(version: int) -> str:
-    """``13.0`` of 13000."""
-    return f"{version // 1000}.{version % 1000 // 10}"

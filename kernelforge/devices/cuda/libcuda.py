@@ -49,12 +49,22 @@ def error_names(cuda: ctypes.CDLL) -> dict[str, str]:
     return names
 
 
+def uuid_text(raw: bytes) -> str:
+    """``GPU-`` and the 16 bytes of a UUID, as NVML and nvidia-smi write them."""
+    text = raw.hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def version_text(version: int) -> str:
+    """``13.0`` of CUDA's number 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def uuid(cuda: ctypes.CDLL, device: int) -> str:
     """UUID of a device, as NVML writes it."""
     raw = (ctypes.c_ubyte * 16)()
     _check(cuda, cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device), f"asking for the UUID of GPU {device}")
-    text = bytes(raw).hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return uuid_text(bytes(raw))
 
 
 def _check(cuda: ctypes.CDLL, status: int, doing: str) -> None:
@@ -93,7 +103,7 @@ def _device(cuda: ctypes.CDLL, ordinal: int, version: int) -> dict[str, Any]:
         "name": name.value.decode(),
         "uuid": uuid(cuda, device.value),
         "memory_bytes": memory.value,
-        "cuda": f"{version // 1000}.{version % 1000 // 10}",
+        "cuda": version_text(version),
     }
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.libcuda import version_text
 from kernelforge.errors import DeviceError
 from kernelforge.records import Clocks
 
@@ -106,8 +107,7 @@ def gpus() -> tuple[GpuInfo, ...] | None:
             return None
         try:
             release = nvml.nvmlSystemGetDriverVersion()
-            version = nvml.nvmlSystemGetCudaDriverVersion()
-            cuda = f"{version // 1000}.{version % 1000 // 10}"
+            cuda = version_text(nvml.nvmlSystemGetCudaDriverVersion())
             found = []
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)

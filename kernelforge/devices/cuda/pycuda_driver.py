@@ -6,6 +6,7 @@ stream capture, nor tensor maps. Timing is therefore by launches, which the prot
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -81,7 +82,10 @@ class PycudaDriver:
             device = self._cuda.Device(ordinal)
             self._context = device.retain_primary_context()
             self._context.push()
-            self._open = True
+        self._open = True
+        # pycuda aborts a process that ends with a current context.
+        atexit.register(self.close)
+        with self._named(f"opening GPU {ordinal}"):
             # It waits for the default stream, on which pycuda's copies of pageable memory run.
             self._stream: Any = self._cuda.Stream()
             self._facts = self._read_facts(device, f"pycuda {pycuda.VERSION_TEXT}")
@@ -111,7 +115,6 @@ class PycudaDriver:
         library = libcuda.library()
         if library is None:
             raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
-        version = self._cuda.get_driver_version()
         return GpuFacts(
             name=device.name(),
             uuid=libcuda.uuid(library, self.ordinal),
@@ -126,7 +129,7 @@ class PycudaDriver:
             shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
             threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
-            driver=f"{version // 1000}.{version % 1000 // 10}",
+            driver=libcuda.version_text(self._cuda.get_driver_version()),
             runtime=runtime,
         )
 
@@ -255,10 +258,13 @@ class PycudaDriver:
         if not self._open:
             return
         self._open = False
+        atexit.unregister(self.close)
         with self._named("closing the GPU"):
-            for block in self._blocks.values():
-                block.free()
-            self._blocks.clear()
-            self._stream = None
-            self._context.pop()
-            self._context.detach()
+            try:
+                for block in self._blocks.values():
+                    block.free()
+                self._blocks.clear()
+                self._stream = None
+            finally:
+                self._context.pop()
+                self._context.detach()

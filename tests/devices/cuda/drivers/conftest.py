@@ -1,8 +1,9 @@
-"""The libcuda in software, built once."""
+"""NVIDIA's libraries in software, built once, and scripts that run on them."""
 
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,54 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import software_cuda
 
+Script = Callable[..., Any]
+
 
 @pytest.fixture(scope="session")
 def software_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc, to build a libcuda in software")
     folder = tmp_path_factory.mktemp("libcuda")
-    software_cuda.build(folder)
+    software_cuda.build_libcuda(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def software_nvml(software_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both libraries."""
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py: pip install 'kernelforge[gpu]'")
+    folder = tmp_path_factory.mktemp("libnvidia-ml")
+    software_cuda.build_nvml(folder)
+    shutil.copy(software_library / "libcuda.so.1", folder)
     return folder
 
 
 @pytest.fixture
-def software(software_library: Path) -> Callable[[str], Any]:
-    """Run a script on that library; its ``answer`` comes back."""
+def software(software_library: Path) -> Script:
+    """Run a script with cuda-bindings on that library; its ``answer`` comes back."""
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'kernelforge[gpu]'")
-    return lambda script: software_cuda.run(software_library, script)
+    return lambda script: software_cuda.run(software_library, "from software_owner import *\n" + _even(script))
+
+
+@pytest.fixture
+def software_pycuda(software_library: Path) -> Script:
+    """The same with pycuda."""
+    pytest.importorskip("pycuda", reason="needs pycuda: pip install 'kernelforge[pycuda]' where CUDA's headers are")
+    prelude = "from software_owner import *\nfrom kernelforge.devices.cuda.pycuda_driver import make\n"
+    return lambda script: software_cuda.run(software_library, prelude + _even(script))
+
+
+@pytest.fixture
+def machine_with_nvml(software_nvml: Path) -> Script:
+    """Run a script where there is NVML too; keywords are the script's environment."""
+    return partial(software_cuda.run, software_nvml)
+
+
+@pytest.fixture
+def machine_with_cuda(software_library: Path) -> Script:
+    """Run a script where there is a libcuda and no NVML."""
+    return partial(software_cuda.run, software_library)
+
+
+def _even(script: str) -> str:
+    return software_cuda.textwrap.dedent(script)

@@ -1,4 +1,4 @@
-"""Build the libcuda in software, and run a script on it in a child process."""
+"""Build NVIDIA's libraries in software, and run a script on them in a child process."""
 
 import json
 import os
@@ -21,27 +21,37 @@ def header() -> Path:
     return next(Path(place, "cu13/include/cuda.h") for place in places if Path(place, "cu13/include/cuda.h").exists())
 
 
-def build(folder: Path) -> None:
+def build_libcuda(folder: Path) -> None:
     """Write ``libcuda.so.1`` into ``folder``."""
     exports = sorted(set(DEFINED.findall(SOURCE.read_text())))
     (folder / "exports.h").write_text("".join(f"EXPORT({name}),\n" for name in exports))
-    named = NAMED.findall(header().read_text()) + [f"cuGraphicsResourceSetMapFlags{version}" for version in ("", "_v2")]
+    # The profiler's functions have a header of their own, which no wheel brings; pycuda links this one.
+    named = [*NAMED.findall(header().read_text()), "cuProfilerInitialize"]
     stubs = "".join(f"__attribute__((weak)) int {name}(void) {{ return 801; }}\n" for name in sorted(set(named)))
     (folder / "stubs.c").write_text(stubs)
     sources = ["-I", str(header().parent), "-I", str(folder), str(SOURCE), str(folder / "stubs.c")]
-    shape = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-soname,libcuda.so.1"]
-    subprocess.run(["gcc", *shape, "-o", str(folder / "libcuda.so.1"), *sources], check=True, timeout=120)
+    _compile(folder / "libcuda.so.1", *sources)
 
 
-def run(folder: Path, script: str) -> Any:
-    """What ``answer`` is at the end of a script that runs in a child whose libcuda is the one in ``folder``."""
-    prelude = "import json\nfrom software_owner import *\nanswer = None\n"
+def build_nvml(folder: Path) -> None:
+    """Write ``libnvidia-ml.so.1`` into ``folder``."""
+    _compile(folder / "libnvidia-ml.so.1", str(SOURCE.with_name("software_nvml.c")))
+
+
+def _compile(library: Path, *arguments: str) -> None:
+    shape = ["-shared", "-fPIC", "-O1", "-w", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    subprocess.run(["gcc", *shape, *arguments], check=True, timeout=120)
+
+
+def run(folder: Path, script: str, **environment: str) -> Any:
+    """What ``answer`` is at the end of a script that runs in a child which finds the libraries in ``folder``."""
+    prelude = "import json\nanswer = None\n"
     ending = "\nprint(json.dumps(answer))\n"
     root = Path(__file__).parents[4]
-    environment = {
+    environment |= {
         "PATH": os.environ["PATH"],
         "LD_LIBRARY_PATH": str(folder),
-        "PYTHONPATH": f"{root}:{Path(__file__).parent}",
+        "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(script) + ending],

@@ -311,18 +311,3 @@ def test_only_the_region_is_profiled(software):
         """
     )
     assert lines == ["launch nothing", "profiler on", "launch nothing", "profiler off"]
-
-
-def test_torch_without_a_gpu_is_refused_by_name(software):
-    answer = software(
-        """
-        driver = open_driver()
-        try:
-            with driver.torch_stream():
-                answer = "entered"
-        except DriverError as error:
-            answer = error.code, str(error)
-        """
-    )
-    assert answer[0] == "CUDA_ERROR_NOT_SUPPORTED"
-    assert "torch" in answer[1]
