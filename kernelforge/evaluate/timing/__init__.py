@@ -6,10 +6,11 @@
 from kernelforge.evaluate.timing.kernelbench import kernelbench, reported_time
 from kernelforge.evaluate.timing.protocol import measure
 from kernelforge.evaluate.timing.quick import quick
-from kernelforge.evaluate.timing.shape import SampleShape, plan_sets
+from kernelforge.evaluate.timing.shape import MAX_SETS, SampleShape, plan_sets
 from kernelforge.evaluate.timing.trust import apart, floor, jumped, resident, suspicious
 
 __all__ = [
+    "MAX_SETS",
     "SampleShape",
     "apart",
     "floor",
