@@ -59,18 +59,30 @@ class Sets(Protocol):
 
 
 class ModelSets:
-    """A module on each set's inputs. Outputs of the last execution stay alive, so that sets stay disjoint."""
+    """A module on each set's inputs. Outputs of the last execution stay alive, so that sets stay disjoint.
+
+    Args:
+        calls: The module of each set.
+        inputs: What was drawn for each; never written to.
+        mutates: Inputs whose values afterwards are outputs too.
+        written: All inputs that the module writes to; these are copies.
+    """
 
     def __init__(
-        self, calls: Sequence[Callable[..., Any]], inputs: Sequence[tuple[Value, ...]], mutates: Sequence[int]
+        self,
+        calls: Sequence[Callable[..., Any]],
+        inputs: Sequence[tuple[Value, ...]],
+        mutates: Sequence[int] = (),
+        written: Sequence[int] = (),
     ) -> None:
         self.note = ""
         self._calls = calls
         self._drawn = inputs
         self._mutates = tuple(mutates)
+        self._written = {*mutates, *written}
         self._arguments = [
             tuple(
-                clone_strided(value) if position in self._mutates and isinstance(value, torch.Tensor) else value
+                clone_strided(value) if position in self._written and isinstance(value, torch.Tensor) else value
                 for position, value in enumerate(values)
             )
             for values in inputs
@@ -81,7 +93,7 @@ class ModelSets:
         self._results[position] = self._calls[position](*self._arguments[position])
 
     def restore(self, position: int) -> None:
-        for index in self._mutates:
+        for index in self._written:
             mine, drawn = self._arguments[position][index], self._drawn[position][index]
             if isinstance(mine, torch.Tensor) and isinstance(drawn, torch.Tensor):
                 mine.copy_(drawn)
@@ -193,6 +205,7 @@ class Baselines:
         self._reckoner = reckoner
         self._tuner = Tuner(reckoner.device)
         self._products: dict[str, Product | None] = {}
+        self._written: dict[str, tuple[int, ...]] = {}
 
     def names(self, size: str) -> tuple[str, ...]:
         """Baselines that can be tried at a size; nothing is built to say so."""
@@ -261,16 +274,31 @@ class Baselines:
             _prepare_compiler()
             calls = [torch.compile(model, mode=_MODES[name], dynamic=False) for model in models]
         inputs = [drawn.inputs for drawn in draws]
-        sets = ModelSets(calls, inputs, self._reckoner.task.policy.mutates)
+        mutates, written = self._reckoner.task.policy.mutates, self._written_by(draws[0])
+        sets = ModelSets(calls, inputs, mutates, written)
         try:
             sets.execute(0)
         except (RuntimeError, TypeError):
             if self._reckoner.device.type == "cpu" or name in _MODES:
                 raise
             # It makes tensors without naming a device: as the reference was run, they are to be on the GPU.
-            sets = ModelSets([self._on_device(model) for model in models], inputs, self._reckoner.task.policy.mutates)
+            sets = ModelSets([self._on_device(model) for model in models], inputs, mutates, written)
             sets.note = "its forward names no device for tensors it makes; each call pays for setting one"
         return sets
+
+    def _written_by(self, drawn: Drawn) -> tuple[int, ...]:
+        """Inputs that the reference writes to, declared or not: torch counts the writes to a tensor."""
+        if drawn.size not in self._written:
+            copies = [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in drawn.inputs]
+            before = [value._version if isinstance(value, torch.Tensor) else 0 for value in copies]
+            with default_device(self._reckoner.device):
+                self._reckoner.model_of(drawn)(*copies)
+            self._written[drawn.size] = tuple(
+                position
+                for position, (value, version) in enumerate(zip(copies, before, strict=True))
+                if isinstance(value, torch.Tensor) and value._version != version
+            )
+        return self._written[drawn.size]
 
     def _on_device(self, model: torch.nn.Module) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:

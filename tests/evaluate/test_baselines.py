@@ -81,6 +81,16 @@ def test_mutated_inputs_are_copies_restored_before_the_check() -> None:
     assert torch.equal(armed.sets.outputs(0)[1], before)
 
 
+def test_inputs_that_a_reference_writes_to_unasked_stay_as_drawn() -> None:
+    reckoner = Reckoner(make_task("a.mul_(3.0).exp() * b", "torch.randn(32), torch.randn(32)"))
+    (drawn,) = draws_of(reckoner, 1)
+    before = [value.clone() for value in drawn.inputs if isinstance(value, torch.Tensor)]
+    baselines = Baselines(reckoner)
+    for _ in range(2):
+        baselines.arm("eager", [drawn], 0).block(2)
+    assert all(torch.equal(one, value) for one, value in zip(drawn.inputs, before, strict=True))  # type: ignore[arg-type]
+
+
 def test_draws_without_expected_outputs_check_nothing_so_no_baseline_is_armed_on_them() -> None:
     reckoner = Reckoner(LINEAR)
     with pytest.raises(BaselineError, match="without expected outputs"):
@@ -118,7 +128,7 @@ def test_compiled_code_is_kept_for_the_next_candidate() -> None:
 
 
 def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:
-    sets = ModelSets([lambda x: {"a": x, "b": (x + 1, None)}], [(torch.ones(2),)], ())
+    sets = ModelSets([lambda x: {"a": x, "b": (x + 1, None)}], [(torch.ones(2),)])
     sets.execute(0)
     assert [one.tolist() for one in sets.outputs(0)] == [[1, 1], [2, 2]]
     assert flatten_outputs(None) == []

@@ -147,6 +147,25 @@ def test_gaps_are_one_per_sample_or_none() -> None:
     assert asked[0]["gaps_us"] == [3.0, 4.0]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("task", ["softmax", "matmul"])
+def test_every_baseline_is_armed_in_the_jail_of_a_gpu(task: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    with Zygote("gpu-oracle") as zygote, Oracle(zygote, load_suite("core").task(task), device="cuda:0") as oracle:
+        handles = [oracle.draw("full", "task", seed).handle for seed in (1, 2)]
+        names = oracle.baselines()
+        assert ("cublaslt-autotuned" in names) == (task == "matmul")
+        for name in names:
+            side = oracle.arm(name, handles, flush_bytes=1 << 20)
+            assert side.captured == (name != "eager"), (name, side.note)
+            assert all(time > 0 for time in side.block(3))
+            side.close()
+        assert oracle.memory() > 1 << 30
+
+
 class Scripted:
     """A zygote whose only child answers by a script, and dies when asked for more."""
 
