@@ -23,6 +23,7 @@ from kernelforge.devices.cuda.tool import (
     find_tool,
     read_result,
     replay_command,
+    report_folders,
     request_folder,
     run_tool,
     tool_environment,
@@ -276,8 +277,8 @@ def _read(ncu: str, report: Path, folder: Path) -> list[LaunchRow]:
     Raises:
         _NoCounters: neither can read it.
     """
-    extras = os.path.join(os.path.dirname(os.path.realpath(ncu)), "extras", "python")
-    command = [sys.executable, "-I", "-c", _READ_REPORT, str(report), json.dumps([*import_path(), extras])]
+    paths = json.dumps([*import_path(), *report_folders(ncu)])
+    command = [sys.executable, "-I", "-c", _READ_REPORT, str(report), paths]
     python = run_tool(command, folder=folder, deadline_s=_READ_S, output_bytes=_MAX_ROWS_BYTES)
     if python.status == 0:
         return rows_from_wire(json.loads(python.output.splitlines()[-1]))

@@ -66,6 +66,18 @@ def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
     return next((path for path in places if os.access(path, os.X_OK)), None)
 
 
+def report_folders(ncu: str) -> list[str]:
+    """Folders that may hold Nsight Compute's own ``ncu_report``, those of this ncu first.
+
+    The CUDA toolkit's ``bin/ncu`` is a script that looks for the real one, so places are searched as it does.
+    """
+    roots = [os.path.dirname(os.path.realpath(ncu))]
+    for pattern in ("/usr/local/cuda*/nsight-compute-*", "/opt/nvidia/nsight-compute/*"):
+        roots += sorted(glob.glob(pattern), key=_versions, reverse=True)
+    folders = [os.path.join(root, "extras", "python") for root in roots]
+    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+
+
 def _versions(path: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", path)]
 
@@ -78,9 +90,16 @@ def run_tool(
     deadline_s: float,
     output_bytes: int = OUTPUT_BYTES,
 ) -> Ended:
-    """Run a command to its end or to its deadline, when its whole process group is killed.
+    """Run a command to its end or to its deadline; then whatever it started and left running is killed.
 
     It gets no descriptor but ``/dev/null`` and a pipe, whose excess is read and dropped.
+
+    Args:
+        command: Program and arguments.
+        folder: Where it runs. Private to it: what is still at work there afterwards is taken for its own.
+        environment: The whole of it; by default :func:`tool_environment`.
+        deadline_s: Wall time.
+        output_bytes: How much of its output is kept.
 
     Raises:
         DeviceError: it cannot be started.
@@ -105,13 +124,22 @@ def run_tool(
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = process.wait(timeout=max(end - time.monotonic(), 0.01))
     finally:
-        # Whatever the tool left running goes, too; its group is empty where nothing is left.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        _kill_in(folder)
         assert process.stdout is not None
         process.stdout.close()
     return Ended(status, bytes(kept).decode(errors="replace"))
+
+
+def _kill_in(folder: Path) -> None:
+    """Kill processes that work in the folder: a tool may give its program a session of its own."""
+    here = os.path.realpath(folder)
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and int(entry) != os.getpid() and os.readlink(f"/proc/{entry}/cwd") == here:
+                os.kill(int(entry), signal.SIGKILL)
 
 
 def _drain(process: subprocess.Popen[bytes], kept: bytearray, end: float, output_bytes: int) -> None:

@@ -14,16 +14,19 @@ from pathlib import Path
 
 import pytest
 from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
-from devices.cuda.software import SoftwareDevice, with_ptx
+from devices.cuda.software import with_ptx
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import RunFaulted
 from kernelforge.devices.cuda import profiler, stand_in
+from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+
+DRIVER = "profiling.ncu.light_driver:create"
 
 TWICE_PLAN = """
 def forward(a, b):
@@ -48,8 +51,8 @@ def arrays() -> list[Array]:
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[SoftwareDevice]:
-    with SoftwareDevice() as made:
+def device() -> Iterator[CudaDevice]:
+    with CudaDevice(0, driver=DRIVER) as made:
         yield made
 
 
@@ -87,7 +90,7 @@ def facts(elements: int = 1000) -> SizeFacts:
 
 
 def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
-    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     plan = resolve(TWICE_PLAN, arrays)
     found = profile(device, built(compiler, plan), request(plan, *arrays), facts())
@@ -106,7 +109,7 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
-    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     scene.play("denied")
     plan = resolve(ADD_PLAN, arrays)
@@ -137,7 +140,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(("played", "says"), [("mute", "profiled no launch"), ("torn", "breaks off")])
 def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
-    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage, stood_in: list[str], played: str,
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage, stood_in: list[str], played: str,
     says: str,
 ) -> None:  # fmt: skip
     scene.play(played)
@@ -149,7 +152,7 @@ def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
 
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     compiler: Compiler,
-    device: SoftwareDevice,
+    device: CudaDevice,
     arrays: list[Array],
     scene: Stage,
     stood_in: list[str],
@@ -166,7 +169,7 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
 
 def test_without_ncu_the_profile_says_what_to_install(
     compiler: Compiler,
-    device: SoftwareDevice,
+    device: CudaDevice,
     arrays: list[Array],
     stood_in: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -179,7 +182,7 @@ def test_without_ncu_the_profile_says_what_to_install(
 
 
 def test_a_plan_that_faults_is_a_fault_and_no_profile(
-    compiler: Compiler, device: SoftwareDevice, arrays: list[Array], scene: Stage
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     plan = resolve(OVERRUN_PLAN, arrays)
     with pytest.raises(RunFaulted) as caught:
@@ -189,7 +192,7 @@ def test_a_plan_that_faults_is_a_fault_and_no_profile(
 
 
 def test_the_replay_program_leaves_a_result_and_gives_up_what_it_can(
-    compiler: Compiler, device: SoftwareDevice, arrays: list[Array]
+    compiler: Compiler, device: CudaDevice, arrays: list[Array]
 ) -> None:
     plan = resolve(TWICE_PLAN, arrays)
     asked = request(plan, *arrays)
@@ -234,11 +237,14 @@ def test_output_is_bounded_and_a_deadline_ends_the_whole_group(tmp_path: Path) -
     assert ended.timed_out
     assert len(ended.output) == 1000
     start = time.monotonic()
-    ended = run_tool(["/bin/sh", "-c", "sleep 100 & echo $!; wait"], folder=tmp_path, deadline_s=1)
+    script = "sleep 100 & echo $!; setsid sleep 100 & echo $!; wait"
+    ended = run_tool(["/bin/sh", "-c", script], folder=tmp_path, deadline_s=1)
     assert ended.timed_out
     assert time.monotonic() - start < 20
-    while is_running(int(ended.output)):
-        assert time.monotonic() - start < 20, "the child of the program runs on"
+    children = [int(line) for line in ended.output.split()]
+    assert len(children) == 2
+    while any(map(is_running, children)):
+        assert time.monotonic() - start < 20, "a child of the program runs on"
         time.sleep(0.05)
 
 
@@ -282,7 +288,7 @@ def test_a_missing_tool_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_endless_kernel_ends_with_the_deadline(
-    compiler: Compiler, device: SoftwareDevice, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiler, "find_tool", lambda name: None)
     monkeypatch.setattr(stand_in, "START_S", 3.0)

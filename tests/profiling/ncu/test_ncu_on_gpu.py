@@ -1,4 +1,4 @@
-"""ncu and compute-sanitizer on a real GPU. Never run where this was written; it skips with a reason where there is none."""
+"""ncu and compute-sanitizer on a real GPU. Where this was written there was none, and the tests have never run."""
 
 from __future__ import annotations
 

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
-from devices.cuda.software import SoftwareDevice, with_ptx
+from devices.cuda.software import with_ptx
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda import sanitizer
+from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.sanitizer import ERROR_EXIT, arguments, sanitize, verdict
 from kernelforge.devices.cuda.sanitizer_log import SanitizerLog, parse_log
 from kernelforge.devices.cuda.tool import Ended, find_tool, run_tool
 from kernelforge.errors import DeviceError
+
+DRIVER = "profiling.ncu.light_driver:create"
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -190,7 +193,7 @@ def test_a_plan_is_checked_in_a_process_of_its_own(
     arrays = [randoms(1000), randoms(1000, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = with_ptx(build(compiler, ADD, plan))
-    with SoftwareDevice() as device:
+    with CudaDevice(0, driver=DRIVER) as device:
         speak(tmp_path, monkeypatch, CLEAN, 0)
         assert sanitize(device, artifact, request(plan, *arrays), ("memcheck",)) == ()
         speak(tmp_path, monkeypatch, SYNC, ERROR_EXIT)
@@ -205,7 +208,7 @@ def test_buffers_have_no_guards_when_accesses_are_checked(
     arrays = [randoms(1024), randoms(1024, seed=1)]
     plan = resolve(OVERRUN_PLAN.replace("256), 256", "256) + 1, 256"), arrays)
     speak(tmp_path, monkeypatch, CLEAN, 0)
-    with SoftwareDevice() as device:
+    with CudaDevice(0, driver=DRIVER) as device:
         artifact = with_ptx(build(compiler, ADD, plan))
         (fault,) = sanitize(device, artifact, request(plan, *arrays), ("memcheck",))
     assert fault.kind == "crash"
@@ -217,7 +220,7 @@ def test_a_missing_tool_says_what_to_install(
     monkeypatch.setattr(sanitizer, "find_tool", lambda name: None)
     arrays = [randoms(4), randoms(4)]
     plan = resolve(ADD_PLAN, arrays)
-    with SoftwareDevice() as device, pytest.raises(DeviceError, match="nvidia-cuda-sanitizer-api"):
+    with CudaDevice(0, driver=DRIVER) as device, pytest.raises(DeviceError, match="nvidia-cuda-sanitizer-api"):
         sanitize(device, build(compiler, ADD, plan), request(plan, *arrays))
 
 
