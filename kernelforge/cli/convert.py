@@ -1,0 +1,93 @@
+"""``kernelforge convert``: a ``ModelNew`` file as device code and a launch plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.common import JsonOption, UnconfinedOption, console, task_reference, write_text
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records import Candidate
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def convert(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Python file with ModelNew, load_inline or cupy's RawKernel.")
+    ],
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="TASK", help="Also resolve the plan and compile it at every size of this task."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
+    ] = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert a ModelNew whose host part is a plain launch. Leaves with 1 if something could not be converted."""
+    from kernelforge.modelnew.convert import convert as convert_text
+
+    conversion = convert_text(_read(file))
+    refused = ""
+    if conversion.candidate is not None and task is not None:
+        refused = _compile(conversion.candidate, task, allow_unconfined)
+    good = conversion.candidate is not None and not refused
+    if as_json:
+        data = {
+            "converted": good,
+            "source": conversion.candidate.source if conversion.candidate else None,
+            "plan": conversion.candidate.plan if conversion.candidate else None,
+            "problems": [{"line": one.line, "construct": one.construct, "why": one.why} for one in conversion.problems],
+            "notes": list(conversion.notes),
+            "refused": refused or None,
+        }
+        write_text(json.dumps(data, indent=2), output)
+    elif good:
+        write_text(conversion.as_reply(), output)
+    err = console(stderr=True)
+    for problem in () if as_json else conversion.problems:
+        err.print(f"{file.name}, {problem}")
+    for note in () if as_json else conversion.notes:
+        err.print(f"note: {note}")
+    if refused and not as_json:
+        err.print(f"converted, but {refused}")
+    raise typer.Exit(0 if good else 1)
+
+
+def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
+    """Why the candidate does not resolve or compile at some size of the task; empty where it does at all of them."""
+    from kernelforge.evaluate.preparation import Failure, Preparation
+    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.tasks import load_task
+
+    loaded = load_task(task_reference(task))
+    with Workshop("emulated:h100", allow_unconfined=allow_unconfined) as workshop:
+        evaluator = workshop.evaluator(loaded)
+        try:
+            evaluator.prepare(candidate, Preparation())
+        except Failure as failure:
+            return f"it does not fit task '{loaded.name}': {failure.verdict} at {failure.stage}: {failure.reason}"
+        finally:
+            evaluator.oracle.close()
+    return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the candidate {path}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; a candidate never is")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); a candidate is a Python file") from error

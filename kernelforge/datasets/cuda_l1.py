@@ -1,0 +1,130 @@
+"""CUDA-L1's released kernels (arXiv 2507.14111): ``optimized_cuda_code/*.json`` and ``codes/*.json``.
+
+The first kind is JSON lines: ``level_id task_id ref_code custom_code cuda_graph_code cudnn_code`` and ``score_default
+score_cuda_graph score_cudnn ...``. The second is one object ``{"1": [...], "2": [...]}`` by level, with ``task_id
+ref_code custom_code score``. A missing text is null, empty, or the string ``None``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
+from kernelforge.errors import UsageError
+
+MAX_FILE_BYTES = 256 << 20
+
+_VARIANTS = (("custom_code", "", "score_default"), ("cuda_graph_code", "_cuda_graph", "score_cuda_graph"),
+             ("cudnn_code", "_cudnn", "score_cudnn"))  # fmt: skip
+
+
+def read_cuda_l1(path: Path) -> Import:
+    """Every candidate of a file, of either kind; rows and texts that cannot be used are listed with the reason.
+
+    ``custom_code`` that is missing is listed; the other variants are optional and are not.
+
+    Raises:
+        UsageError: the file cannot be read, is no text, or is over 256 MiB.
+    """
+    text = read_text(path, MAX_FILE_BYTES)
+    candidates: list[ImportedCandidate] = []
+    unread: list[Unread] = []
+    for origin, level, row in _rows(path.name, text, unread):
+        found, missing = _row(origin, level, row)
+        candidates += found
+        unread += missing
+    return Import(tuple(candidates), tuple(unread))
+
+
+def read_text(path: Path, limit: int) -> str:
+    """A file's text.
+
+    Raises:
+        UsageError: it cannot be read, is no UTF-8, or is larger than ``limit`` bytes.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > limit:
+        raise UsageError(f"{path} is larger than {limit >> 20} MiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def _rows(name: str, text: str, unread: list[Unread]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+    """(origin, level, row) of every object; what is none goes to ``unread``."""
+    whole = _object(text)
+    if isinstance(whole, dict) and whole and all(isinstance(value, list) for value in whole.values()):
+        for level, rows in whole.items():
+            for position, row in enumerate(rows):
+                origin = f"{name}:{level}[{position}]"
+                if isinstance(row, dict):
+                    yield origin, level, row
+                else:
+                    unread.append(Unread(origin, "", "not an object"))
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        row = _object(line)
+        if isinstance(row, dict):
+            yield f"{name}:{number}", row.get("level_id"), row
+        else:
+            unread.append(Unread(f"{name}:{number}", "", "not a JSON object"))
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[ImportedCandidate], list[Unread]]:
+    number, problem = _number(level), row.get("task_id")
+    if number is None or not isinstance(problem, int | str) or isinstance(problem, bool) or not str(problem).isalnum():
+        reason = f"level {level!r} and task_id {problem!r} name no problem"
+        return [], [Unread(origin, "", reason)]
+    name = f"level{number}_problem{problem}".lower()
+    reference = _text(row.get("ref_code"))
+    if reference is None:
+        return [], [Unread(origin, name, "no ref_code")]
+    found: list[ImportedCandidate] = []
+    for key, suffix, score in _VARIANTS:
+        source = _text(row.get(key))
+        if source is None:
+            continue
+        published = row.get(score, row.get("score") if key == "custom_code" else None)
+        found.append(
+            ImportedCandidate(
+                name + suffix, number, str(problem), reference, source, _float(published), None, f"{origin}:{key}"
+            )
+        )
+    missing = (
+        [] if _text(row.get("custom_code")) else [Unread(origin, name, "no custom_code: it is null, empty or 'None'")]
+    )
+    return found, missing
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() not in ("", "None") else None
+
+
+def _number(value: Any) -> int | None:
+    return (
+        int(value) if isinstance(value, int | str) and not isinstance(value, bool) and str(value).isdecimal() else None
+    )
+
+
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,123 @@
+"""KernelBench's run folders: ``level_L_problem_P_sample_S_kernel.py`` files and ``eval_results.json``.
+
+The file of results is ``{problem: [{"sample_id", "correctness", "runtime", ...}]}``, or one object per problem in runs
+of older versions. References are not in a run folder: they come from a folder of KernelBench's own task files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kernelforge.datasets.cuda_l1 import read_text
+from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
+from kernelforge.errors import UsageError
+
+RESULTS = "eval_results.json"
+_MAX_KERNEL_BYTES = 1 << 20
+_MAX_RESULTS_BYTES = 64 << 20
+
+
+class _Name(NamedTuple):
+    level: int
+    problem: int
+    sample: int
+
+
+def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
+    """Every kernel of a run folder.
+
+    Args:
+        folder: ``runs/NAME``.
+        references: KernelBench's folder of tasks: ``level1/9_Tall_skinny_matrix_multiplication_.py``. Without it the
+            candidates have no reference, and cannot be evaluated.
+
+    Raises:
+        UsageError: the folder cannot be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; name a run folder of KernelBench, such as runs/my_run")
+    unread: list[Unread] = []
+    results = _results(folder / RESULTS, unread)
+    candidates: list[ImportedCandidate] = []
+    for path in sorted(folder.iterdir()):
+        if path.name == RESULTS or path.suffix != ".py":
+            continue
+        name = _name(path)
+        if name is None:
+            unread.append(Unread(path.name, "", "not called level_L_problem_P_sample_S_kernel.py"))
+            continue
+        try:
+            source = read_text(path, _MAX_KERNEL_BYTES)
+        except UsageError as error:
+            unread.append(Unread(path.name, "", str(error)))
+            continue
+        if not source.strip():
+            unread.append(Unread(path.name, f"level{name.level}_problem{name.problem}", "the file is empty"))
+            continue
+        candidates.append(_candidate(path, name, source, results.get((name.problem, name.sample), {})))
+    if references is not None:
+        candidates = [_with_reference(one, references, unread) for one in candidates]
+    return Import(tuple(candidates), tuple(unread))
+
+
+def _name(path: Path) -> _Name | None:
+    parts = path.stem.split("_")
+    if len(parts) != 7 or parts[0::2] != ["level", "problem", "sample", "kernel"][:4]:
+        return None
+    numbers = parts[1:6:2]
+    return _Name(*(int(number) for number in numbers)) if all(number.isdecimal() for number in numbers) else None
+
+
+def _candidate(path: Path, name: _Name, source: str, result: Mapping[str, Any]) -> ImportedCandidate:
+    runtime, reference = result.get("runtime"), result.get("ref_runtime")
+    score = None
+    if isinstance(runtime, int | float) and isinstance(reference, int | float) and runtime > 0 and reference > 0:
+        score = reference / runtime
+    correct = result.get("correctness")
+    return ImportedCandidate(
+        name=f"level{name.level}_problem{name.problem}_sample{name.sample}",
+        level=name.level,
+        problem=str(name.problem),
+        reference=None,
+        source=source,
+        published_score=score,
+        published_correct=correct if isinstance(correct, bool) else None,
+        origin=path.name,
+    )
+
+
+def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[str, Any]]:
+    if not path.exists():
+        return {}
+    try:
+        data = json.loads(read_text(path, _MAX_RESULTS_BYTES))
+    except (UsageError, ValueError, RecursionError) as error:
+        unread.append(Unread(path.name, "", f"cannot be read: {error}"))
+        return {}
+    found: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for problem, entry in data.items() if isinstance(data, dict) else ():
+        for one in entry if isinstance(entry, list) else [entry]:
+            sample = one.get("sample_id", 0) if isinstance(one, dict) else None
+            if isinstance(sample, int) and str(problem).isdecimal():
+                found[int(problem), sample] = one
+            else:
+                unread.append(Unread(path.name, str(problem)[:40], "a result that is no object with a sample_id"))
+    return found
+
+
+def _with_reference(item: ImportedCandidate, references: Path, unread: list[Unread]) -> ImportedCandidate:
+    folder = references / f"level{item.level}"
+    paths = sorted(folder.glob(f"{item.problem}_*.py")) if folder.is_dir() else []
+    if len(paths) != 1:
+        reason = f"{len(paths)} files {item.problem}_*.py in {folder}: its reference is not known"
+        unread.append(Unread(item.origin, item.name, reason))
+        return item
+    try:
+        return replace(item, reference=read_text(paths[0], _MAX_KERNEL_BYTES))
+    except UsageError as error:
+        unread.append(Unread(item.origin, item.name, str(error)))
+        return item

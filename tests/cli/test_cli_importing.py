@@ -1,0 +1,112 @@
+"""``convert`` and ``import``: what they print, write, and leave with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kernelforge.cli.convert import convert
+from kernelforge.cli.datasets import app as import_app
+
+convert_app = typer.Typer()
+convert_app.command()(convert)
+
+SWISH = '''
+import cupy as cp
+import numpy as np
+import torch
+import torch.nn as nn
+
+swish = cp.RawKernel(r"""
+extern "C" __global__ void swish_raw(const float* x, float* out, int n) {
+    int i = blockDim.x * blockIdx.x + threadIdx.x;
+    if (i < n) out[i] = x[i] / (1.0f + expf(-x[i]));
+}
+""", "swish_raw")
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        swish(((x.numel() + 255) // 256,), (256,), (x.data_ptr(), out.data_ptr(), np.int32(x.numel())))
+        return out
+'''
+
+REFERENCE = """
+import torch
+N = 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+def get_inputs():
+    return [torch.randn(N, N)]
+def get_init_inputs():
+    return []
+"""
+
+GOOD = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x + x
+"""
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
+def test_convert_writes_a_reply_that_compiles_for_its_task(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "swish.py").write_text(SWISH)
+    out = tmp_path / "swish.md"
+    result = runner.invoke(convert_app, [str(tmp_path / "swish.py"), "--task", "swish", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "```cuda" in out.read_text()
+    assert "swish_raw[" in out.read_text()
+
+
+def test_convert_says_what_it_could_not(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(SWISH.replace("return out", "return torch.relu(out)"))
+    result = runner.invoke(convert_app, [str(tmp_path / "bad.py"), "--json"])
+    assert result.exit_code == 1
+    data = json.loads(result.stdout)
+    assert data["converted"] is False
+    assert [(one["line"], "torch computes" in one["why"]) for one in data["problems"]] == [(18, True)]
+
+
+def rows(path: Path) -> Path:
+    common = {"level_id": 1, "ref_code": REFERENCE, "score_default": 3.0}
+    texts = [GOOD, GOOD.replace("x + x", "x"), "None"]
+    path.write_text(
+        "".join(json.dumps({**common, "task_id": at, "custom_code": text}) + "\n" for at, text in enumerate(texts))
+    )
+    return path
+
+
+def test_import_lists_and_writes_what_there_is(runner: CliRunner, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    result = runner.invoke(import_app, ["cuda-l1", str(rows(tmp_path / "a.json")), "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "published 3x" in result.stdout
+    assert "2 candidates, 1 not read" in result.stdout
+    assert {path.name for path in folder.iterdir()} == {
+        "level1_problem0.py", "level1_problem0_reference.py", "level1_problem1.py", "level1_problem1_reference.py",
+    }  # fmt: skip
+
+
+def test_import_evaluates_with_the_same_oracle(runner: CliRunner, tmp_path: Path) -> None:
+    arguments = ["cuda-l1", str(rows(tmp_path / "a.json")), "--evaluate", "--small", "N=5", "--json"]
+    result = runner.invoke(import_app, arguments)
+    assert result.exit_code == 1, result.output
+    found = {one["name"]: one["verdict"] for one in json.loads(result.stdout)["candidates"]}
+    assert found == {"level1_problem0": "OK", "level1_problem1": "WRONG"}
+
+
+def test_a_size_without_an_evaluation_is_refused(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(import_app, ["cuda-l1", str(rows(tmp_path / "a.json")), "--small", "N=5"])
+    assert result.exit_code != 0
+    assert "--evaluate" in str(result.exception)
