@@ -35,7 +35,7 @@ from kernelforge.records import DType
 _WARM_UPS: Final = 3
 """Executions of every set before capture or timing. PyTorch's notes on CUDA graphs ask for a few before a capture."""
 
-_MODES: Final = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
+COMPILE_MODES: Final = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
 """Modes of ``torch.compile``. Capture is ours, over all sets at once, so the one of ``max-autotune`` stays off."""
 
 
@@ -211,7 +211,7 @@ class Baselines:
         """Baselines that can be tried at a size; nothing is built to say so."""
         if self._reckoner.device.type != "cuda":
             return ("eager", "compile")
-        names = ("eager", "eager-graph", *_MODES)
+        names = ("eager", "eager-graph", *COMPILE_MODES)
         return (*names, *CUBLAS_NAMES) if self._product(size) is not None else names
 
     def arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int) -> Armed:
@@ -270,16 +270,16 @@ class Baselines:
             return ProductSets(name, product, draws, weights, self._tuner)
         models = [self._reckoner.model_of(drawn) for drawn in draws]
         calls: list[Callable[..., Any]] = list(models)
-        if name in _MODES:
+        if name in COMPILE_MODES:
             _prepare_compiler()
-            calls = [torch.compile(model, mode=_MODES[name], dynamic=False) for model in models]
+            calls = [torch.compile(model, mode=COMPILE_MODES[name], dynamic=False) for model in models]
         inputs = [drawn.inputs for drawn in draws]
         mutates, written = self._reckoner.task.policy.mutates, self._written_by(draws[0])
         sets = ModelSets(calls, inputs, mutates, written)
         try:
             sets.execute(0)
         except (RuntimeError, TypeError):
-            if self._reckoner.device.type == "cpu" or name in _MODES:
+            if self._reckoner.device.type == "cpu" or name in COMPILE_MODES:
                 raise
             # It makes tensors without naming a device: as the reference was run, they are to be on the GPU.
             sets = ModelSets([self._on_device(model) for model in models], inputs, mutates, written)

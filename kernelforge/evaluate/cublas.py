@@ -38,7 +38,7 @@ WORKSPACE_BYTES: Final = 1 << 30
 _HEURISTIC, _AUTOTUNED = 4, 100
 """Algorithms asked for."""
 
-_TUNING_S: Final = 20.0
+_TUNING_S: Final = 10.0
 _MAX_ROUNDS, _MIN_ROUNDS = 100, 5
 """Rounds over all algorithms: as many as the time above allows, CUDA-L2's 100 at most."""
 

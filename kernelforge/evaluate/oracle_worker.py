@@ -20,7 +20,15 @@ from kernelforge.evaluate.baselines import Armed, Baselines
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.facts import facts_at
-from kernelforge.evaluate.placement import driver_started, free_bytes, give_back, lost, open_device, set_arithmetic
+from kernelforge.evaluate.placement import (
+    ASK_NVML,
+    driver_started,
+    free_bytes,
+    give_back,
+    lost,
+    open_device,
+    set_arithmetic,
+)
 from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.reference import tensor_spec, tensor_view
 from kernelforge.evaluate.tracing import trace_at, trace_source
@@ -58,8 +66,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
     Raises:
         SandboxError: something here started CUDA nevertheless.
     """
-    # torch then asks NVML, not the driver, whether there is a GPU (its notes on "poison fork in multiprocessing").
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    os.environ.setdefault(ASK_NVML, "1")
     _keep_freed_memory()
     set_arithmetic()
     torch.set_num_threads(int(options.get("threads", 1)))

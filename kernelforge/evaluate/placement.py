@@ -30,6 +30,10 @@ _IDLE_BYTES: Final = 1 << 30
 
 HOST: Final = torch.device("cpu")
 
+ASK_NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Environment variable by which torch asks NVML, not the driver, whether there is a GPU (its notes on "poison fork in
+multiprocessing")."""
+
 _DRIVER: Final = "libcuda.so.1"
 
 
@@ -45,16 +49,17 @@ def open_device(name: str) -> torch.device:
     if not re.fullmatch(r"cuda(:\d+)?", name):
         raise TaskError(f"the reference runs on cpu or on cuda:N, not on '{name}'")
     device = torch.device(name)
-    if not torch.cuda.is_available():
-        raise TaskError(
-            f"torch {torch.__version__} sees no GPU in the oracle's process, so nothing can run on '{name}'"
-        )
     device = torch.device("cuda", device.index or 0)
-    if device.index >= torch.cuda.device_count():
-        raise TaskError(f"there is no '{name}': torch sees {torch.cuda.device_count()} GPU(s)")
-    torch.cuda.set_device(device)
+    # From here on the driver itself may be asked; only before a fork it may not (see the worker's warm-up).
+    os.environ.pop(ASK_NVML, None)
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.set_device(device)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise TaskError(f"torch {torch.__version__} cannot use '{name}' in the oracle's process: {text}") from error
     torch.cuda.set_per_process_memory_fraction(GPU_SHARE, device)
-    torch.empty(1, device=device)
     return device
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from oracle_tasks import make_task
 
 from kernelforge.errors import BaselineError
-from kernelforge.evaluate.baselines import Baselines, ModelSets
+from kernelforge.evaluate.baselines import COMPILE_MODES, Baselines, ModelSets
+from kernelforge.evaluate.cublas import CUBLAS_NAMES
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import flatten_outputs
 from kernelforge.records import TaskPolicy
@@ -172,3 +176,11 @@ def test_cublas_is_right_on_a_gpu(name: str, forward: str, inputs: str) -> None:
     assert armed.captured, armed.note
     assert armed.note.startswith("layout ")
     assert all(time > 0 for time in armed.block(3))
+
+
+def test_the_page_on_baselines_has_every_name() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
+    named = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    assert named == ["eager", "eager-graph", *COMPILE_MODES, *CUBLAS_NAMES]
+    for mode in COMPILE_MODES.values():
+        assert mode == "default" or f"`{mode}`" in page

@@ -115,7 +115,7 @@ def test_a_gpu_that_is_not_there_is_named(zygote: Zygote) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU, though not in this jail")
-    with pytest.raises(TaskError, match="sees no GPU"):
+    with pytest.raises(TaskError, match="cannot use 'cuda:0'"):
         Oracle(zygote, SOFTMAX, device="cuda:0")
 
 
