@@ -86,15 +86,13 @@ class Openings:
     signals: bool = False
     """Signals to others: only where something else keeps them inside the jail."""
     sessions: bool = True
-    """A session or process group of its own. Refused where the group is what ends all that a child started."""
+    """A session or process group of its own. Where the group is what ends all that a child started, asking for another
+    seems to succeed and changes nothing: ninja and Python's ``start_new_session`` fail where it is refused."""
 
     def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
         """What is left of ``calls``."""
         allowed = set(_CUDA if self.cuda else ()) | set(_PROGRAMS if self.programs else ())
-        left = {name: nr for name, nr in calls.items() if name not in allowed}
-        return (
-            left if self.sessions else left | dict(zip(("setpgid", "setsid"), _GROUPS[platform.machine()], strict=True))
-        )
+        return {name: nr for name, nr in calls.items() if name not in allowed}
 
 
 def build(pid: int, openings: Openings = Openings()) -> bytes:
@@ -132,6 +130,9 @@ def build(pid: int, openings: Openings = Openings()) -> bytes:
     for nr in sorted(openings.refused(calls).values()):
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, deny)
+    for nr in () if openings.sessions else _GROUPS[platform.machine()]:
+        emit(_JEQ, nr, 0, 1)
+        emit(_RETURN, _ERRNO | 0)
     emit(_JEQ, _CLONE3, 0, 1)
     emit(_RETURN, enosys)
     emit(_JEQ, clone, 0, 4)

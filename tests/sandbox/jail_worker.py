@@ -190,6 +190,8 @@ def forks():
 
 def orphan():
     """A grandchild that nobody waits for; its process id as this namespace has it."""
+    subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
+    subprocess.Popen(["/bin/sleep", "300"], process_group=0)
     return subprocess.Popen(["/bin/sleep", "300"]).pid
 
 
