@@ -43,6 +43,16 @@ def software(software_library: Path) -> Script:
 
 
 @pytest.fixture
+def software_cupy(software_library: Path) -> Script:
+    """The same with the cupy driver; what cupy's own runtime does is done by the bindings."""
+    pytest.importorskip("cupy", reason="needs cupy: pip install 'kernelforge[gpu]'")
+    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'kernelforge[gpu]'")
+    prelude = "from software_owner import *\nimport software_cupy\nsoftware_cupy.stand_in()\n"
+    prelude += "from kernelforge.devices.cuda.cupy_driver import make\n"
+    return lambda script: software_cuda.run(software_library, prelude + _even(script))
+
+
+@pytest.fixture
 def software_pycuda(software_library: Path) -> Script:
     """The same with pycuda."""
     pytest.importorskip("pycuda", reason="needs pycuda: pip install 'kernelforge[pycuda]' where CUDA's headers are")

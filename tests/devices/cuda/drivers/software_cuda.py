@@ -43,19 +43,23 @@ def _compile(library: Path, *arguments: str) -> None:
     subprocess.run(["gcc", *shape, *arguments], check=True, timeout=120)
 
 
-def run(folder: Path, script: str, **environment: str) -> Any:
-    """What ``answer`` is at the end of a script that runs in a child which finds the libraries in ``folder``."""
+def run(folder: Path | None, script: str, **environment: str) -> Any:
+    """What ``answer`` is at the end of a script that runs in a child.
+
+    Args:
+        folder: Where the child finds its libraries; None for those of the machine.
+        script: It may be indented.
+        environment: More variables of the child.
+    """
     prelude = "import json\nanswer = None\n"
     ending = "\nprint(json.dumps(answer))\n"
     root = Path(__file__).parents[4]
-    environment |= {
-        "PATH": os.environ["PATH"],
-        "LD_LIBRARY_PATH": str(folder),
-        "PYTHONPATH": os.pathsep.join([str(root), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-    }
+    paths = [str(root), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    machine = dict(os.environ) if folder is None else {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder)}
+    machine |= {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
         [sys.executable, "-c", prelude + textwrap.dedent(script) + ending],
-        capture_output=True, text=True, timeout=60, env=environment,
+        capture_output=True, text=True, timeout=60, env=machine,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

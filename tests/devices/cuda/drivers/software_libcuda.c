@@ -210,7 +210,7 @@ static CUresult put(CUstream stream, Work work) {
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) { return *stream = calloc(1, sizeof **stream), CUDA_SUCCESS; }
-CUresult cuStreamDestroy(CUstream stream) { return free(stream), CUDA_SUCCESS; }
+CUresult cuStreamDestroy(CUstream stream) { return note("destroy stream\n"), free(stream), CUDA_SUCCESS; }
 CUresult cuStreamSynchronize(CUstream stream) { ENTER("cuStreamSynchronize"); return CUDA_SUCCESS; }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
     note("capture mode %d\n", mode);
