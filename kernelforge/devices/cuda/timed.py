@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.devices import replies
 from kernelforge.devices.base import RunFaulted, RunRequest
-from kernelforge.errors import SandboxError
+from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame
 
 if TYPE_CHECKING:
@@ -27,14 +28,10 @@ class CudaArmed:
         self._session = session
         self._requests = tuple(requests)
         self._open = True
-        try:
-            self._ask({"op": "arm", "flush_bytes": flush_bytes, **session.plan_of(requests[0])})
-            for request in requests:
-                self._send("add", request)
-            started = self._ask({"op": "start"})
-        except RunFaulted:
-            self._end()
-            raise
+        self._ask({"op": "arm", "flush_bytes": flush_bytes, **session.plan_of(requests[0])})
+        for request in requests:
+            self._send("add", request)
+        started = self._ask({"op": "start"})
         self.captured: bool = started.data.get("captured") is True
         self.setup_us: float | None = _setup_in(started)
 
@@ -76,24 +73,21 @@ class CudaArmed:
 
     def close(self) -> None:
         """Free the sets; the session may run other plans again."""
-        if self._open:
-            try:
+        if not self._open:
+            return
+        try:
+            # Where the runner or its GPU is gone, the sets are too.
+            with suppress(RunFaulted, DeviceError):
                 self._ask({"op": "disarm"})
-            except RunFaulted:
-                # The runner is gone, and the sets with it.
-                self._end()
-            self._end()
+        finally:
+            self._open = False
+            self._session.disarmed()
 
     def __enter__(self) -> CudaArmed:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _end(self) -> None:
-        if self._open:
-            self._open = False
-            self._session.disarmed()
 
     def _send(self, op: str, request: RunRequest) -> None:
         order = sorted(request.tensors)

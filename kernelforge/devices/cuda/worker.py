@@ -85,6 +85,8 @@ class _Session:
         self.lost = self.lost or plan.lost
         if self._runner is not None:
             self._runner.lost = self.lost
+        if name in ("arm", "add", "start"):
+            self._drop()
         return self._faulted(plan.faults), ()
 
     def _faulted(self, faults: Sequence[RunFault]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.devices.emulated import layout, machine
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.machine import Machine, Memory
+from kernelforge.devices.emulated.ptx import PtxSyntaxError
 from kernelforge.devices.library import cpu_tensor
 
 MARK = b"\0PTX of this cubin\0"
@@ -163,7 +164,10 @@ class SoftwareDriver:
         _, mark, ptx = image.partition(MARK)
         if not mark:
             raise DriverError("CUDA_ERROR_INVALID_IMAGE", "loading a cubin that no PTX rides on")
-        loaded = Machine(ptx.decode(), self._memory)
+        try:
+            loaded = Machine(ptx.decode(), self._memory)
+        except PtxSyntaxError as error:
+            raise DriverError("CUDA_ERROR_NOT_SUPPORTED", f"loading PTX that cannot be emulated: {error}") from error
         # A GPU does not protect module variables.
         for address in loaded._addresses.values():
             self._memory._allocations[address] = replace(self._memory._allocations[address], flags=0)

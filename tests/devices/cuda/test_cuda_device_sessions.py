@@ -118,8 +118,8 @@ def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
         ran = session.run(request(plan, a, b))
         assert ran.faults[0].kind == "memory"
         assert "60000000 bytes of device memory" in ran.faults[0].message
+        half = resolve(ADD_PLAN, [a[:2_000_000], b[:2_000_000]])
         with pytest.raises(RunFaulted, match="2 sets of 24000000 bytes") as caught:
-            half = resolve(ADD_PLAN, [a[:2_000_000], b[:2_000_000]])
             session.arm([request(half, a[:2_000_000], b[:2_000_000])] * 2)
         assert caught.value.fault.kind == "memory"
         a_good_candidate_passes(compiler, device)
