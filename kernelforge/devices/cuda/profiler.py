@@ -254,6 +254,8 @@ def _collect(
     said = _text(log) + ended.output
     if ended.timed_out:
         raise _NoCounters(f"ncu did not end within {deadline_s:g} s")
+    # ncu adds its ending to a name that has another; whether to one that has it, its manual does not say.
+    report = next(iter(folder.glob("report*.ncu-rep")), report)
     rows = _read(ncu, report, folder) if report.is_file() else []
     if not rows:
         trouble = messages.trouble(said)

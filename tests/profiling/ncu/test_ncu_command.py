@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
+from kernelforge.devices.cuda.tool import ask_tool, find_tool, run_tool
 from kernelforge.errors import DeviceError
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE, OF_SECTIONS, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments, kernel_filter
@@ -141,3 +142,28 @@ def test_other_troubles_have_names(log: str, problem: str) -> None:
 
 def test_a_log_without_an_error_is_no_trouble() -> None:
     assert trouble("==PROF== Connected to process 7\n==PROF== Disconnected from process 7\n") is None
+
+
+@pytest.mark.skipif(find_tool("ncu") is None, reason="ncu is not installed")
+@pytest.mark.parametrize("counters", ["default", "full"])
+def test_the_real_ncu_takes_every_option(counters: str, tmp_path: Path) -> None:
+    found = find_tool("ncu")
+    assert found is not None
+    report, log = str(tmp_path / "r.ncu-rep"), str(tmp_path / "log")
+    line = command(ncu=found, report=report, log=log, counters=counters, program=["/bin/true"])
+    ended = run_tool(line, folder=tmp_path, deadline_s=60)
+    said = ended.output + (tmp_path / "log").read_text()
+    assert not any(word in said for word in ("unrecognised", "argument for option", "did not match"))
+    assert "No kernels were profiled" in said
+
+
+@pytest.mark.skipif(find_tool("ncu") is None, reason="ncu is not installed")
+def test_the_real_ncu_lists_what_the_default_set_asks_of_gh100() -> None:
+    found = find_tool("ncu")
+    assert found is not None
+    listed = base_names(ask_tool([found, *query_arguments("gh100")]).output)
+    assert len(listed) > 1000
+    assert set(select(default_metrics(), listed).absent) == {
+        "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
+        "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
+    }

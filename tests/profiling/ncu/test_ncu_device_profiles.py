@@ -21,6 +21,7 @@ from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import RunFaulted
 from kernelforge.devices.cuda import profiler, stand_in
 from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError
@@ -297,3 +298,14 @@ def test_an_endless_kernel_ends_with_the_deadline(
     with pytest.raises(RunFaulted) as caught:
         profile(device, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
     assert caught.value.fault.kind == "timeout"
+
+
+@pytest.mark.skipif(find_tool("ncu") is None or bool(gpus()), reason="needs ncu, and no GPU")
+def test_the_real_ncu_without_a_gpu_is_stood_in_for(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], stood_in: list[str]
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    (why,) = stood_in
+    assert "ncu profiled no launch" in why
+    assert "failed to connect to the CUDA driver" in why
