@@ -131,7 +131,7 @@ class BindingsCapture:
 class BindingsDriver:
     """A driver for ``owner``'s context on the GPU with that ordinal."""
 
-    lacks: frozenset[Feature] = frozenset()
+    lacks: frozenset[Feature]
 
     def __init__(self, owner: Owner, ordinal: int) -> None:
         from cuda.bindings import driver as cuda
@@ -142,6 +142,9 @@ class BindingsDriver:
         self.stream = cuda.CUstream(owner.stream)
         self.capturing: BindingsCapture | None = None
         self._facts = self._read_facts()
+        # Both came with Hopper (CUDA C++ Programming Guide, *Compute Capabilities*).
+        old: frozenset[Feature] = frozenset({"clusters", "tensor_maps"})
+        self.lacks = old if self._facts.compute_capability < (9, 0) else frozenset()
 
     def call(self, doing: str, name: str, *arguments: Any) -> Any:
         """Call a function of the driver API.

@@ -1,8 +1,9 @@
 """NVIDIA's libraries in software, built once, and scripts that run on them."""
 
+import importlib.util
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,29 +36,37 @@ def software_nvml(software_library: Path, tmp_path_factory: pytest.TempPathFacto
     return folder
 
 
-@pytest.fixture
-def software(software_library: Path) -> Script:
-    """Run a script with cuda-bindings on that library; its ``answer`` comes back."""
+@pytest.fixture(scope="session")
+def server(software_library: Path) -> Iterator[software_cuda.Server]:
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'kernelforge[gpu]'")
-    return lambda script: software_cuda.run(software_library, "from software_owner import *\n" + _even(script))
+    server = software_cuda.Server(software_library)
+    yield server
+    server.close()
+
+
+OWNER = "from software_owner import *\n"
 
 
 @pytest.fixture
-def software_cupy(software_library: Path) -> Script:
+def software(server: software_cuda.Server) -> Script:
+    """Run a script with cuda-bindings on that library; its ``answer`` comes back."""
+    return partial(server.run, OWNER)
+
+
+@pytest.fixture
+def software_cupy(server: software_cuda.Server) -> Script:
     """The same with the cupy driver; what cupy's own runtime does is done by the bindings."""
     pytest.importorskip("cupy", reason="needs cupy: pip install 'kernelforge[gpu]'")
-    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'kernelforge[gpu]'")
-    prelude = "from software_owner import *\nimport software_cupy\nsoftware_cupy.stand_in()\n"
-    prelude += "from kernelforge.devices.cuda.cupy_driver import make\n"
-    return lambda script: software_cuda.run(software_library, prelude + _even(script))
+    stand_in = "import software_cupy\nsoftware_cupy.stand_in()\n"
+    return partial(server.run, f"{OWNER}{stand_in}from kernelforge.devices.cuda.cupy_driver import make\n")
 
 
 @pytest.fixture
-def software_pycuda(software_library: Path) -> Script:
+def software_pycuda(server: software_cuda.Server) -> Script:
     """The same with pycuda."""
-    pytest.importorskip("pycuda", reason="needs pycuda: pip install 'kernelforge[pycuda]' where CUDA's headers are")
-    prelude = "from software_owner import *\nfrom kernelforge.devices.cuda.pycuda_driver import make\n"
-    return lambda script: software_cuda.run(software_library, prelude + _even(script))
+    if importlib.util.find_spec("pycuda") is None:
+        pytest.skip("needs pycuda: pip install 'kernelforge[pycuda]' where CUDA's headers are")
+    return partial(server.run, f"{OWNER}from kernelforge.devices.cuda.pycuda_driver import make\n")
 
 
 @pytest.fixture
@@ -70,7 +79,3 @@ def machine_with_nvml(software_nvml: Path) -> Script:
 def machine_with_cuda(software_library: Path) -> Script:
     """Run a script where there is a libcuda and no NVML."""
     return partial(software_cuda.run, software_library)
-
-
-def _even(script: str) -> str:
-    return software_cuda.textwrap.dedent(script)

@@ -43,6 +43,12 @@ def _compile(library: Path, *arguments: str) -> None:
     subprocess.run(["gcc", *shape, *arguments], check=True, timeout=120)
 
 
+def _environment(folder: Path | None) -> dict[str, str]:
+    paths = [str(SOURCE.parents[4]), str(SOURCE.parent), os.environ.get("PYTHONPATH", "")]
+    machine = dict(os.environ) if folder is None else {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder)}
+    return machine | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 def run(folder: Path | None, script: str, **environment: str) -> Any:
     """What ``answer`` is at the end of a script that runs in a child.
 
@@ -51,15 +57,30 @@ def run(folder: Path | None, script: str, **environment: str) -> Any:
         script: It may be indented.
         environment: More variables of the child.
     """
-    prelude = "import json\nanswer = None\n"
-    ending = "\nprint(json.dumps(answer))\n"
-    root = Path(__file__).parents[4]
-    paths = [str(root), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    machine = dict(os.environ) if folder is None else {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder)}
-    machine |= {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    program = f"import json\nanswer = None\n{textwrap.dedent(script)}\nprint(json.dumps(answer))\n"
     done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(script) + ending],
-        capture_output=True, text=True, timeout=60, env=machine,
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=120, env=_environment(folder) | environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+class Server:
+    """The same for many scripts, with the imports done once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SOURCE.with_name("software_server.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment(folder),
+        )  # fmt: skip
+
+    def run(self, prelude: str, script: str) -> Any:
+        print(json.dumps(prelude + textwrap.dedent(script)), file=self._process.stdin, flush=True)
+        reply = json.loads(self._process.stdout.readline())
+        assert "error" not in reply, reply["error"]
+        return reply["answer"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(timeout=60)

@@ -22,6 +22,18 @@ def test_facts_are_what_the_library_says(software):
     assert 4800 < facts["gbps"] < 5000
 
 
+def test_a_gpu_before_hopper_lacks_clusters_and_tensor_maps(software):
+    answer = software(
+        """
+        import os
+        answer = [sorted(open_driver().lacks)]
+        os.environ["CAPABILITY"] = "8"
+        answer.append(sorted(open_driver().lacks))
+        """
+    )
+    assert answer == [[], ["clusters", "tensor_maps"]]
+
+
 def test_every_argument_arrives_byte_for_byte(software):
     lines = software(
         """

@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+import textwrap
 
 import gpu_scripts
 import pytest
@@ -27,7 +28,7 @@ def gpu(request):
     def run(script: str, *, needs: str = "") -> object:
         if request.param == "pycuda" and needs in ("clusters", "cooperative", "tensor_maps", "graphs"):
             pytest.skip(f"pycuda lacks {needs}")
-        return software_cuda.run(None, prelude + software_cuda.textwrap.dedent(script) + ending)
+        return software_cuda.run(None, prelude + textwrap.dedent(script) + ending)
 
     return run
 
