@@ -101,20 +101,21 @@ class ModelNewChild:
         """
         self._call({"op": "load", "source": source}, (), self._build_s)
 
-    def construct(self, init: Init, facts: SizeFacts) -> tuple[str, ...]:
-        """Make the ModelNew; returns what is to be said of where weights went."""
+    def construct(self, init: Init, facts: SizeFacts, copies: int = 1) -> tuple[str, ...]:
+        """Make one ModelNew for each set; returns what is to be said of where weights went."""
         weights = [
             {"name": one.name, "kind": one.kind, "aliases": one.aliases}
             | {"shape": one.spec.shape, "dtype": str(one.spec.dtype)}
             for one in facts.weights
         ]
-        frame = self._call({"op": "construct", "init": init.value, "weights": weights}, init.blobs, self._build_s)
+        request = {"op": "construct", "init": init.value, "weights": weights, "copies": copies}
+        frame = self._call(request, init.blobs, self._build_s)
         with _read_as_hostile():
             return tuple(str(note)[:500] for note in frame.data["notes"][:16])
 
-    def give(self, draw: Draw, facts: SizeFacts) -> None:
-        """Give the weights of a draw."""
-        self._call({"op": "weights"}, [draw.weights[one.name] for one in facts.weights], self._run_s)
+    def give(self, draw: Draw, facts: SizeFacts, number: int = 0) -> None:
+        """Give the weights of a draw to the ModelNew of a set."""
+        self._call({"op": "weights", "set": number}, [draw.weights[one.name] for one in facts.weights], self._run_s)
 
     def place(self, draws: Sequence[Draw], facts: SizeFacts) -> None:
         """Put inputs into the child's memory, one set per draw; the same addresses as before, new values."""

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from kernelforge.errors import TimingError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import Failure, masked, public_name
 from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init
+from kernelforge.modelnew.measuring import Gpu, LaneStopwatch, WrongWhenTimed
 from kernelforge.modelnew.outcome import unchanged, with_mutated
 from kernelforge.modelnew.sizes import at_size
 from kernelforge.records import (
@@ -24,6 +26,7 @@ from kernelforge.records import (
     Correctness,
     Evaluation,
     Fingerprint,
+    MeasureSettings,
     Performance,
     Size,
     SizeCheck,
@@ -100,6 +103,12 @@ class ModelNewEvaluator:
         limits: of one candidate's process.
         build_s: longest wait for the candidate's file or constructor, which may call a compiler.
         run_s: longest wait for one call of ``forward``.
+        gpu: the GPU that ``device`` is, to time correct candidates on; None times nothing. The oracle must be on the
+            same GPU, for baselines.
+        settings: precision and seconds of timing.
+
+    Raises:
+        ValueError: ``gpu`` is given, and ``device`` is the CPU.
     """
 
     def __init__(
@@ -113,6 +122,8 @@ class ModelNewEvaluator:
         limits: Limits | None = None,
         build_s: float | None = None,
         run_s: float = 30.0,
+        gpu: Gpu | None = None,
+        settings: MeasureSettings | None = None,
     ) -> None:
         self.task = task
         self.oracle = oracle
@@ -124,6 +135,10 @@ class ModelNewEvaluator:
         self._limits = limits or (GPU_LIMITS if on_gpu else CPU_LIMITS)
         self._build_s = build_s if build_s is not None else (600.0 if on_gpu else 60.0)
         self._run_s = run_s
+        if gpu is not None and not on_gpu:
+            raise ValueError("times come from a GPU; the CPU has none to record")
+        self._gpu = gpu
+        self._settings = settings or MeasureSettings()
         self._init: dict[str, Init] = {}
 
     def evaluate(self, candidate: Candidate, *, seed: int, sizes: Sequence[str] | None = None) -> EvaluationResult:
@@ -173,7 +188,32 @@ class ModelNewEvaluator:
             for size in ordered:
                 if only is None or size.name in only:
                     self._check_size(child, candidate.source, size, work)
+            if self._gpu is not None and (only is None or "full" in only):
+                return self._timed(child, self._gpu, work)
         return None
+
+    def _timed(self, child: ModelNewChild, gpu: Gpu, work: _Work) -> Performance:
+        """Time what the child holds: the full size was checked last."""
+        stopwatch = LaneStopwatch(
+            child=child,
+            oracle=self.oracle,
+            facts=self.facts.at("full"),
+            gpu=gpu,
+            settings=self._settings,
+            seed=work.seed,
+            mutates=self.task.policy.mutates,
+        )
+        try:
+            with work.clock("timing"):
+                return stopwatch.time(self._init_at(self.task.size("full")))
+        except LaneFault as fault:
+            told = self._reason(fault, fault.told())
+            raise Failure(self._verdict(fault), "timing", f"while it was timed: {told}") from fault
+        except WrongWhenTimed as wrong:
+            message = f"right when checked, wrong when timed: {wrong}"
+            raise Failure(Verdict.WRONG, "timing", message) from wrong
+        except TimingError as error:
+            raise Failure(Verdict.INFRA, "timing", str(error)) from error
 
     def _check_size(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> None:
         facts = self.facts.at(size.name)

@@ -33,9 +33,9 @@ class Host:
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self.filename = ""
-        self.model: nn.Module | None = None
+        self._models: list[nn.Module] = []
+        self._matches: list[Match] = []
         self._module: types.ModuleType | None = None
-        self._match = Match()
         self._weights: list[Mapping[str, Any]] = []
         self._slots: list[dict[int, Slot]] = [{}]
         self._arguments: list[list[Any]] = [[]]
@@ -47,7 +47,7 @@ class Host:
         Raises:
             Refused: it has no ``ModelNew``.
         """
-        self.model = None
+        self._models = []
         handle, self.filename = tempfile.mkstemp(prefix="modelnew_", suffix=".py")
         with os.fdopen(handle, "w") as file:
             file.write(source)
@@ -60,24 +60,25 @@ class Host:
         if not isinstance(made, type) or not issubclass(made, nn.Module):
             raise Refused("there is no class ModelNew that is a torch.nn.Module")
 
-    def construct(self, init: Any, weights: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Make the ModelNew and find a place for every weight; returns what is to be said of that."""
+    def construct(self, init: Any, weights: Sequence[Mapping[str, Any]], copies: int = 1) -> list[str]:
+        """Make one ModelNew per set and find a place for every weight; returns what is to be said of that."""
         assert self._module is not None
-        torch.manual_seed(0)
         make = self._module.__dict__["ModelNew"]
-        model = make(**init) if isinstance(init, dict) else make(*init)
-        model = nn.Module.to(model, self.device)
-        self._match = match_weights(model, weights)
+        self._models, self._matches = [], []
+        for _ in range(copies):
+            torch.manual_seed(0)
+            model = make(**init) if isinstance(init, dict) else make(*init)
+            self._models.append(nn.Module.to(model, self.device))
+            self._matches.append(match_weights(self._models[-1], weights))
         self._weights = list(weights)
         self._slots, self._arguments, self._left = [{}], [[]], {}
-        self.model = model
-        return self._match.notes
+        return self._matches[0].notes
 
-    def give(self, blobs: Sequence[bytes]) -> None:
-        """Give the weights of one draw."""
+    def give(self, number: int, blobs: Sequence[bytes]) -> None:
+        """Give the weights of one draw to the ModelNew of a set."""
         pairs = zip(blobs, self._weights, strict=True)
         values = [host_tensor(blob, dtype_of(one["dtype"])).reshape(one["shape"]) for blob, one in pairs]
-        give_weights(self._match, values)
+        give_weights(self._matches[number], values)
 
     def place(self, sets: Sequence[Mapping[str, Any]], blobs: Sequence[bytes]) -> None:
         """Put the inputs of one or more sets into memory: into the same memory as before, where they fit."""
@@ -105,9 +106,8 @@ class Host:
 
     def run(self, number: int = 0) -> None:
         """Call ``forward`` on one set and keep what it returns; values put off until they are read are computed now."""
-        assert self.model is not None
         with _no_grad():
-            outputs = flatten(self.model(*self._arguments[number]))
+            outputs = flatten(self._models[number](*self._arguments[number]))
             self._left[number] = [one if type(one) is _Tensor else settled(one) for one in outputs]
 
     def window(self, calls: int) -> None:

@@ -97,10 +97,11 @@ class _Server:
         return {}, ()
 
     def _construct(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
-        return {"notes": self._host.construct(decode(data["init"], blobs), data["weights"])}, ()
+        notes = self._host.construct(decode(data["init"], blobs), data["weights"], int(data["copies"]))
+        return {"notes": notes}, ()
 
     def _weights(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
-        self._host.give(blobs)
+        self._host.give(data["set"], blobs)
         return {}, ()
 
     def _place(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
