@@ -203,6 +203,7 @@ class Baselines:
 
     def __init__(self, reckoner: Reckoner) -> None:
         self._reckoner = reckoner
+        self._captures = reckoner.device.type == "cuda"
         self._tuner = Tuner(reckoner.device)
         self._products: dict[str, Product | None] = {}
         self._written: dict[str, tuple[int, ...]] = {}
@@ -248,7 +249,7 @@ class Baselines:
             for _ in range(_WARM_UPS):
                 armed.sets.execute(position)
         wait(device)
-        if name != "eager" and device.type == "cuda":
+        if name != "eager" and self._captures:
             try:
                 armed.capture()
             except RuntimeError as error:

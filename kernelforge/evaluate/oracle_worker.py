@@ -7,7 +7,6 @@ a mistake in the task or the request. Anything else that goes wrong ends the chi
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +20,11 @@ from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.facts import facts_at
 from kernelforge.evaluate.placement import (
-    ASK_NVML,
     driver_started,
     free_bytes,
     give_back,
     lost,
+    no_gpu,
     open_device,
     set_arithmetic,
 )
@@ -66,19 +65,19 @@ def warm_up(options: Mapping[str, Any]) -> None:
     Raises:
         SandboxError: something here started CUDA nevertheless.
     """
-    os.environ.setdefault(ASK_NVML, "1")
     _keep_freed_memory()
     set_arithmetic()
     torch.set_num_threads(int(options.get("threads", 1)))
     torch.set_num_interop_threads(1)
-    trace_source(_WARM_UP_TASK, {})
     task = Task.model_validate(
         {"name": "warm", "suite": "warm", "title": "", "level": 0, "source": _WARM_UP_TASK}
         | {"sizes": [{"name": "full"}, {"name": "small"}], "policy": {"ties": [1]}}
     )
-    reckoner = Reckoner(task)
-    reckoner.draw("small", "task", 1)
-    facts_at(reckoner.described("small"), "small", (), fake=True)
+    with no_gpu():
+        trace_source(_WARM_UP_TASK, {})
+        reckoner = Reckoner(task)
+        reckoner.draw("small", "task", 1)
+        facts_at(reckoner.described("small"), "small", (), fake=True)
     if driver_started():
         raise SandboxError("the oracle's warm-up started CUDA, so that no process forked from it could use a GPU")
 

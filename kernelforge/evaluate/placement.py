@@ -30,10 +30,6 @@ _IDLE_BYTES: Final = 1 << 30
 
 HOST: Final = torch.device("cpu")
 
-ASK_NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
-"""Environment variable by which torch asks NVML, not the driver, whether there is a GPU (its notes on "poison fork in
-multiprocessing")."""
-
 _DRIVER: Final = "libcuda.so.1"
 
 
@@ -50,8 +46,6 @@ def open_device(name: str) -> torch.device:
         raise TaskError(f"the reference runs on cpu or on cuda:N, not on '{name}'")
     device = torch.device(name)
     device = torch.device("cuda", device.index or 0)
-    # From here on the driver itself may be asked; only before a fork it may not (see the worker's warm-up).
-    os.environ.pop(ASK_NVML, None)
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_device(device)
@@ -159,6 +153,20 @@ def give_back(device: torch.device, *, all_of_it: bool = False) -> None:
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if all_of_it or unused > _IDLE_BYTES:
         torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def no_gpu() -> Iterator[None]:
+    """Inside, torch finds no GPU and so asks the driver for none.
+
+    A process forked from one that has started the driver cannot use a GPU, and fake tensors ask at every operator.
+    """
+    asked = torch.cuda.is_available
+    torch.cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_available = asked
 
 
 def driver_started() -> bool:

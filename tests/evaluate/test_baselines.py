@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,66 @@ def test_compiled_code_is_kept_for_the_next_candidate() -> None:
     again = [reckoner.draw("full", "task", 500 + index) for index in range(2)]
     assert len(baselines.arm("compile", again, 0).block(1)) == 1
     assert counters["stats"]["unique_graphs"] == before + 1
+
+
+class Replay:
+    """What a CUDA graph does, on the CPU: the captured work again."""
+
+    made = 0
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        Replay.made += 1
+        self.replays = 0
+        self._work = work
+
+    def replay(self) -> None:
+        self.replays += 1
+        self._work()
+
+
+def test_a_captured_baseline_is_replayed_and_checked_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replay, "made", 0)
+    monkeypatch.setattr("kernelforge.evaluate.baselines._captured", Replay)
+    reckoner = Reckoner(LINEAR)
+    baselines = Baselines(reckoner)
+    baselines._captures = True
+    armed = baselines.arm("compile", draws_of(reckoner, 2), 64)
+    assert armed.captured
+    assert Replay.made == 2
+    graph, flushes = armed._graph, armed._flush_graph
+    assert isinstance(graph, Replay)
+    assert isinstance(flushes, Replay)
+    assert graph.replays == 1, "the outputs that were checked are those of a replay"
+    armed.block(3)
+    armed.flush_block(4)
+    assert (graph.replays, flushes.replays) == (4, 4)
+    assert not baselines.arm("eager", draws_of(reckoner, 1), 0).captured
+
+
+def test_a_compiled_baseline_that_cannot_be_captured_is_timed_with_its_launches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(work: Callable[[], None], device: torch.device) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr("kernelforge.evaluate.baselines._captured", fails)
+    reckoner = Reckoner(LINEAR)
+    baselines = Baselines(reckoner)
+    baselines._captures = True
+    armed = baselines.arm("compile", draws_of(reckoner, 1), 0)
+    assert not armed.captured
+    assert armed.note == "not captured in a CUDA graph: operation not permitted when stream is capturing"
+    assert len(armed.block(2)) == 2
+
+
+def test_what_a_compiler_says_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Baselines, name: str, draws: object) -> None:
+        raise ValueError("C++ compile error\n\n  a.cpp:3:1: fatal error: no such file\nmore")
+
+    monkeypatch.setattr(Baselines, "_sets", broken)
+    reckoner = Reckoner(LINEAR)
+    with pytest.raises(BaselineError, match=r"^ValueError: a.cpp:3:1: fatal error: no such file$"):
+        Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0)
 
 
 def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:

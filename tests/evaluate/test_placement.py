@@ -17,11 +17,13 @@ from kernelforge.evaluate.placement import (
     default_device,
     driver_folder,
     driver_started,
+    no_gpu,
     open_device,
     set_arithmetic,
 )
 from kernelforge.evaluate.reference import Reference, seeded, tensor_bytes, tensor_view, to_device
 from kernelforge.evaluate.tolerance import expected_output
+from kernelforge.evaluate.tracing import trace_source
 from kernelforge.records import DType
 
 ELSEWHERE = torch.device("meta")
@@ -120,6 +122,16 @@ def test_looking_whether_the_driver_runs_does_not_start_it() -> None:
     assert driver_started() == driver_started()
     assert not driver_started() or torch.cuda.is_available()
     assert driver_started() or driver_folder() is None
+
+
+def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(asked.append(1)))
+    with no_gpu():
+        trace_source(make_task("torch.softmax(a, -1)", "torch.randn(2, 4)").source, {})
+        assert not asked
+    torch.cuda.is_available()
+    assert asked
 
 
 @pytest.fixture
