@@ -41,9 +41,10 @@ def operator(name: str) -> Callable[..., Any]:
 
     if name.isidentifier() and not name.startswith("_"):
         for module in (torch, torch.nn.functional):
-            found = getattr(module, name, None)
+            found: Any = getattr(module, name, None)
             if isinstance(found, BuiltinFunctionType) or getattr(found, "__module__", None) in _HOMES:
-                return found  # type: ignore[no-any-return]
+                chosen: Callable[..., Any] = found
+                return chosen
     raise KeyError(name)
 
 

@@ -21,7 +21,7 @@ def check_tensors(request: RunRequest) -> None:
         ValueError: a tensor is missing or has another size.
     """
     for buffer in request.plan.buffers:
-        if buffer.kind in ("input", "weight") and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+        if buffer.given and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
 
 
@@ -52,6 +52,12 @@ def check_outputs(request: RunRequest, outputs: Sequence[bytes]) -> None:
     expected = [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
     if [len(blob) for blob in outputs] != expected:
         raise SandboxError("the runner sent outputs of other lengths than the plan's")
+
+
+def count_in(reply: Frame, name: str) -> int | None:
+    """A count; None where it says none."""
+    value = reply.data.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def seconds_in(reply: Frame) -> float:

@@ -74,7 +74,7 @@ class Tensors:
         """
         for held in self._held.values():
             buffer = held.buffer
-            if buffer.kind not in ("input", "weight"):
+            if not buffer.given:
                 continue
             content = tensors.get(buffer.id)
             if content is None or len(content) != buffer.nbytes:
@@ -129,7 +129,7 @@ class Tensors:
 
     def _changed(self, held: _Held) -> str | None:
         buffer = held.buffer
-        if buffer.kind in ("input", "weight") and buffer.id not in self.mutable:
+        if buffer.given and buffer.id not in self.mutable:
             at = first_difference(self._written[buffer.id], self._read(held))
             if at is not None:
                 return f"write to a read-only buffer, {at} bytes into {buffer.label!r} ({buffer.nbytes} bytes)"

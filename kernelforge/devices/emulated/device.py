@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from kernelforge.compile.artifact import Artifact
+from kernelforge.devices import replies
 from kernelforge.devices.base import Armed, Capabilities, Rating, RunFault, RunFaulted, RunRequest, RunResult
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
@@ -21,8 +22,6 @@ DEFAULT_MEMORY_BYTES = 4 * GIB
 GRACE_S = 15.0
 """How long after its deadline a child may still answer: compiling kernels to native code, copying tensors."""
 SESSION_CPU_S = 3600.0
-_FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
-_MAX_MESSAGE = 4000
 
 
 class EmulatedDevice:
@@ -52,6 +51,7 @@ class EmulatedDevice:
         self.name = f"emulated:{spec.key}"
         self.arch = spec.arch
         self.threads = threads
+        self.environment: Mapping[str, str] = {}
         self.memory_bytes = memory_bytes
         self.l2_bytes = spec.l2_bytes
         self.memory_bandwidth_gbps = spec.dram_bandwidth_gbps
@@ -128,14 +128,17 @@ class EmulatedSession:
         reply = self._ask("run", request)
         if isinstance(reply, RunFault):
             return RunResult(outputs=(), faults=(reply,))
-        faults = _faults(reply)
+        faults, outputs = replies.faults_in(reply), reply.blobs
         if faults:
-            return RunResult((), faults, _optional_count(reply, "thread_instructions"), _seconds(reply))
-        sizes = {buffer.id: buffer.nbytes for buffer in request.plan.buffers}
-        expected = [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
-        if [len(blob) for blob in reply.blobs] != expected:
-            raise self._broken("outputs of other lengths than the plan's")
-        return RunResult(reply.blobs, (), _optional_count(reply, "thread_instructions"), _seconds(reply))
+            outputs = ()
+        else:
+            try:
+                replies.check_outputs(request, outputs)
+            except SandboxError:
+                self.close()
+                raise
+        executed = replies.count_in(reply, "thread_instructions")
+        return RunResult(outputs, faults, executed, replies.seconds_in(reply))
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
         """Counters and modelled time of a plan.
@@ -174,7 +177,7 @@ class EmulatedSession:
         reply = self._ask("profile", request, effort)
         if isinstance(reply, RunFault):
             raise RunFaulted(reply)
-        faults = _faults(reply)
+        faults = replies.faults_in(reply)
         if faults:
             raise RunFaulted(faults[0])
         counts = PlanCounts.from_wire(reply.data.get("counts"))
@@ -202,9 +205,7 @@ class EmulatedSession:
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
             return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
-        for buffer in request.plan.buffers:
-            if buffer.given and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
-                raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
+        replies.check_tensors(request)
         order = sorted(request.tensors)
         data: dict[str, Any] = {
             "op": op,
@@ -283,25 +284,3 @@ def _fault_of(death: Death | None, error: ChildDied) -> RunFault:
     if cause in ("signal", "killed"):
         return RunFault("crash", f"the runner was ended while the plan ran: {death}")
     raise SandboxError(f"the emulator itself failed, which is not the candidate's doing: {error}") from error
-
-
-def _faults(reply: Frame) -> tuple[RunFault, ...]:
-    raw = reply.data.get("faults")
-    try:
-        pairs = [(kind, message) for kind, message in raw or []]
-    except (TypeError, ValueError) as error:
-        raise SandboxError("the runner sent faults that cannot be read") from error
-    for kind, message in pairs:
-        if kind not in get_args(_FaultKind) or not isinstance(message, str):
-            raise SandboxError("the runner sent a fault of an unknown kind")
-    return tuple(RunFault(kind, message[:_MAX_MESSAGE]) for kind, message in pairs)
-
-
-def _optional_count(reply: Frame, name: str) -> int | None:
-    value = reply.data.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _seconds(reply: Frame) -> float:
-    value = reply.data.get("seconds")
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
