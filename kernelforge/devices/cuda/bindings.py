@@ -157,11 +157,11 @@ class BindingsDriver:
         """
         try:
             status, *results = getattr(self.cuda, name)(*arguments)
-        except ValueError as error:
-            number, unknown, _ = str(error).partition(" is not a valid CUresult")
-            if not unknown:
+        except (KeyError, ValueError) as error:
+            # Bindings older than the driver do not know its newest errors: they raise the number, or a text with it.
+            number = str(error).removesuffix(" is not a valid CUresult")
+            if not number.isdecimal():
                 raise
-            # A driver that is newer than the bindings.
             raise DriverError(f"CUDA_ERROR_{number}", doing) from error
         if status:
             raise DriverError(status.name, doing)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 from kernelforge.devices.cuda.driver import DriverError
 
 
+@cache
 def _torch_with_cuda() -> Any:
     import torch
 
@@ -24,6 +26,7 @@ def _torch_with_cuda() -> Any:
             f"calling a torch operator: torch {torch.__version__} (built for {build}) sees no GPU here; "
             "install a build of torch for this driver",
         )
+    torch.cuda.init()
     return torch
 
 
