@@ -132,7 +132,9 @@ def profile(
     ridge = _ridge(device.facts)
     ncu = find_tool("ncu")
     why = "ncu was not found; install Nsight Compute, or put ncu on the PATH"
-    if ncu is not None and request.plan.launches:
+    if not request.plan.launches:
+        why = "the plan launches no kernel of its own"
+    elif ncu is not None:
         try:
             return _by_ncu(ncu, device, artifact, request, facts, counters, ridge)
         except _NoCounters as error:

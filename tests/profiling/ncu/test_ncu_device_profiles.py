@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -309,3 +310,12 @@ def test_the_real_ncu_without_a_gpu_is_stood_in_for(
     (why,) = stood_in
     assert "ncu profiled no launch" in why
     assert "failed to connect to the CUDA driver" in why
+
+
+def test_a_plan_without_kernels_of_its_own_has_nothing_to_profile(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage, stood_in: list[str]
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    bare = replace(plan, steps=())
+    profile(device, built(compiler, plan), request(bare, *arrays), facts())
+    assert stood_in == ["the plan launches no kernel of its own"]
