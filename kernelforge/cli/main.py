@@ -12,7 +12,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kernelforge.cli import doctor, evaluate, export, leaderboard, mcp, prompts, run, show, strategies, tasks
+from kernelforge.cli import (
+    convert,
+    datasets,
+    doctor,
+    evaluate,
+    export,
+    leaderboard,
+    mcp,
+    prompts,
+    run,
+    show,
+    strategies,
+    tasks,
+)
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
 
@@ -30,6 +43,8 @@ app = typer.Typer(
 app.command("doctor", short_help="Check what this machine has.")(doctor.doctor)
 app.add_typer(tasks.app, name="tasks", short_help="List, show and check tasks.")
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
+app.command("convert", short_help="Make device code and a plan of a ModelNew.")(convert.convert)
+app.add_typer(datasets.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)

@@ -43,8 +43,9 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "doctor", "eval", "export", "leaderboard show", "mcp", "prompts list", "prompts show", "resume", "run", "show",
-        "strategies", "tasks check", "tasks list", "tasks show",
+        "convert", "doctor", "eval", "export", "import cuda-l1", "import kernelbench", "leaderboard show", "mcp",
+        "prompts list", "prompts show", "resume", "run", "show", "strategies", "tasks check", "tasks list",
+        "tasks show",
     ]  # fmt: skip
 
 
