@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from kernelforge.errors import KernelForgeError
 from kernelforge.sandbox import Child
@@ -51,24 +50,15 @@ class Spares:
                 return
         child.close()
 
-    @contextmanager
-    def quiesce(self) -> Iterator[None]:
-        """Within it no context is made: what is in the making is waited for, and no more is begun."""
-        self.hold()
-        try:
-            yield
-        finally:
-            self.release()
-
     def hold(self) -> None:
-        """Begin to be quiet; :meth:`release` ends it."""
+        """From now on make no context, until :meth:`release`; one in the making is waited for."""
         with self._changed:
             self._quiet += 1
             while self._filling is not None:
                 self._changed.wait()
 
     def release(self) -> None:
-        """End it, and catch up."""
+        """End one :meth:`hold`; after the last, catch up."""
         with self._changed:
             self._quiet -= 1
         self._refill()

@@ -124,6 +124,51 @@ def test_a_plan_that_faults_is_not_armed(device: Device, make: Make, source: str
         session.arm([request(plan, *arrays)])
 
 
+def test_tables_that_are_only_read_are_no_reason_to_refuse(device: Device, make: Make) -> None:
+    """Libraries keep tables in module variables: sinf does."""
+    source = """
+    __constant__ float step[4] = {1, 2, 3, 4};
+    __device__ float offset[2] = {0.5f, 1.5f};
+    extern "C" __global__ void look(const float* x, float* out) {
+      int i = threadIdx.x;
+      out[i] = step[i & 3] + offset[i & 1] + sinf(x[i] * 1e5f);
+    }
+    """
+    x = randoms(32)
+    text = "def forward(x):\n    out = empty_like(x)\n    look[1, 32](x, out)\n    return out\n"
+    plan, artifact = make(source, text, x)
+    with device.open(artifact) as session:
+        armed = session.arm([request(plan, x)] * 2)
+        armed.block(3)
+        wanted = np.tile([1.5, 3.5, 3.5, 5.5], 8) + np.sin((x * np.float32(1e5)).astype(np.float64))
+        for outputs in armed.outputs():
+            np.testing.assert_allclose(floats(outputs[0]), wanted, atol=1e-5)
+        armed.close()
+
+
+def test_a_module_variable_that_only_timed_samples_write_is_found(device: Device, make: Make) -> None:
+    source = """
+    __device__ int seen;
+    extern "C" __global__ void once(const float* x, float* out) {
+      if (x[0] == 42.0f) seen = 1;
+      out[threadIdx.x] = x[threadIdx.x];
+    }
+    """
+    x = randoms(32)
+    text = "def forward(x):\n    out = empty_like(x)\n    once[1, 32](x, out)\n    return out\n"
+    plan, artifact = make(source, text, x)
+    with device.open(artifact) as session:
+        armed = session.arm([request(plan, x)])
+        armed.block(2)
+        armed.outputs()
+        armed.refresh([request(plan, np.full(32, 42, np.float32))])
+        armed.block(2)
+        with pytest.raises(RunFaulted, match="'seen'") as caught:
+            armed.outputs()
+        assert caught.value.fault.kind == "sanitizer"
+        armed.close()
+
+
 def test_sets_that_do_not_fit_are_a_fault_of_memory(device: Device, make: Make) -> None:
     a = randoms(1 << 20)
     plan, artifact = make(ADD, ADD_PLAN, a, a)

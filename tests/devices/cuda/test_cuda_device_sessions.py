@@ -13,6 +13,8 @@ from devices.cuda.software import FACTS, SoftwareDevice
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.cuda import worker
+from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame, probe
@@ -158,6 +160,12 @@ def test_a_gpu_that_does_not_start_says_why() -> None:
     assert "cuda:0 cannot be used: " in str(caught.value)
     assert "CUDA_ERROR_NO_DEVICE" in str(caught.value)
     assert "`--device emulated` needs no GPU" in str(caught.value)
+
+
+def test_no_context_is_made_before_the_fork() -> None:
+    worker.warm_up({"driver": "devices.cuda.software:create_nothing", "ordinal": 0})
+    with pytest.raises(DriverError, match="CUDA_ERROR_NO_DEVICE while opening GPU 3"):
+        worker.open_driver({"driver": "devices.cuda.software:create_nothing", "ordinal": 3})
 
 
 def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: SoftwareDevice) -> None:
