@@ -26,7 +26,7 @@ def _torch_with_cuda() -> Any:
             f"calling a torch operator: torch {torch.__version__} (built for {build}) sees no GPU here; "
             "install a build of torch for this driver",
         )
-    torch.cuda.init()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     return torch
 
 
