@@ -15,6 +15,9 @@ from kernelforge.records import DType, SizeFacts, TensorSpec
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
 
+_THREADS = 2
+"""Torch threads of a candidate: its work on the CPU is bookkeeping, or small."""
+
 FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
 
 
@@ -91,7 +94,7 @@ class ModelNewChild:
     ) -> None:
         self._build_s, self._run_s = build_s, run_s
         self._child = zygote.spawn(limits)
-        self._call({"op": "start", "device": device, "threads": max(1, limits.processes // 4)}, (), build_s)
+        self._call({"op": "start", "device": device, "threads": _THREADS}, (), build_s)
 
     def load(self, source: str) -> None:
         """Run the candidate's file.

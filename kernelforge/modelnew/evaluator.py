@@ -226,9 +226,9 @@ class ModelNewEvaluator:
         for turn, family in enumerate((families[0], *families)):
             with self._drawn(size, family, turn, work) as draw:
                 worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
-        work.checks.append(
-            SizeCheck(size=size.name, status="passed", families=families, message="; ".join(notes), error=worst)
-        )
+        # Notes name shapes, which at a hidden size are nobody's business.
+        told = "; ".join(masked(note) if size.is_hidden else note for note in notes)
+        work.checks.append(SizeCheck(size=size.name, status="passed", families=families, message=told, error=worst))
 
     def _construct(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> tuple[str, ...]:
         with work.clock("oracle"):

@@ -80,6 +80,17 @@ def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judg
         assert "linear.weight = fc.weight" in check.message
 
 
+def test_buffers_of_its_own_stay_and_are_told_without_a_hidden_shape(judge: Judge) -> None:
+    text = GOOD.replace(
+        "super().__init__()", "super().__init__()\n        self.register_buffer('own', torch.ones(features))"
+    )
+    evaluation = judge(text)
+    assert evaluation.correctness is not None
+    messages = {check.size: check.message for check in evaluation.correctness.sizes}
+    assert "own (32,)" in messages["small"]
+    assert "own (#,)" in messages["hidden_odd"]
+
+
 def test_a_copy_of_weights_made_in_the_constructor_is_named_when_values_are_wrong(judge: Judge) -> None:
     text = GOOD.replace(
         "        self.register_buffer", "        self.packed = self.fc.weight.t().clone()\n        self.register_buffer"
