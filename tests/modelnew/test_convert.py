@@ -124,6 +124,13 @@ def test_what_torch_would_compute_is_refused(old: str, new: str, why: str) -> No
     assert any(why in problem.why for problem in conversion.problems), conversion.problems
 
 
+def test_damaged_texts_are_refused_or_converted_without_an_exception() -> None:
+    for text in (GELU, SWISH, RAW_KERNEL):
+        for at in range(0, len(text), 7):
+            conversion = convert(text[:at] + text[at + 5 :])
+            assert (conversion.candidate is None) == bool(conversion.problems)
+
+
 def test_texts_that_are_no_candidates_are_refused_without_an_exception() -> None:
     for text in ("", "def f(:", "import torch\nclass ModelNew:\n    pass\n", "x = 1\n" * 3, "(" * 10_000):
         conversion = convert(text)

@@ -59,6 +59,9 @@ def convert(text: str) -> Conversion:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
         problems.append(Problem(line, "", f"this is not Python text: {error}"))
+    except LookupError:
+        # Source that a compiler would refuse as well: an operand, an argument or a name is missing.
+        problems.append(Problem(1, "", "the CUDA source or the host code is cut short or malformed"))
     ordered = tuple(sorted(set(problems), key=lambda problem: (problem.line, problem.construct)))
     if ordered:
         return Conversion(None, ordered, tuple(notes))

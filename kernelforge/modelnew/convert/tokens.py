@@ -85,6 +85,9 @@ def matching(tokens: Sequence[Token], opening: int) -> int:
     Raises:
         Unconvertible: none does.
     """
+    if opening >= len(tokens) or tokens[opening].text not in _CLOSING:
+        near = tokens[min(opening, len(tokens) - 1)]
+        raise Unconvertible(near.line, near.text, "a bracket is missing here")
     open_mark = tokens[opening].text
     closing, depth = _CLOSING[open_mark], 0
     for position in range(opening, len(tokens)):
