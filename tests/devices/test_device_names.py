@@ -119,6 +119,15 @@ def test_a_gpu_is_screened_by_the_emulated_device_of_its_architecture(arch: str,
     assert screen_for(arch) == name
 
 
+def test_the_parent_side_of_a_gpu_loads_nothing_of_cuda() -> None:
+    code = (
+        "import sys\nfrom kernelforge.devices.cuda.device import CudaDevice\nCudaDevice(0).close()\n"
+        "print([m for m in ('cupy', 'pycuda', 'cuda', 'numpy', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_parent_side_never_loads_the_emulator() -> None:
     code = (
         "import sys\nfrom kernelforge.devices import make_device\nmake_device('emulated:h100').close()\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelforge.devices.cuda.driver import Driver
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.sandbox import Child
@@ -43,4 +45,4 @@ def complaint(child: Child) -> str | None:
 
 def last_line(error: Exception) -> str:
     """The message of an error whose text may be a child's whole traceback."""
-    return str(error).strip().splitlines()[-1][:500]
+    return re.sub(r"^[\w.]+Error: ", "", str(error).strip().splitlines()[-1])[:500]
