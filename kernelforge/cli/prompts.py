@@ -146,7 +146,7 @@ def _case(
     with Workshop(device or best_device(), threads=2, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
-            brief = make_brief(evaluator, workshop.device.describe())
+            brief = make_brief(evaluator)
             return journalled(brief, attempts, number) if attempts else made_here(name, brief, evaluator)
         finally:
             evaluator.oracle.close()

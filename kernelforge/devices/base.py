@@ -191,8 +191,6 @@ class Device(Protocol):
 
     name: str
     kind: Literal["cuda", "emulated"]
-    environment: Mapping[str, str]
-    """What a process beside it needs in its environment to work on the same hardware and no other."""
 
     @property
     def arch(self) -> str:
@@ -201,6 +199,11 @@ class Device(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process beside it needs in its environment to work on the same hardware and no other."""
+        ...
 
     @property
     def memory_bytes(self) -> int:

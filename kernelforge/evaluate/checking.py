@@ -231,7 +231,7 @@ class Checker:
                     mutable.add(buffer.id)
             elif isinstance(buffer.source, str):
                 tensors[buffer.id] = draw.weights.get(buffer.source, b"")
-            if buffer.kind in ("input", "weight") and len(tensors[buffer.id]) != buffer.nbytes:
+            if buffer.given and len(tensors[buffer.id]) != buffer.nbytes:
                 raise TaskError(
                     f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
                     "shapes of inputs and weights must not depend on the seed"

@@ -55,7 +55,13 @@ class _Arm:
     def identity(self) -> tuple[object, ...]:
         """Equal for combinations that do the same at the full size."""
         plan = self.work.plans["full"]
-        return _code(self.work.artifacts["full"].ptx, plan.constants), plan.buffers, plan.steps, plan.outputs
+        return (
+            _code(self.work.artifacts["full"].ptx, plan.constants),
+            plan.buffers,
+            plan.setup,
+            plan.steps,
+            plan.outputs,
+        )
 
     def trial(self) -> TuneTrial:
         source = self.same_as or self
@@ -149,7 +155,7 @@ class _Search:
         """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
         alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
         try:
-            with self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
+            with self._evaluator.lease(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
                 for rung in range(rungs):
                     rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
                     alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]

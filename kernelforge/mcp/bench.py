@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from kernelforge.agents.base import Brief
-from kernelforge.errors import SandboxError, TaskError, UnsupportedError
+from kernelforge.errors import DeviceError, SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.evaluate.workshop import Workshop
@@ -59,8 +59,9 @@ class Bench:
                 oldest.evaluator.oracle.close()
             evaluator = self._workshop.evaluator(task)
             try:
-                check_admitted(evaluator)
-                place = Place(evaluator, make_brief(evaluator, self._workshop.device.describe()))
+                with evaluator.lease():
+                    check_admitted(evaluator)
+                place = Place(evaluator, make_brief(evaluator))
             except BaseException:
                 evaluator.oracle.close()
                 raise
@@ -81,7 +82,9 @@ class Bench:
         evaluator = self.at(task).evaluator
         try:
             return evaluator.evaluate(candidate, seed=secrets.randbits(63))
-        except (SandboxError, TaskError, UnsupportedError) as error:
+        except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
+            if isinstance(error, DeviceError):
+                self._workshop.quarantine(evaluator.device, error)
             self._places.pop(task.digest).evaluator.oracle.close()
             return EvaluationResult(infra(evaluator, candidate, str(error)), None)
 

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from kernelforge.agents import BUILTIN, check_agent
-from kernelforge.devices import best_device, check_device
+from kernelforge.devices import best_device
+from kernelforge.devices.leases import parse_devices
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
@@ -70,7 +71,7 @@ def configure(
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
     chosen_strategy = strategy_class(strategy)
     settled = strategy_options(strategy, options or {})
-    chosen_device = check_device(device or best_device())
+    chosen_devices = parse_devices(device or best_device())
     limits, settings = budget or Budget(), llm or LLMSettings()
     if limits.rounds is None:
         rounds = chosen_strategy.default_rounds(chosen_strategy.Options.model_validate(settled))
@@ -82,8 +83,8 @@ def configure(
         suite=suite,
         suite_digest=loaded.digest,
         tasks=chosen,
-        device=chosen_device,
-        measure=check_measure(measure or MeasureSettings(), chosen_device),
+        device=",".join(chosen_devices),
+        measure=check_measure(measure or MeasureSettings(), chosen_devices[0]),
         strategy=strategy,
         options=settled,
         coder=",".join(coders),

@@ -92,7 +92,7 @@ def briefs(config: RunConfig) -> list[Brief]:
         for task in _load_tasks(config):
             evaluator = workshop.evaluator(task)
             with closing(evaluator.oracle):
-                found.append(make_brief(evaluator, workshop.device.describe()))
+                found.append(make_brief(evaluator))
     return found
 
 
@@ -117,7 +117,13 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
             providers.recall(task.name, _answers(run, task, past, store))
         with (
             closing(providers),
-            Workshop(config.device, threads=threads, allow_unconfined=config.allow_unconfined) as workshop,
+            Workshop(
+                config.device,
+                threads=threads,
+                measure=config.measure,
+                allow_unconfined=config.allow_unconfined,
+                on_wait=lambda message: report(Event("warning", message=message)),
+            ) as workshop,
         ):
 
             def one(task: Task) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
@@ -15,6 +15,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
     BudgetExhausted,
     CandidateError,
+    DeviceError,
     KernelForgeError,
     ProviderError,
     SandboxError,
@@ -179,6 +180,7 @@ class TaskLoop:
             return self._finish(reason, self._reflect(brief))
         finally:
             self._evaluator.oracle.close()
+            self.workshop.done(self.task)
 
     def _rounds(self, drafting: Drafting) -> str:
         """Work until the strategy or the Judge ends the search; gives back why."""
@@ -219,8 +221,9 @@ class TaskLoop:
         self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage))
 
     def _brief(self) -> Brief:
-        check_admitted(self._evaluator)
-        brief = make_brief(self._evaluator, self.workshop.device.describe())
+        with self._evaluator.lease():
+            check_admitted(self._evaluator)
+        brief = make_brief(self._evaluator)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
         families = families_of(brief.graph)
         memory = self.run.config.memory
@@ -336,7 +339,9 @@ class TaskLoop:
         evaluator = self._evaluator
         try:
             return evaluator.evaluate(candidate, seed=self._seed())
-        except (SandboxError, TaskError, UnsupportedError) as error:
+        except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
+            if isinstance(error, DeviceError):
+                self.workshop.quarantine(evaluator.device, error)
             evaluator.oracle.close()
             self._evaluator = self.workshop.evaluator(self.task, self._tests)
             return EvaluationResult(infra(evaluator, candidate, str(error)), None)
@@ -367,12 +372,8 @@ class TaskLoop:
         return True
 
 
-def make_brief(evaluator: Evaluator, device: Mapping[str, str]) -> Brief:
-    """What agents may know of a task, without lessons.
-
-    Args:
-        device: what the device says of itself.
-    """
+def make_brief(evaluator: Evaluator) -> Brief:
+    """What agents may know of a task, without lessons."""
     task, facts = evaluator.task, evaluator.facts
     visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
     return Brief(
@@ -380,5 +381,5 @@ def make_brief(evaluator: Evaluator, device: Mapping[str, str]) -> Brief:
         facts=TaskFacts(task_digest=facts.task_digest, sizes=visible),
         shared=shared_facts(task, facts),
         graph=evaluator.oracle.trace("full"),
-        device=device,
+        device=evaluator.device.describe(),
     )

@@ -1,6 +1,6 @@
 """The cascade where time is measured: real jailed processes, PTX on the software driver, baselines on the CPU.
 
-No GPU is at hand, so the events of the software driver are moments of the host, and every launch takes 2 ms: what is
+No GPU is at hand, so the events of the software driver are moments of the host, and every launch takes 1 ms: what is
 tested is who is asked what, in which order, and what is made of the answers.
 """
 
@@ -177,7 +177,7 @@ def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: L
     timing = speed.timing
     assert timing.protocol == "graph/1"
     assert timing.candidate.captured
-    assert timing.candidate.median_us > 2000  # each launch takes as long as that
+    assert timing.candidate.median_us > 1000  # each launch takes as long as that
     assert "eager" in {side.name for side in timing.baselines}
     assert speed.quarantined is None, speed.quarantined
     assert speed.speedup_eager is not None
