@@ -55,8 +55,7 @@ class _Arm:
     def identity(self) -> tuple[object, ...]:
         """Equal for combinations that do the same at the full size."""
         plan = self.work.plans["full"]
-        identity = plan.buffers, plan.setup, plan.steps, plan.outputs
-        return _code(self.work.artifacts["full"].ptx, plan.constants), *identity
+        return (
             _code(self.work.artifacts["full"].ptx, plan.constants),
             plan.buffers,
             plan.setup,
