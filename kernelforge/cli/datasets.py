@@ -13,7 +13,7 @@ from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.datasets import Import, ImportedCandidate
-    from kernelforge.modelnew.bench import CpuBench
+    from kernelforge.modelnew.bench import LaneBench
     from kernelforge.tasks.constants import Scalar
 
 app = typer.Typer(help="Import candidates that others published.", no_args_is_help=True, rich_markup_mode=None)
@@ -28,7 +28,11 @@ OutputOption = Annotated[
 ]
 EvaluateOption = Annotated[
     bool,
-    typer.Option("--evaluate", help="Check each candidate's values with torch on the CPU, jailed; nothing is timed."),
+    typer.Option("--evaluate", help="Run each candidate, jailed: on a GPU checked and timed, on the CPU checked."),
+]
+LaneDeviceOption = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Where to evaluate: cpu, or a GPU; the first GPU if there is one."),
 ]
 SmallOption = Annotated[
     list[str] | None,
@@ -47,6 +51,7 @@ def cuda_l1(
     problem: ProblemOption = None,
     output: OutputOption = None,
     evaluate: EvaluateOption = False,
+    device: LaneDeviceOption = None,
     small: SmallOption = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -55,7 +60,7 @@ def cuda_l1(
     from kernelforge.datasets import read_cuda_l1
 
     chosen = _chosen(read_cuda_l1(file), level, problem)
-    _finish(chosen, output, evaluate, small, allow_unconfined, as_json)
+    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
 
 
 @app.command("kernelbench")
@@ -69,6 +74,7 @@ def kernelbench(
     problem: ProblemOption = None,
     output: OutputOption = None,
     evaluate: EvaluateOption = False,
+    device: LaneDeviceOption = None,
     small: SmallOption = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -77,7 +83,7 @@ def kernelbench(
     from kernelforge.datasets import read_kernelbench
 
     chosen = _chosen(read_kernelbench(folder, references), level, problem)
-    _finish(chosen, output, evaluate, small, allow_unconfined, as_json)
+    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
 
 
 def _chosen(found: Import, level: int | None, problems: list[str] | None) -> Import:
@@ -95,6 +101,7 @@ def _finish(
     found: Import,
     output: Path | None,
     evaluate: bool,
+    device: str | None,
     small: list[str] | None,
     allow_unconfined: bool,
     as_json: bool,
@@ -108,15 +115,15 @@ def _finish(
     bad = False
     out = console()
     if evaluate:
-        from kernelforge.modelnew.bench import CpuBench
+        from kernelforge.modelnew.bench import LaneBench
 
-        with CpuBench(allow_unconfined=allow_unconfined) as bench:
+        with LaneBench(device, allow_unconfined=allow_unconfined) as bench:
             for one in found.candidates:
-                verdict, reason = _evaluate(bench, one, constants)
-                bad = bad or verdict != "OK"
-                rows.append(_row(one) | {"verdict": verdict, "reason": reason})
+                found_out = _evaluate(bench, one, constants)
+                bad = bad or found_out["verdict"] != "OK"
+                rows.append(_row(one) | found_out)
                 if not as_json:
-                    out.print(f"{one.name}: {verdict}{f': {reason}' if reason else ''}"[:2000], soft_wrap=True)
+                    out.print(f"{one.name}: {_told(found_out)}"[:2000], soft_wrap=True)
     else:
         rows = [_row(one) for one in found.candidates]
         if not as_json:
@@ -134,25 +141,41 @@ def _finish(
     raise typer.Exit(1 if bad else 0)
 
 
-def _evaluate(bench: CpuBench, one: ImportedCandidate, constants: dict[str, Scalar]) -> tuple[str, str]:
-    """Verdict and reason; a reference that cannot be judged is no verdict on the candidate."""
+def _evaluate(bench: LaneBench, one: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
+    """Verdict, reason and speed; a reference that cannot be judged is no verdict on the candidate."""
     from pydantic import ValidationError
 
     from kernelforge.datasets import as_task
 
     try:
-        evaluator = bench.evaluator(as_task(one, constants))
-    except KernelForgeError as error:
-        return "not evaluated", str(error)
-    try:
-        result = evaluator.evaluate(one.candidate, seed=_seed(), sizes=None if constants else ("full",))
+        task = as_task(one, constants)
+        evaluation = bench.evaluate(
+            task, one.candidate, seed=_seed(), sizes=None if constants else ("full",)
+        ).evaluation
     except ValidationError as error:
-        return "not evaluated", f"the text is no candidate: {error.errors()[0]['msg']}"
+        return {"verdict": "not evaluated", "reason": f"the text is no candidate: {error.errors()[0]['msg']}"}
     except KernelForgeError as error:
-        return "not evaluated", str(error)
-    finally:
-        evaluator.oracle.close()
-    return result.evaluation.verdict.value, result.evaluation.reason
+        return {"verdict": "not evaluated", "reason": str(error)}
+    speed = evaluation.performance
+    return {
+        "verdict": evaluation.verdict.value,
+        "reason": evaluation.reason,
+        "time_us": None if speed is None else speed.time_us,
+        "speedup": None if speed is None else speed.speedup,
+        "speedup_eager": None if speed is None else speed.speedup_eager,
+        "quarantined": None if speed is None else speed.quarantined,
+    }
+
+
+def _told(row: dict[str, Any]) -> str:
+    """The outcome of one candidate, in a line."""
+    if row["reason"]:
+        return f"{row['verdict']}: {row['reason']}"
+    if row.get("speedup") is None:
+        return str(row["verdict"])
+    eager = row["speedup_eager"]
+    beside = "" if eager is None else f", {eager:.3g}x eager"
+    return f"{row['verdict']}: {row['time_us']:.4g} µs, {row['speedup']:.3g}x the fastest baseline{beside}"
 
 
 def _seed() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,19 +21,34 @@ from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelforge.evaluate.evaluator import EvaluationResult
+    from kernelforge.records import MeasureSettings
 
 MAX_FILE_BYTES = 1 << 20
+
+
+class Lane(StrEnum):
+    """What ``--lane`` may be."""
+
+    PLAN = "plan"
+    MODELNEW = "modelnew"
 
 
 def evaluate(
     candidate: Annotated[
         Path,
-        typer.Argument(metavar="CANDIDATE", help="A reply as a file: one ```cuda block and one ```python block."),
+        typer.Argument(
+            metavar="CANDIDATE",
+            help="A reply as a file: one ```cuda block and one ```python block. Lane modelnew: a Python file.",
+        ),
     ],
     task: Annotated[
         str,
         typer.Option("--task", metavar="TASK", help="NAME in suite core, SUITE/NAME, or the path of a task file."),
     ],
+    lane: Annotated[
+        Lane,
+        typer.Option("--lane", help="plan: device code and launch plan. modelnew: KernelBench's ModelNew class."),
+    ] = Lane.PLAN,
     choose: Annotated[
         list[str] | None,
         typer.Option("--choose", metavar="NAME=VALUE", help="Value of a '# tune:' name; repeat for more."),
@@ -52,6 +68,12 @@ def evaluate(
     """Evaluate one candidate against one task. Leaves with 0 for verdict OK, with 1 for any other."""
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
+    if lane is Lane.MODELNEW:
+        if choices:
+            raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
+        result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
+        _show(result, as_json=as_json, telemetry=None if as_json else text)
+        raise typer.Exit(0 if result.evaluation.verdict.value == "OK" else 1)
     from kernelforge.evaluate.api import evaluate as evaluate_candidate
 
     result = evaluate_candidate(
@@ -66,6 +88,28 @@ def evaluate(
     )
     _show(result, as_json=as_json)
     raise typer.Exit(0 if result.evaluation.verdict.value == "OK" else 1)
+
+
+def _evaluate_class(
+    text: str, task: str, device: str | None, measure: MeasureSettings, seed: int | None, allow_unconfined: bool
+) -> EvaluationResult:
+    """A Python file with a class ``ModelNew``, in the jailed process of its lane."""
+    import secrets
+
+    from pydantic import ValidationError
+
+    from kernelforge.modelnew import modelnew_candidate
+    from kernelforge.modelnew.bench import LaneBench
+    from kernelforge.records import first_fault
+    from kernelforge.tasks import load_task
+
+    try:
+        candidate = modelnew_candidate(text)
+    except ValidationError as error:
+        raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
+    loaded = load_task(task_reference(task))
+    with LaneBench(device, measure=measure, allow_unconfined=allow_unconfined) as bench:
+        return bench.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 
 def _choices(options: Sequence[str]) -> dict[str, int]:
@@ -98,7 +142,8 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); a candidate is a Markdown reply") from error
 
 
-def _show(result: EvaluationResult, *, as_json: bool) -> None:
+def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = None) -> None:
+    """Print a result, and what is striking about the text of a ModelNew class."""
     from kernelforge.report.evaluation_view import evaluation_view
 
     view = evaluation_view(result.evaluation, result.profile)
@@ -108,3 +153,8 @@ def _show(result: EvaluationResult, *, as_json: bool) -> None:
         from kernelforge.report.terminal import evaluation_lines
 
         console().print(evaluation_lines(view))
+    if telemetry is not None:
+        from kernelforge.modelnew.static import static_findings
+
+        for finding in static_findings(telemetry):
+            console().print(f"seen in line {finding.line}: {finding.text} ({finding.rule})")

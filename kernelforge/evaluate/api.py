@@ -10,6 +10,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.devices import best_device
 from kernelforge.errors import CandidateError
 from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.settings import check_measure
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Candidate, MeasureSettings, Task
 from kernelforge.tasks import load_task
@@ -39,11 +40,13 @@ def evaluate(
         allow_unconfined: go on where no jail works (recorded in the fingerprint).
 
     Raises:
+        UsageError: something is asked of an emulated device that only one that measures can do.
         KernelForgeError: the task cannot be loaded or run, or this machine lacks something. A candidate that is
             wrong in any way is a verdict, never an exception.
     """
     loaded = task if isinstance(task, Task) else load_task(task)
     chosen = device or best_device()
+    check_measure(measure or MeasureSettings(), chosen)
     with Workshop(chosen, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -116,7 +117,7 @@ class Workshop:
             DeviceError: no device is left to run on.
         """
         device = self._devices[self._leases.assign(task.name)]
-        lease = partial(self._leases.lease, device.name, task=task.name, on_wait=self._on_wait)
+        lease = partial(self.lease, device, task)
         with lease():
             evaluator = Evaluator(
                 task,
@@ -131,6 +132,10 @@ class Workshop:
             if generators:
                 evaluator.use_generators(generators)
         return evaluator
+
+    def lease(self, device: Device, task: Task) -> AbstractContextManager[None]:
+        """The device for oneself; an emulated one is shared by all."""
+        return self._leases.lease(device.name, task=task.name, on_wait=self._on_wait)
 
     def done(self, task: Task) -> None:
         """No evaluator of the task is needed any more: its device has one task less."""

@@ -1,38 +1,88 @@
-"""What evaluations of the lane need, started once and shared: an oracle's zygote, the candidates', a fingerprint."""
+"""What evaluations of the lane need, started once and shared: zygotes of oracle and candidates, GPU, fingerprint."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.metadata import version
 from types import TracebackType
 
+from kernelforge.devices import check_device, device_names
+from kernelforge.errors import UsageError
+from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.workshop import Workshop
 from kernelforge.modelnew.evaluator import LANE_VERSION, ModelNewEvaluator
-from kernelforge.records import Fingerprint, Task
+from kernelforge.records import Candidate, Fingerprint, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, probe
 from kernelforge.version import __version__
 
+CPU = "cpu"
+"""Torch on the host: values are checked, nothing is timed."""
 
-class CpuBench:
-    """Evaluates ``ModelNew`` candidates with torch on this machine's CPU: values are checked, nothing is timed.
+
+def lane_device(name: str | None) -> str:
+    """Where ``ModelNew`` candidates run: a GPU if there is one, else torch on the CPU.
+
+    Raises:
+        UsageError: an emulated device is named; it runs no Python.
+        DeviceError: there is no such device.
+    """
+    if name is None:
+        best = device_names()[0]
+        return CPU if best.startswith("emulated") else best
+    if name == CPU:
+        return CPU
+    full = check_device(name)
+    if full.startswith("emulated"):
+        raise UsageError(f"{full} runs kernels and no ModelNew class; use --device cpu, or a GPU (cuda:0)")
+    return full
+
+
+class LaneBench:
+    """Evaluates ``ModelNew`` candidates on a GPU, or with torch on the CPU. Close it when done.
 
     Args:
+        device: as :func:`lane_device` takes it.
+        measure: how a GPU times.
         allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device.
     """
 
-    def __init__(self, *, allow_unconfined: bool = False) -> None:
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+    ) -> None:
+        self.device = lane_device(device)
         self._jail = probe().usable_tier(allow_unconfined)
-        self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
-        self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
+        self._settings = measure or MeasureSettings()
+        self._stack = ExitStack()
+        self._workshop: Workshop | None = None
+        if self.device == CPU:
+            self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
+            self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
+            self._stack.callback(self._oracles.close)
+        else:
+            workshop = Workshop(self.device, measure=measure, allow_unconfined=allow_unconfined)
+            self._workshop = self._stack.enter_context(workshop)
+            environment = workshop.device.environment
+            self._candidates = Zygote("gpu-modelnew", environment=environment, allow_unconfined=allow_unconfined)
+        self._stack.callback(self._candidates.close)
 
     @property
     def fingerprint(self) -> Fingerprint:
         """What makes the verdicts on this machine."""
+        if self._workshop is not None:
+            return self._workshop.fingerprint
         return Fingerprint(
-            device="cpu",
+            device=CPU,
             device_kind="cpu",
             arch=platform.machine(),
             toolchain="none",
@@ -50,17 +100,40 @@ class CpuBench:
         Raises:
             TaskError: the reference does not run, or cannot be judged.
         """
-        return ModelNewEvaluator(task, Oracle(self._oracles, task), self._candidates, "cpu", self.fingerprint)
+        if self._workshop is None:
+            return ModelNewEvaluator(task, Oracle(self._oracles, task), self._candidates, "cpu", self.fingerprint)
+        gpu = self._workshop.device
+        oracle = self._workshop.oracle(task, gpu)
+        return ModelNewEvaluator(
+            task, oracle, self._candidates, "cuda", self.fingerprint, gpu=gpu, settings=self._settings
+        )
+
+    def evaluate(
+        self, task: Task, candidate: Candidate, *, seed: int, sizes: Sequence[str] | None = None
+    ) -> EvaluationResult:
+        """One candidate against one task, with the GPU for itself.
+
+        Raises:
+            TaskError: the reference does not run, or cannot be judged.
+        """
+        with self._lease(task):
+            evaluator = self.evaluator(task)
+            try:
+                return evaluator.evaluate(candidate, seed=seed, sizes=sizes)
+            finally:
+                evaluator.oracle.close()
 
     def close(self) -> None:
         """End every helper process."""
-        self._oracles.close()
-        self._candidates.close()
+        self._stack.close()
 
-    def __enter__(self) -> CpuBench:
+    def __enter__(self) -> LaneBench:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _lease(self, task: Task) -> AbstractContextManager[None]:
+        return nullcontext() if self._workshop is None else self._workshop.lease(self._workshop.device, task)

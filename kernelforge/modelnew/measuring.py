@@ -26,9 +26,14 @@ MEMORY_SHARE = 0.25
 class Gpu(Protocol):
     """What is asked of the device: :class:`~kernelforge.devices.base.Device` is one."""
 
-    l2_bytes: int
-    memory_bytes: int
-    memory_bandwidth_gbps: float
+    @property
+    def l2_bytes(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def memory_bandwidth_gbps(self) -> float: ...
 
     def clocks(self) -> Clocks | None: ...
 

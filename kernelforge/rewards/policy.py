@@ -49,7 +49,8 @@ POLICIES: Mapping[str, RewardPolicy] = {DEFAULT_POLICY: kernelforge_1}
 def reward(policy: str, evaluation: Evaluation) -> Reward:
     """Score ``evaluation`` under the policy of that name.
 
-    Two rules stand above every policy: ``INFRA`` is not a score, and what ran without a jail is never rewarded.
+    Three rules stand above every policy: ``INFRA`` is not a score, and neither what ran without a jail nor a
+    ``ModelNew`` class, whose host code could have done anything to its own times, is ever rewarded.
 
     Raises:
         UsageError: there is no such policy.
@@ -57,6 +58,7 @@ def reward(policy: str, evaluation: Evaluation) -> Reward:
     if policy not in POLICIES:
         raise UsageError(f"there is no reward policy {policy!r}; choose one of {', '.join(sorted(POLICIES))}")
     scored = POLICIES[policy](evaluation)
-    if evaluation.verdict is Verdict.INFRA or evaluation.fingerprint.jail == "none":
+    unrewarded = evaluation.fingerprint.jail == "none" or evaluation.lane == "modelnew"
+    if evaluation.verdict is Verdict.INFRA or unrewarded:
         return scored.model_copy(update={"value": None})
     return scored

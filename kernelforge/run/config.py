@@ -13,6 +13,7 @@ from kernelforge.agents import BUILTIN, check_agent
 from kernelforge.devices import best_device
 from kernelforge.devices.leases import parse_devices
 from kernelforge.errors import UsageError
+from kernelforge.evaluate.settings import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
 from kernelforge.records import Budget, LLMSettings, MeasureSettings, Run, RunConfig, RunState
@@ -100,21 +101,6 @@ def configure(
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
-
-
-def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
-    """The settings, if the device has a use for them.
-
-    Raises:
-        UsageError: an emulated device measures nothing, and something else than the defaults is asked of it.
-    """
-    changed = settings.model_dump(exclude_defaults=True)
-    # Full counters are what an emulated device always gives.
-    changed.pop("counters", None)
-    if changed and device.startswith("emulated"):
-        asked = ", ".join(f"{name}={value}" for name, value in changed.items())
-        raise UsageError(f"{device} models time and measures nothing, so {asked} has no use there; name a GPU (cuda:0)")
-    return settings
 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:

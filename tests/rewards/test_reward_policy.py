@@ -37,6 +37,16 @@ def test_a_run_without_a_jail_is_never_rewarded() -> None:
     assert value_of(measured_evaluation(4.0, fingerprint=bare)) is None
 
 
+def test_a_class_with_host_code_is_never_rewarded() -> None:
+    assert value_of(measured_evaluation(4.0)) is not None
+    assert value_of(measured_evaluation(4.0, lane="modelnew", build=None)) is None
+
+
+def test_a_quarantined_time_earns_the_gate_alone() -> None:
+    performance = measured(10.0, quarantined="below the floor")
+    assert value_of(measured_evaluation(performance=performance)) == GATE
+
+
 def test_an_emulated_device_earns_the_gate_and_has_no_speed_part() -> None:
     scored = reward(DEFAULT_POLICY, make_evaluation())
     assert scored.value == GATE

@@ -1,0 +1,92 @@
+"""``eval --lane modelnew``, and options that only a device that measures has a use for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+RIGHT = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+"""
+
+
+@pytest.fixture
+def candidate(tmp_path: Path) -> str:
+    (tmp_path / "model_new.py").write_text(RIGHT)
+    return "model_new.py"
+
+
+@pytest.mark.slow
+def test_a_model_new_class_is_checked_with_torch(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "OK at stage done" in done.out
+    assert "hidden_odd" in done.out
+    assert "not timed" in done.out
+    assert "seen in line 7: torch.softmax(...) (torch_computation_ops)" in done.out
+
+
+@pytest.mark.slow
+def test_a_wrong_class_leaves_with_1_and_earns_no_reward(cli, candidate: str, tmp_path: Path) -> None:
+    (tmp_path / candidate).write_text(RIGHT.replace("dim=1", "dim=0"))
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "cpu", "--json")
+    assert done.code == 1
+    evaluation = done.json()["evaluation"]
+    assert evaluation["verdict"] == "WRONG"
+    assert evaluation["lane"] == "modelnew"
+    assert evaluation["fingerprint"]["device"] == "cpu"
+
+
+def test_an_emulated_device_runs_no_class(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--device", "emulated")
+    assert done.code == 2
+    assert "use --device cpu, or a GPU" in done.err
+
+
+def test_a_class_has_no_values_to_choose(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--choose", "BLOCK=1")
+    assert done.code == 2
+    assert "--choose" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--runtime", "pycuda"], "runtime=pycuda"),
+        (["--protocol", "kernelbench"], "protocol=kernelbench"),
+        (["--sanitizer"], "sanitizer=True"),
+        (["--measure", "qps=100"], "qps=100"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "eval"])
+def test_what_a_model_of_time_cannot_do_is_refused(
+    cli, candidate: str, verb: str, options: list[str], told: str
+) -> None:
+    subject = [candidate, "--task", "softmax"] if verb == "eval" else []
+    done = cli(verb, *subject, *options, "--device", "emulated:h100")
+    assert done.code == 2
+    assert told in done.err
+    assert "emulated:h100 models time and measures nothing" in done.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [("qps=0", "qps"), ("speed=3", "choose of counters, precision, qps, seconds"), ("precision", "NAME=VALUE")],
+)
+def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, told: str) -> None:
+    done = cli("run", "--measure", setting)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_full_counters_are_no_reason_to_refuse(cli) -> None:
+    """An emulated device always gives all it has, and ``--metrics full`` says what agents see."""
+    done = cli("run", "--metrics", "full", "--device", "cuda:7")
+    assert done.code == 2
+    assert "no use" not in done.err
