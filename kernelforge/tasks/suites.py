@@ -65,6 +65,7 @@ class _Entry(BaseModel):
     title: str | None = None
     level: int | None = None
     tags: list[str] = []
+    full: dict[str, Scalar] = {}
     small: dict[str, Scalar] = {}
     hidden: dict[str, dict[str, Scalar]] = {}
     policy: dict[str, Any] = {}
@@ -74,6 +75,7 @@ class _Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     title: str
+    base: str | None = None
     description: str = ""
     level: int = Field(default=1, ge=0)
     tags: list[str] = []
@@ -98,7 +100,10 @@ def load_suite(name_or_path: str | Path) -> Suite:
         return Suite(name=task.suite, title=task.title, description="", tasks=(task,))
     folder = _suite_folder(name_or_path)
     manifest = _read_manifest(folder / MANIFEST)
-    tasks = tuple(_suite_task(folder, manifest, entry) for entry in manifest.task)
+    if manifest.base is None:
+        tasks = tuple(_suite_task(folder, manifest, entry) for entry in manifest.task)
+    else:
+        tasks = tuple(_derived_task(folder, manifest, entry) for entry in manifest.task)
     names = [task.name for task in tasks]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -173,6 +178,8 @@ def _suite_task(folder: Path, manifest: _Manifest, entry: _Entry) -> Task:
     if not path.resolve().is_relative_to(folder.resolve()):
         raise TaskError(f"{where}: the file {path} lies outside the suite's folder")
     parsed = parse_task_file(read_task_source(path), str(path))
+    if entry.full:
+        raise TaskError(f"{where}: the size full is {path.name} as it is; change its constants there")
     sizes = [Size(name="full")]
     try:
         sizes.append(Size(name="small", constants=entry.small))
@@ -192,6 +199,24 @@ def _suite_task(folder: Path, manifest: _Manifest, entry: _Entry) -> Task:
     except ValidationError as error:
         raise TaskError(f"{where}: {first_fault(error)}") from error
     except TaskError as error:
+        raise TaskError(f"{where}: {error}") from error
+
+
+def _derived_task(folder: Path, manifest: _Manifest, entry: _Entry) -> Task:
+    """A task of the suite that a manifest is based on, with other constants in its file: another size ``full``."""
+    where = f"{folder / MANIFEST}, task '{entry.name}'"
+    base = (folder.parent / (manifest.base or "")).resolve()
+    if base == folder.resolve() or base.parent != folder.resolve().parent or not (base / MANIFEST).is_file():
+        raise TaskError(f"{folder / MANIFEST}: base = '{manifest.base}' names no other suite beside this one")
+    if _read_manifest(base / MANIFEST).base is not None:
+        raise TaskError(f"{folder / MANIFEST}: base = '{manifest.base}' is itself based on a suite; name that one")
+    changed = entry.model_fields_set - {"name", "full"}
+    if changed:
+        raise TaskError(f"{where}: sets {', '.join(sorted(changed))}, which the base decides; set name and full only")
+    try:
+        task = load_suite(base).task(entry.name)
+        return task.model_copy(update={"suite": folder.name, "source": substitute(task.source, entry.full)})
+    except (TaskError, UsageError) as error:
         raise TaskError(f"{where}: {error}") from error
 
 
