@@ -7,6 +7,7 @@ pickled; a frame over the caps or with a wrong header is an error of the channel
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import struct
@@ -23,6 +24,7 @@ MAX_JSON_BYTES = 64 << 20
 MAX_BLOBS = 4096
 _LARGE = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,10 @@ class Channel:
         text = self._read(text_bytes, deadline)
         blobs = tuple(self._read(length, deadline) for length in lengths)
         try:
-            data = json.loads(text)
+            # As text: of bytes, ``json`` would take UTF-16 and halves of surrogate pairs too.
+            data = json.loads(text.decode())
+            if _SURROGATE.search(text):
+                data = _writable(data)
         except (ValueError, RecursionError) as error:
             raise SandboxError("a confined child sent a frame that is not JSON") from error
         if not isinstance(data, dict):
@@ -157,3 +162,14 @@ class Channel:
         finally:
             self._sock.setblocking(False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _writable(value: Any) -> Any:
+    """``value`` with ``?`` for every half of a surrogate pair: JSON can hold one, and no file or terminal can."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return value

@@ -37,6 +37,26 @@ def test_what_is_sent_is_received(ends, sizes):
     assert exchange(ends, data, blobs) == Frame(data, tuple(blobs))
 
 
+def raw_frame(text: bytes) -> bytes:
+    return struct.pack("<4sIIQ", b"KFF1", len(text), 0, 0) + text
+
+
+def test_half_a_surrogate_pair_becomes_text_that_can_be_written(ends):
+    got = exchange(ends, {"a\ud800": ["\udfff x", {"b": "\ud83d"}], "whole": "\U0001f600"}, []).data
+    assert got == {"a?": ["? x", {"b": "?"}], "whole": "\U0001f600"}
+    assert str(got).encode()
+
+
+@pytest.mark.parametrize("text", [b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}'])
+def test_text_that_is_not_utf_8_is_refused(text):
+    left, right = socket.socketpair()
+    left.sendall(raw_frame(text))
+    with pytest.raises(SandboxError, match="not JSON"):
+        Channel(right).receive(timeout_s=1)
+    left.close()
+    right.close()
+
+
 def test_views_of_any_item_size_are_sent_as_bytes(ends):
     view = memoryview(bytes(range(16))).cast("I")
     assert exchange(ends, {}, [view]).blobs == (bytes(range(16)),)
