@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kernelforge.hardware.specs import DeviceSpec, nearest_spec
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
 from kernelforge.search.base import DEFAULT_SIGHT, Sight
 
@@ -25,6 +26,11 @@ class Brief:
     """What the device says of itself."""
     lessons: tuple[str, ...] = ()
     """What earlier tasks of the same operator family taught, most useful first."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """Public figures of the device, or of the nearest that is known."""
+        return nearest_spec(self.device.get("device", ""), self.device.get("architecture", ""))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What holds a candidate back, from its profile alone: pure functions over records.
 
 Works on any candidate, whoever wrote it: nothing is read from its text. Each diagnosis names a bottleneck, the kernel,
-the numbers that show it, and the metrics that a cure moves. They are ranked by what they cost: the part of the modelled
-time, under all hardware limits together, that the fault accounts for. Limits are summed rather than the largest taken,
+the numbers that show it, and the metrics that a cure moves. They are ranked by what they cost: the part of the time,
+under all hardware limits together, that the fault accounts for. Limits are summed rather than the largest taken,
 because one that hides behind another today binds once that one is cured.
 """
 
@@ -14,7 +14,7 @@ from kernelforge.agents import evidence as ev
 from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.evidence import KernelEvidence, PlanEvidence
 from kernelforge.agents.faults import BOUNDS, PLAN_RULES, RULES, Fault
-from kernelforge.hardware.specs import H100, SPECS, DeviceSpec
+from kernelforge.hardware.specs import DeviceSpec, nearest_spec
 from kernelforge.records import Build, Profile, SizeFacts
 
 LEAST_SHARE = 0.02
@@ -44,16 +44,18 @@ def diagnose(
     """Everything that holds a candidate back, the most costly first; each bottleneck once, in its worst kernel.
 
     Args:
-        profile: the candidate's profile. Counters of the emulated device tell most; of Nsight Compute's metrics those
-            of the same names are used.
+        profile: the candidate's profile. Counters of the emulated device tell most; a measured profile has them beside
+            its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the same names,
+            or of the nearest meaning, are used.
         build: what ptxas reported, for spills.
         facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.
-        spec: the device; by default the one that the profile names, and an H100 for one that is not known.
+        spec: the device; by default the one that the profile names. The profile of a GPU does not name its model:
+            callers that know it say so.
 
     Returns:
         At least one diagnosis for a profile with kernels; the last ones name hardware limits and are not ``curable``.
     """
-    spec = spec or SPECS.get(profile.device.partition(":")[2], H100)
+    spec = spec or nearest_spec(profile.device)
     compiled = {one.expression: one for one in build.kernels} if build is not None else {}
     kernels = tuple(KernelEvidence(one, spec, compiled.get(one.kernel)) for one in profile.kernels)
     plan = PlanEvidence(profile, spec, facts, kernels)

@@ -37,11 +37,17 @@ REGISTERS = "launch__registers_per_thread"
 WAVES = "launch__waves_per_multiprocessor"
 OCCUPANCY = "sm__maximum_warps_per_active_cycle_pct"
 
+TIME = "gpu__time_duration.sum"
+"""In ns; only where hardware counters are read."""
+EXECUTED = "smsp__inst_executed.sum"
+LOCAL = ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum")
+
 # Nsight Compute counts what the machine executes, the emulated device what the PTX says.
 _ALSO = {
-    INSTRUCTIONS: "smsp__inst_executed.sum",
-    LANES: "smsp__thread_inst_executed_per_inst_executed.ratio",
-    UNIFORM: "smsp__sass_average_branch_targets_threads_uniform.pct",
+    INSTRUCTIONS: (EXECUTED,),
+    LANES: ("smsp__thread_inst_executed_per_inst_executed.ratio",),
+    UNIFORM: ("smsp__sass_average_branch_targets_threads_uniform.pct",),
+    LOCAL_SECTORS: LOCAL,
 }
 COALESCED = 4.0
 """Sectors per request when the 32 threads of a warp touch 32 adjacent 4-byte words (CUDA C++ Best Practices Guide,
@@ -62,13 +68,14 @@ class KernelEvidence:
         return {metric.name: metric.value for metric in self.kernel.metrics}
 
     def has(self, name: str) -> bool:
-        return name in self._values or _ALSO.get(name, "") in self._values
+        return name in self._values or any(also in self._values for also in _ALSO.get(name, ()))
 
     def value(self, name: str, default: float = 0.0) -> float:
-        """A metric, by its own name or by Nsight Compute's name for what comes nearest."""
+        """A metric, by its own name or by Nsight Compute's names for what comes nearest, added up."""
         if name in self._values:
             return self._values[name]
-        return self._values.get(_ALSO.get(name, ""), default)
+        found = [self._values[also] for also in _ALSO.get(name, ()) if also in self._values]
+        return sum(found) if found else default
 
     @property
     def name(self) -> str:
@@ -145,12 +152,13 @@ class KernelEvidence:
     def limits(self) -> Mapping[str, float]:
         """Microseconds under each limit alone: ``dram l2 data_path arithmetic issue latency``.
 
-        From the profile where the device models them; else from the counters and the device's public figures, with
-        what the measured time leaves unexplained as latency.
+        From the profile where the device models them and no counter measured the time; else from the counters and the
+        device's public figures, with what the measured time leaves unexplained as latency. Arithmetic is then the
+        emulator's, from classes of instructions that no counter tells.
         """
         names = {"dram": ("dram",), "l2": ("l2",), "data path": ("l1", "shared"), "arithmetic": ("fp32",),
                  "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
-        if self.has("kernelforge__limit_dram_us"):
+        if self.has("kernelforge__limit_dram_us") and not self.has(TIME):
             return {
                 ours: sum(self.value(f"kernelforge__limit_{name}_us") for name in theirs)
                 for ours, theirs in names.items()
@@ -160,10 +168,10 @@ class KernelEvidence:
             "dram": self.value(DRAM) / spec.dram_sustained_gbps * 1e-3,
             "l2": 32 * self.value(L2_SECTORS) / spec.l2_bandwidth_gbps * 1e-3,
             "data path": sum(self._lsu) * per_sm,
-            "arithmetic": 0.0,
-            "issue": self.instructions / spec.schedulers_per_sm * per_sm,
+            "arithmetic": self.value("kernelforge__limit_fp32_us"),
+            "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
         }
-        measured = self.value("gpu__time_duration.sum") * 1e-3
+        measured = self.value(TIME) * 1e-3
         return {**found, "latency": max(measured - max(found.values()), 0.0)}
 
     @property

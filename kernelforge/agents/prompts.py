@@ -177,7 +177,7 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
     if profile is None or request.sight.metrics == "none":
         return ()
     sizes = {one.size: one for one in request.brief.facts.sizes}
-    found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size))
+    found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
     return notes_for([one.bottleneck for one in found[request.rank - 1 :]], families_of(request.brief.graph))
 
 

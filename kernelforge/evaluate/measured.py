@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from kernelforge.devices.base import RunFaulted
-from kernelforge.errors import TimingError
+from kernelforge.devices.base import Device, RunFaulted
+from kernelforge.errors import SandboxError, TimingError, UnsupportedError
 from kernelforge.evaluate.checking import POISONS
 from kernelforge.evaluate.full import Found, FullStage
+from kernelforge.evaluate.oracle import Draw
 from kernelforge.evaluate.preparation import Failure
 from kernelforge.evaluate.stopwatch import Stopwatch, WrongWhenTimed, believed, performance
+from kernelforge.profiling.merging import has_ptx_counts, with_counts
 from kernelforge.records import Profile, Timing, Verdict
+
+COUNTING_S = 20.0
+"""Longest that the emulated device may count over the full size. It runs a sample of blocks, which takes about a
+second; a plan's ``setup`` may take longer."""
 
 
 class Measured(FullStage):
@@ -26,9 +33,8 @@ class Measured(FullStage):
                     timing, doubt = self._timed()
                 found: Profile | None = None
                 if profile:
-                    request = self.checker.request(self.plan, draw, POISONS[0])
                     with self.work.clock("profile"):
-                        found = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]
+                        found = self._profiled(draw)
             except WrongWhenTimed as wrong:
                 error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
                 self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
@@ -37,6 +43,34 @@ class Measured(FullStage):
             except TimingError as error:
                 raise Failure(Verdict.INFRA, "timing", str(error)) from error
         return found, performance(timing, doubt, found)
+
+    def _profiled(self, draw: Draw) -> Profile:
+        """Hardware counters, and beside them what the emulated device counts over the same PTX.
+
+        Raises:
+            RunFaulted: a launch faulted on the device, or the emulated one saw a bad access.
+        """
+        request = self.checker.request(self.plan, draw, POISONS[0])
+        measured = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]
+        screen = self.checker.screen
+        if screen is None or not measured.kernels or has_ptx_counts(measured):
+            return measured
+        if self.work.unscreened:
+            return _without_counts(measured, screen, self.work.unscreened)
+        bounded = replace(request, deadline_s=min(request.deadline_s, COUNTING_S))
+        try:
+            with screen.open(self.artifact) as session:
+                emulated = session.profile(bounded, self.facts)[0]
+        except RunFaulted as faulted:
+            if faulted.fault.kind == "sanitizer":
+                raise  # a bad access at the full size, which the GPU did not report
+            return _without_counts(measured, screen, faulted.fault.message)
+        except (UnsupportedError, SandboxError) as error:
+            return _without_counts(measured, screen, str(error))
+        sampled = min(kernel.sampled for kernel in emulated.kernels)
+        share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
+        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {screen.name}{share}."
+        return with_counts(measured, emulated, told)
 
     def _note(self) -> str:
         screen = self.checker.screen
@@ -67,3 +101,8 @@ class Measured(FullStage):
             faults = self.checker.device.sanitize(self.work.artifacts["small"], request)
         if faults:
             self.checker.fault(faults[0], size, family, self.work, stage="sanitizer")
+
+
+def _without_counts(profile: Profile, screen: Device, why: str) -> Profile:
+    note = f"No counts over the PTX (ptx__*): {screen.name} cannot run this plan ({why})."
+    return profile.model_copy(update={"notes": (*profile.notes, note)})

@@ -289,3 +289,10 @@ A100 = DeviceSpec(
 
 SPECS: Mapping[str, DeviceSpec] = MappingProxyType({spec.key: spec for spec in (H100, H200, A100)})
 """By key, the default first."""
+
+
+def nearest_spec(gpu_name: str, arch: str = "") -> DeviceSpec:
+    """Figures of a GPU by its name (``NVIDIA H200``), else of one of its architecture, else those of the H100."""
+    named = (spec for key, spec in SPECS.items() if key in gpu_name.lower())
+    alike = (spec for spec in SPECS.values() if spec.arch == arch)
+    return (*named, *alike, H100)[0]

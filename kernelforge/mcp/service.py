@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kernelforge.agents.base import CoderRequest, JudgeRequest
 from kernelforge.agents.builtin import BuiltinJudge
-from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
+from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.agents.prompting.text import inline
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import format_reply
@@ -149,7 +149,7 @@ class Service:
             seconds=0.0,
         )
         finding = self._assess(task, unjournalled, (unjournalled,), None)
-        names = CUDAFORGE_METRICS if metrics == "subset" else None
+        names = CUDAFORGE if metrics == "subset" else None
         return profile_answer(self._told(suite, task, result), result.profile, names, finding)
 
     def submit(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from faulty_kernels import FAULTY, SOUND, Faulty, profiled
+from prompt_samples import BRIEF
 
 from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis import Diagnosis, diagnose
+from kernelforge.agents.evidence import KernelEvidence
 from kernelforge.compile import Compiler
+from kernelforge.hardware.specs import H100
+from kernelforge.profiling.merging import with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
 
 
@@ -65,6 +71,77 @@ def test_metrics_of_nsight_compute_are_enough_to_name_scattered_reads() -> None:
     )  # fmt: skip
     profile = Profile(size="full", device="cuda:0", kernels=(kernel,), metrics=metrics, roofline=roofline)
     assert diagnose(profile)[0].bottleneck is Bottleneck.UNCOALESCED
+
+
+def as_measured(emulated: Profile) -> Profile:
+    """What a GPU of the same speed would give: counters of hardware alone, each kernel's time the modelled one."""
+
+    def measured(name: str, value: float, unit: str) -> Metric:
+        return Metric(name=name, value=value, unit=unit, origin=Origin.MEASURED)
+
+    def counters(kernel: KernelProfile) -> tuple[Metric, ...]:
+        limits = [one.value for one in kernel.metrics if one.name.startswith("kernelforge__limit_")]
+        hardware = [one for one in kernel.metrics if one.name.startswith(("dram__", "lts__", "l1tex__"))]
+        time = measured("gpu__time_duration.sum", 1e3 * max(limits), "ns")
+        return (time, *(measured(one.name, one.value, one.unit) for one in hardware))
+
+    kernels = tuple(one.model_copy(update={"metrics": counters(one), "hot_spots": ()}) for one in emulated.kernels)
+    hardware = [one for one in emulated.metrics if one.name.startswith(("dram__", "lts__", "l1tex__"))]
+    metrics = tuple(measured(one.name, one.value, one.unit) for one in hardware)
+    roofline = emulated.roofline.model_copy(update={"time_origin": Origin.MEASURED})
+    return Profile(size="full", device="cuda:0", kernels=kernels, metrics=metrics, roofline=roofline)
+
+
+@pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
+def test_a_measured_profile_beside_the_counts_names_what_the_counts_alone_name(
+    case: Faulty, compiler: Compiler
+) -> None:
+    emulated, build, facts = profiled(case, compiler)
+    merged = with_counts(as_measured(emulated), emulated)
+    found = diagnose(merged, build, facts, H100)
+    assert case.expected in {one.bottleneck for one in found[:2]}, [(one.bottleneck, one.share) for one in found]
+
+
+def test_where_the_time_was_measured_it_decides_how_much_is_waiting() -> None:
+    def metric(name: str, value: float, origin: Origin) -> Metric:
+        return Metric(name=name, value=value, unit="1", origin=origin)
+
+    metrics = (
+        metric("gpu__time_duration.sum", 9e3, Origin.MEASURED),
+        metric("dram__bytes.sum", 2850.0 * 1e3 * 2, Origin.MEASURED),
+        metric("kernelforge__limit_dram_us", 77.0, Origin.MODELLED),
+        metric("kernelforge__limit_latency_us", 55.0, Origin.MODELLED),
+        metric("kernelforge__limit_fp32_us", 1.5, Origin.MODELLED),
+    )
+    kernel = KernelProfile(kernel="k", launches=1, grid=(4, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
+    limits = KernelEvidence(kernel, H100, None).limits
+    assert limits["dram"] == pytest.approx(2.0)
+    assert limits["latency"] == pytest.approx(7.0)
+    assert limits["arithmetic"] == 1.5
+
+
+def test_local_memory_is_seen_by_hardwares_names_too() -> None:
+    metrics = tuple(
+        Metric(name=f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum", value=8, unit="1", origin=Origin.MEASURED)
+        for op in ("ld", "st")
+    )
+    kernel = KernelProfile(kernel="k", launches=1, grid=(4, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
+    evidence = KernelEvidence(kernel, H100, None)
+    assert evidence.has("ptx__local_sectors.sum")
+    assert evidence.value("ptx__local_sectors.sum") == 16
+
+
+@pytest.mark.parametrize(
+    ("device", "key"),
+    [
+        ({"device": "NVIDIA H200 (cuda:0)", "architecture": "sm_90a"}, "h200"),
+        ({"device": "NVIDIA A30 (cuda:1)", "architecture": "sm_80"}, "a100"),
+        ({"device": "NVIDIA H100 SXM5 80 GB, emulated on the CPU (emulated:h100)"}, "h100"),
+        ({}, "h100"),
+    ],
+)
+def test_agents_weigh_a_profile_by_the_figures_of_its_gpu(device: dict[str, str], key: str) -> None:
+    assert replace(BRIEF, device=device).spec.key == key
 
 
 def test_a_plan_that_launches_nothing_has_nothing_to_say() -> None:

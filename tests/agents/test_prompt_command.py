@@ -27,7 +27,7 @@ from kernelforge.tasks import load_task
 @pytest.fixture(scope="module")
 def real(workshop: Workshop) -> Iterator[tuple[Brief, Evaluator]]:
     evaluator = workshop.evaluator(load_task("core/softmax"))
-    yield make_brief(evaluator, workshop.device.describe()), evaluator
+    yield make_brief(evaluator), evaluator
     evaluator.oracle.close()
 
 

@@ -21,7 +21,8 @@ from kernelforge.agents.diagnosis import Diagnosis, diagnose
 from kernelforge.agents.findings import write_finding
 from kernelforge.agents.prompts import judge_prompt
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import Attempt, Finding, Message, Operator, Profile, SizeFacts, Verdict
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, SizeFacts, Verdict
 
 AT_FLOOR = 1.25
 """DRAM traffic, over the compulsory bytes, that is as good as can be expected."""
@@ -86,28 +87,30 @@ def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
     """What a profile shows of any candidate, the most costly first, less what was tried without gain."""
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
     facts = next((one for one in request.brief.facts.sizes if one.size == profile.size), None)
-    found = [one for one in diagnosed(parent, profile, facts) if one.bottleneck not in failed]
+    found = [one for one in diagnosed(parent, profile, facts, request.brief.spec) if one.bottleneck not in failed]
     # At DRAM's bandwidth and the compulsory traffic nothing is left to gain; every other limit can be worked on.
     at_floor = profile.roofline.dram_bytes <= AT_FLOOR * profile.roofline.compulsory_bytes
-    return [finding_of(one) for one in found if one.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor]
+    measured = profile.roofline.time_origin is Origin.MEASURED
+    return [finding_of(one, measured) for one in found if one.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor]
 
 
-def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None) -> tuple[Diagnosis, ...]:
+def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None, spec: DeviceSpec) -> tuple[Diagnosis, ...]:
     """The diagnoses of an attempt: its faults, else the hardware limits that it meets."""
-    found = diagnose(profile, attempt.evaluation.build, facts)
+    found = diagnose(profile, attempt.evaluation.build, facts, spec)
     if any(one.curable for one in found):
         return tuple(one for one in found if one.curable)
     return found[:1]
 
 
-def finding_of(diagnosis: Diagnosis) -> Finding:
+def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:
     """A diagnosis as the Judge puts it, with the standard remedy."""
     remedy = REMEDIES[diagnosis.bottleneck]
     where = f" in kernel {diagnosis.kernel}" if diagnosis.kernel else ""
+    time = "the time that measured counters and public figures explain" if measured else "the modelled time"
     return Finding(
         kind="optimise",
         headline=f"{diagnosis.bottleneck}: {remedy.headline}{where}",
-        why=f"{diagnosis.evidence}; about {diagnosis.share:.0%} of the modelled time",
+        why=f"{diagnosis.evidence}; about {diagnosis.share:.0%} of {time}",
         action=remedy.action,
         metrics=diagnosis.metrics,
         bottleneck=diagnosis.bottleneck,

@@ -33,7 +33,11 @@ def timing(attempt: Attempt) -> str:
         return f"{time} (modelled)"
     low, high = performance.interval_us
     told = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
-    if performance.speedup is not None:
+    if performance.quarantined is not None:
+        return f"{told}; quarantined, so it has no speedup: {inline(performance.quarantined, 300)}"
+    if performance.speedup is None:
+        told += "; no baseline was timed"
+    else:
         lower = performance.speedup_lower
         bound = "" if lower is None else f" (at least {lower:.3g}x)"
         baseline = performance.time_us * performance.speedup
@@ -41,6 +45,32 @@ def timing(attempt: Attempt) -> str:
     if performance.speedup_eager is not None:
         told += f"; {performance.speedup_eager:.3g}x over eager PyTorch"
     return told
+
+
+def timing_details(attempt: Attempt) -> list[str]:
+    """How a measured time came about, a line each: baselines with their uncertainty, and what is and is not in it."""
+    performance = attempt.evaluation.performance
+    found = None if performance is None else performance.timing
+    if performance is None or found is None:
+        return []
+    lines = []
+    for side in found.baselines:
+        low, high = side.interval_us
+        line = f"Baseline {inline(side.name, 40)}: {side.median_us:,.4g} us ({low:,.4g} to {high:,.4g})"
+        ratio = found.ratio(side.name)
+        if ratio is not None and performance.quarantined is None:
+            least, most = ratio.interval
+            line += f"; the candidate is {ratio.speedup:.3g}x as fast ({least:.3g}x to {most:.3g}x)"
+        lines.append(line + ".")
+    if not found.candidate.captured:
+        lines.append("Its launches were not captured in a CUDA graph: their cost on the host is part of the time.")
+    if found.coverage is not None and found.coverage < 1:
+        lines.append(f"Its own kernels take {found.coverage:.0%} of that time; library calls and memsets the rest.")
+    if found.setup_us:
+        lines.append(f"Its `setup` takes {found.setup_us:,.4g} us, which is not part of the time.")
+    if not found.settled:
+        lines.append("The interval is wider than asked for: small differences cannot be told apart.")
+    return lines
 
 
 def emulated(brief: Brief) -> bool:

@@ -6,36 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
+from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import KernelProfile, Metric, Profile
 from kernelforge.search.base import Sight
-
-CUDAFORGE_METRICS = (
-    "sm__cycles_active.avg",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__registers_per_thread",
-    "sm__inst_executed.sum",
-    "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "dram__bytes.sum.per_second",
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "l1tex__t_sector_hit_rate.pct",
-    "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "lts__t_sector_hit_rate.pct",
-    "lts__throughput.avg.pct_of_peak_sustained_active",
-    "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
-    "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct",
-    "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct",
-    "smsp__warp_issue_stalled_barrier_per_warp_active.pct",
-    "smsp__warp_issue_stalled_branch_resolving_per_warp_active.pct",
-    "smsp__sass_average_branch_targets_threads_uniform.pct",
-)
-"""The 24 Nsight Compute metrics that CudaForge's Judge is given, by name (CudaForge, ``run_ncu.py``)."""
 
 MAX_KERNELS = 8
 """Kernels of a plan that are shown one by one; those launched most often come first."""
@@ -53,7 +26,7 @@ def seen(metrics: Iterable[Metric], sight: Sight) -> list[Metric]:
         return []
     if sight.metrics == "subset":
         named = {metric.name: metric for metric in metrics}
-        return [named[name] for name in CUDAFORGE_METRICS if name in named]
+        return [named[name] for name in CUDAFORGE if name in named]
     allowed = (metric for metric in metrics if sight.latency or metric.unit not in _TIME_UNITS)
     return sorted(allowed, key=lambda metric: _place(metric.name))
 
@@ -84,7 +57,7 @@ def profile_table(profile: Profile, sight: Sight, absent: bool = True, also: Seq
         lines.append(f"| {inline(metric.name)} | {' | '.join(values)} | {unit} | {metric.origin} |")
     lines.append("")
     if sight.metrics == "subset":
-        lacking = [name for name in CUDAFORGE_METRICS if name not in {metric.name for metric in metrics}]
+        lacking = [name for name in CUDAFORGE if name not in {metric.name for metric in metrics}]
         if lacking and absent:
             lines += [f"Not available on this device: {', '.join(lacking)}.", ""]
     else:
@@ -93,6 +66,7 @@ def profile_table(profile: Profile, sight: Sight, absent: bool = True, also: Seq
         lines += _kernel_lines(kernel, hot_spots=sight.metrics == "full")
     if len(profile.kernels) > len(kernels):
         lines.append(f"- and {len(profile.kernels) - len(kernels)} more kernels")
+    lines += [f"- Note: {inline(note, 300)}" for note in profile.notes]
     return "\n".join(lines).rstrip()
 
 

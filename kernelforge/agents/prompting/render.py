@@ -16,6 +16,7 @@ from kernelforge.agents.prompting.attempts import (
     history_text,
     label,
     timing,
+    timing_details,
     trials_text,
     tuned,
 )
@@ -127,6 +128,7 @@ def _environment() -> Environment:
         "sizes_text": sizes_text,
         "tensors": tensors,
         "timing": timing,
+        "timing_details": timing_details,
         "trials_text": trials_text,
         "tuned": tuned,
     }

@@ -17,7 +17,7 @@ from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.source import CANDIDATE_FILE
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda.driver import GpuFacts
-from kernelforge.devices.cuda.stand_in import START_S, nearest_spec, stand_in
+from kernelforge.devices.cuda.stand_in import START_S, stand_in
 from kernelforge.devices.cuda.tool import (
     ask_tool,
     find_tool,
@@ -29,6 +29,7 @@ from kernelforge.devices.cuda.tool import (
     tool_environment,
 )
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.specs import nearest_spec
 from kernelforge.profiling.ncu import messages, query
 from kernelforge.profiling.ncu.catalogue import MetricSet, Selection, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments
@@ -153,7 +154,7 @@ def _ridge(facts: GpuFacts) -> float:
     Instructions").
     """
     lanes = 64 if facts.compute_capability <= (8, 0) else 128
-    bandwidth = facts.memory_bandwidth_gbps or nearest_spec(facts.name).dram_bandwidth_gbps
+    bandwidth = facts.memory_bandwidth_gbps or nearest_spec(facts.name, facts.arch).dram_bandwidth_gbps
     return 2.0 * lanes * facts.sm_count * facts.max_clock_mhz * 1e6 / (bandwidth * 1e9)
 
 
@@ -210,7 +211,7 @@ def _by_ncu(
         launches=planned,
         facts=facts,
         ridge=ridge,
-        launch_overhead_us=nearest_spec(device.facts.name).launch_overhead_us,
+        launch_overhead_us=nearest_spec(device.facts.name, device.facts.arch).launch_overhead_us,
         memsets=sum(isinstance(step, Fill) for step in plan.steps),
         source_name=CANDIDATE_FILE,
         notes=tuple(notes),

@@ -23,7 +23,8 @@ from kernelforge.devices.cuda.tool import (
     tool_environment,
 )
 from kernelforge.errors import DeviceError, SandboxError, UnsupportedError
-from kernelforge.hardware.specs import H100, SPECS, DeviceSpec
+from kernelforge.hardware.specs import SPECS, DeviceSpec, nearest_spec
+from kernelforge.profiling.merging import UNPROFILED, with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
 if TYPE_CHECKING:
@@ -55,41 +56,33 @@ def stand_in(
         DeviceError: the replay program could not be run.
     """
     times = _times(device, artifact, request)
-    spec = nearest_spec(device.facts.name)
+    spec = nearest_spec(device.facts.name, device.facts.arch)
     emulated, said = _emulated(device, spec, artifact, request, facts)
-    notes = [f"No hardware counters: {why}.", "Times are CUDA events around each launch.", said]
-    launches = request.plan.launches
     by_kernel: dict[str, float] = {}
-    for launch, time_us in zip(launches, times, strict=True):
+    for launch, time_us in zip(request.plan.launches, times, strict=True):
         by_kernel[launch.expression] = by_kernel.get(launch.expression, 0.0) + time_us
-    kernels = _kernels(artifact, request) if emulated is None else emulated.kernels
     total = sum(times)
-    metrics = _plan_metrics(request) if emulated is None else emulated.metrics
-    dram_bytes = 0.0 if emulated is None else emulated.roofline.dram_bytes
-    return Profile(
+    timed = Profile(
         size=facts.size,
         device=device.name,
         kernels=tuple(
-            one.model_copy(update={"metrics": (_time(by_kernel.get(one.kernel, 0.0)), *one.metrics)}) for one in kernels
+            one.model_copy(update={"metrics": (_time(by_kernel[one.kernel]), *one.metrics)})
+            for one in _kernels(artifact, request)
         ),
-        metrics=(_time(total), *metrics),
+        metrics=(_time(total), *_plan_metrics(request)),
         roofline=Roofline(
             flops=float(facts.flops),
-            dram_bytes=dram_bytes,
+            dram_bytes=0.0,
             compulsory_bytes=float(facts.compulsory_bytes),
-            arithmetic_intensity=facts.flops / dram_bytes if dram_bytes else 0.0,
+            arithmetic_intensity=0.0,
             ridge=ridge,
-            bound="unprofiled" if emulated is None else emulated.roofline.bound,
+            bound=UNPROFILED,
             time_us=total,
             time_origin=Origin.MEASURED,
         ),
-        notes=tuple(notes),
+        notes=(f"No hardware counters: {why}.", "Times are CUDA events around each launch.", said),
     )
-
-
-def nearest_spec(gpu_name: str) -> DeviceSpec:
-    """Public figures of a GPU by its name (``NVIDIA H200``); those of the H100 where we have none."""
-    return next((spec for key, spec in SPECS.items() if key in gpu_name.lower()), H100)
+    return timed if emulated is None else with_counts(timed, emulated)
 
 
 def _time(time_us: float) -> Metric:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.agents.prompting.profiles import CUDAFORGE_METRICS
 from kernelforge.devices.cuda.tool import ask_tool, find_tool, run_tool
 from kernelforge.errors import DeviceError
-from kernelforge.profiling.ncu.catalogue import CUDAFORGE, OF_SECTIONS, default_metrics, select
+from kernelforge.profiling.ncu.catalogue import OF_SECTIONS, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments, kernel_filter
 from kernelforge.profiling.ncu.messages import trouble
 from kernelforge.profiling.ncu.query import base_names, chip, chips, query_arguments, version
@@ -61,11 +60,6 @@ def test_what_is_no_symbol_never_reaches_the_command_line(symbols: list[str]) ->
 def test_nothing_to_collect_is_refused() -> None:
     with pytest.raises(ValueError, match="no metric"):
         command(metrics=[])
-
-
-def test_the_24_are_those_that_prompts_show() -> None:
-    assert CUDAFORGE == CUDAFORGE_METRICS
-    assert len(CUDAFORGE) == 24
 
 
 def test_gh100_lacks_two_of_cudaforges_metrics_and_the_profile_says_so() -> None:
