@@ -71,7 +71,10 @@ WallOption = Annotated[float | None, typer.Option("--wall-minutes", help="Start 
 
 
 def run(
-    suite: Annotated[str, typer.Option("--suite", metavar="SUITE", help="A shipped suite, or a folder.")] = "core",
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", metavar="SUITE", help="A shipped suite, or a folder; core, or core-large on a GPU."),
+    ] = None,
     task: Annotated[
         list[str] | None,
         typer.Option("--task", metavar="NAME", help="Only this task; repeat for more."),

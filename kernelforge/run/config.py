@@ -25,7 +25,7 @@ from kernelforge.version import __version__
 
 def configure(
     *,
-    suite: str = "core",
+    suite: str | None = None,
     tasks: Sequence[str] = (),
     device: str | None = None,
     strategy: str = "refine",
@@ -48,6 +48,7 @@ def configure(
     """Resolve a run's configuration; every name in it is known to exist afterwards.
 
     Args:
+        suite: None for ``core``, or on a GPU for ``core-large``, whose sizes fill one.
         options: of the strategy; what is left out takes the published default.
         device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them.
         coder: one Coder, or several that take turns.
@@ -62,6 +63,9 @@ def configure(
             unknown price, or a number that makes no sense.
         TaskError: the suite cannot be loaded.
     """
+    chosen_devices = parse_devices(device or best_device())
+    if suite is None:
+        suite = "core" if chosen_devices[0].startswith("emulated") else "core-large"
     loaded = load_suite(suite)
     chosen = _chosen_tasks(loaded, tasks)
     if reward not in POLICIES:
@@ -72,7 +76,6 @@ def configure(
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
     chosen_strategy = strategy_class(strategy)
     settled = strategy_options(strategy, options or {})
-    chosen_devices = parse_devices(device or best_device())
     limits, settings = budget or Budget(), llm or LLMSettings()
     if limits.rounds is None:
         rounds = chosen_strategy.default_rounds(chosen_strategy.Options.model_validate(settled))
