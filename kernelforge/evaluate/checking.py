@@ -201,7 +201,7 @@ class Checker:
         worst = Comparison(ok=True)
         for poison in poisons:
             self._refuse_overtime(size, draw.family, work)
-            result = self._run(place.session, self.request(plan, draw, poison, instructions), work)
+            result = self._run(place, self.request(plan, draw, poison, instructions), work)
             if result.faults:
                 if place.device is not self.device and result.faults[0].kind == "unsupported":
                     raise _Unscreened(result.faults[0].message)
@@ -240,14 +240,15 @@ class Checker:
             plan, tensors, poison=poison, mutable=frozenset(mutable), max_thread_instructions=instructions
         )
 
-    def _run(self, session: Session, request: RunRequest, work: Work) -> RunResult:
+    def _run(self, place: Place, request: RunRequest, work: Work) -> RunResult:
         start = time.perf_counter()
-        result = session.run(request)
+        result = place.session.run(request)
         elapsed = time.perf_counter() - start
         work.executed = max(work.executed, result.thread_instructions or 0)
         # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
         spent = elapsed if result.faults else min(result.seconds, elapsed)
-        work.seconds["emulation"] = work.seconds.get("emulation", 0.0) + spent
+        part = "emulation" if place.device.kind == "emulated" else "run"
+        work.seconds[part] = work.seconds.get(part, 0.0) + spent
         return result
 
     def fail(
