@@ -6,15 +6,17 @@ child starts.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from kernelforge.sandbox.folders import folder_bytes
 from kernelforge.sandbox.jail import Grant
 
+SPARE_BYTES = 1 << 30
+"""What a child without a ``/tmp`` of limited size leaves free on the disk; half of what is free where that is less."""
 _FOLDER_EVERY_MS, _MEMORY_EVERY_MS = 50, 200
 
 
@@ -35,15 +37,18 @@ def watch(pid: int, grant: Grant, proc: int) -> Literal["disk", "memory"] | None
     if grant.tmp is None and not memory:
         return None
     handle = os.pidfd_open(pid)
+    spare = 0 if grant.tmp is None else min(_free(grant.tmp) // 2, SPARE_BYTES)
     try:
         poller = select.poll()
         poller.register(handle, select.POLLIN)
         while not poller.poll(_FOLDER_EVERY_MS if grant.tmp is not None else _MEMORY_EVERY_MS):
             over: Literal["disk", "memory"] | None = None
-            if grant.tmp is not None and folder_bytes(grant.tmp) > grant.limits.tmp_bytes:
+            if grant.tmp is not None and (folder_bytes(grant.tmp) > grant.limits.tmp_bytes or _short(grant.tmp, spare)):
                 over = "disk"
-            elif memory and tree_bytes(pid, proc) > grant.limits.memory_bytes + grant.headroom_bytes:
-                over = "memory"
+            elif memory:
+                adopted = _children(os.getpid(), proc) if grant.leaves_orphans else ()
+                if tree_bytes(pid, proc, adopted) > grant.limits.memory_bytes + grant.headroom_bytes:
+                    over = "memory"
             if over:
                 os.kill(pid, signal.SIGKILL)
                 return over
@@ -52,22 +57,25 @@ def watch(pid: int, grant: Grant, proc: int) -> Literal["disk", "memory"] | None
     return None
 
 
-def folder_bytes(folder: str) -> int:
-    """What the files in ``folder`` take on disk."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512
-    return total
+def _free(folder: str) -> int:
+    """Bytes that are left where ``folder`` is."""
+    facts = os.statvfs(folder)
+    return facts.f_bavail * facts.f_frsize
 
 
-def tree_bytes(pid: int, proc: int) -> int:
+def _short(folder: str, spare: int) -> bool:
+    """Whether fewer than ``spare`` bytes are left. A file that is open and has no name any more is in no listing."""
+    return _free(folder) < spare
+
+
+def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = ()) -> int:
     """Resident memory of ``pid`` and all it started, without files of the disk.
+
+    ``adopted`` are those whose parent ended, and what they started.
 
     Pages that a fork shares count once where the kernel lets this process ask (``Pss``), else for each who has them.
     """
-    tree = list(_tree(pid, proc))
+    tree = list(dict.fromkeys(one for head in (pid, *adopted) for one in _tree(head, proc)))
     whole = [_sum(f"{one}/status", ("RssAnon:", "RssShmem:"), proc) for one in tree]
     if len(tree) == 1:
         return sum(whole)
@@ -76,10 +84,15 @@ def tree_bytes(pid: int, proc: int) -> int:
 
 
 def _tree(pid: int, proc: int) -> Iterator[int]:
-    yield pid
-    for task in _listing(f"{pid}/task", proc):
-        for child in _read(f"{pid}/task/{task}/children", proc).split():
-            yield from _tree(int(child), proc)
+    left = [pid]
+    while left:
+        yield left[-1]
+        left += _children(left.pop(), proc)
+
+
+def _children(pid: int, proc: int) -> list[int]:
+    tasks = _listing(f"{pid}/task", proc)
+    return [int(child) for task in tasks for child in _read(f"{pid}/task/{task}/children", proc).split()]
 
 
 def _sum(path: str, names: tuple[str, ...], proc: int) -> int:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,8 +21,10 @@ from kernelforge import errors
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import gpu
 from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.folders import remove_tree
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Death, Limits
+from kernelforge.sandbox.memory import Blob
 from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
 
 _START = (
@@ -33,6 +34,7 @@ _START = (
 _WARM_UP_S = 180.0
 _SPAWN_S = 30.0
 _MAX_JSON_BYTES = 16 << 20
+_MAX_TRACE = 8000
 
 
 class Zygote:
@@ -110,7 +112,7 @@ class Zygote:
             child = self._fork(limits, tmp)
         except BaseException:
             if tmp is not None:
-                shutil.rmtree(tmp, ignore_errors=True)
+                remove_tree(tmp)
             raise
         try:
             child.await_jail(_SPAWN_S)
@@ -255,7 +257,7 @@ class Child:
         self.layers: tuple[str, ...] = ()
         """Layers of the jail in force, outermost first."""
         sock = socket.socket(fileno=channel_fd)
-        self.channel = Channel(sock, max_blob_bytes=limits.reply_bytes, max_json_bytes=_MAX_JSON_BYTES)
+        self.channel = Channel(sock, max_blob_bytes=limits.reply_bytes, max_json_bytes=_MAX_JSON_BYTES, forwards=True)
         self._status_fd: int | None = status_fd
         self._tmp = tmp
         self._killed = False
@@ -266,9 +268,7 @@ class Child:
         except ProcessLookupError:
             self._pidfd = None
 
-    def call(
-        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
-    ) -> Frame:
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame:
         """Send a request and wait for its reply, at most ``timeout_s`` (default: the wall limit).
 
         Raises:
@@ -340,7 +340,7 @@ class Child:
                 os.close(fd)
         self._status_fd = self._pidfd = None
         if self._tmp is not None:
-            shutil.rmtree(self._tmp, ignore_errors=True)
+            remove_tree(self._tmp)
             self._tmp = None
 
     def __enter__(self) -> Child:
@@ -355,7 +355,7 @@ class Child:
         death = self.death()
         message = f"the {self.role} child ended without an answer: {death or 'still running, channel closed'}"
         if trace:
-            message = f"the {self.role} child failed:\n{trace.rstrip()}"
+            message = f"the {self.role} child failed:\n{trace.rstrip()[-_MAX_TRACE:]}"
         return ChildDied(
             message,
             signal=None if death is None else death.signal,

@@ -137,6 +137,8 @@ def _monitor(grant: jail.Grant, child_end: socket.socket, status: int, worker: M
 def _lead_group() -> None:
     """Be the head of a process group that the child and all it starts are in, and that ends with this process."""
     os.setsid()
+    # Whose parent ends becomes this process's child, where its memory is counted.
+    linux.prctl("prctl(CHILD_SUBREAPER)", linux.PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGTERM)
 

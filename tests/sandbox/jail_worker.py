@@ -31,9 +31,12 @@ def warm_up(options):
 
 def serve(channel):
     while True:
-        request = channel.receive().data
-        act = ACTS[request["act"]]
-        reply = act(channel, *request.get("arguments", []))
+        frame = channel.receive()
+        request = frame.data
+        if request["act"] == "digest":
+            reply = {"kinds": [type(blob).__name__ for blob in frame.blobs], "sum": sum(map(sum, frame.blobs))}
+        else:
+            reply = ACTS[request["act"]](channel, *request.get("arguments", []))
         if reply is not None:
             channel.send({"reply": reply})
 
@@ -68,6 +71,37 @@ def fill_tmp():
     for number in range(4096):
         with open(os.path.join(folder, str(number)), "wb") as file:
             file.write(b"x" * (1 << 20))
+
+
+def deepen(levels, length):
+    """Folders inside each other; the working directory is the innermost."""
+    os.chdir(os.environ["TMPDIR"])
+    for _ in range(levels):
+        os.mkdir("d" * length)
+        os.chdir("d" * length)
+    return levels
+
+
+def fill_slowly(seconds):
+    for number in range(int(seconds * 20)):
+        Path(f"f{number}").write_bytes(b"x" * (1 << 20))
+        time.sleep(0.05)
+    return "filled"
+
+
+def orphans_hog(processes, megabytes):
+    """Processes that nobody waits for, each with memory of its own."""
+    for _ in range(processes):
+        first = os.fork()
+        if first == 0:
+            if os.fork() == 0:
+                held = bytearray(b"x" * (megabytes << 20))
+                time.sleep(30)
+                os._exit(len(held) & 1)
+            os._exit(0)
+        os.waitpid(first, 0)
+    time.sleep(10)
+    return "held"
 
 
 def connect(family, kind, address):
@@ -306,7 +340,7 @@ def raw(channel, head, repeat):
 
 
 def forged(channel, json_bytes, blobs, total):
-    raw(channel, struct.pack("<4sIIQ", b"KFF1", json_bytes, blobs, total).hex(), 1)
+    raw(channel, struct.pack("<4sIIIQ", b"KFF2", json_bytes, blobs, 0, total).hex(), 1)
 
 
 def big(channel, megabytes):
@@ -317,7 +351,7 @@ ACTS = {name: attempt(globals()[name]) for name in (
     "read", "listing", "write", "connect", "kill", "kill_everyone", "peek", "environment", "descriptors", "identity",
     "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
     "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
-    "reserve", "private_memory", "limits", "map_code",
+    "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog",
 )}  # fmt: skip
 ACTS |= {
     "fill_tmp": lambda channel: fill_tmp(),

@@ -1,5 +1,6 @@
 """Each limit comes back as what it is, and the next child works."""
 
+import contextlib
 import os
 import struct
 import time
@@ -45,6 +46,21 @@ def test_a_disk_fill_dies_of_disk(child, act):
     assert child.death().cause == "disk"
 
 
+def test_files_where_paths_are_too_long_to_look_at_count(child, act):
+    """In a private root the size of /tmp holds; in a plain folder its depth is limited."""
+    act("deepen", 110, 100)
+    with pytest.raises(ChildDied) if child.layers[0] != "namespaces" else contextlib.nullcontext():
+        assert "No space left" in act("fill_slowly", 2)["gave"]
+
+
+def test_a_folder_too_deep_to_recurse_into_is_removed(zygote):
+    with zygote.spawn(LIMITS) as child:
+        tmp = child.call({"act": "environment"}).data["reply"]["gave"]["TMPDIR"]
+        with contextlib.suppress(ChildDied):
+            child.call({"act": "deepen", "arguments": [3000, 1]})
+    assert zygote.tier == "namespaces" or not os.path.lexists(tmp)
+
+
 def test_one_file_is_limited(act):
     tmp = act("environment")["gave"]["TMPDIR"]
     assert act("write", os.path.join(tmp, "small"), 1 << 20)["opened"]
@@ -79,7 +95,7 @@ def test_a_forged_header_is_refused(child, act, json_bytes, blobs, total):
 
 
 def _frame_with_wrong_sum():
-    return (struct.pack("<4sIIQ", b"KFF1", 2, 1, 5) + struct.pack("<Q", 6) + b"{}").hex()
+    return (struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 5) + struct.pack("<QB", 6, 0) + b"{}").hex()
 
 
 def test_a_flood_that_is_no_frame_is_refused(act):
@@ -96,7 +112,7 @@ def test_half_a_frame_is_a_timeout(act):
 def test_a_frame_that_is_no_object_is_refused(act, text):
     body = text.encode()
     with pytest.raises(SandboxError, match=r"not JSON|not an object"):
-        act("raw", (struct.pack("<4sIIQ", b"KFF1", len(body), 0, 0) + body).hex(), 1)
+        act("raw", (struct.pack("<4sIIIQ", b"KFF2", len(body), 0, 0, 0) + body).hex(), 1)
 
 
 def test_death_is_told_as_it_was(zygote):

@@ -243,6 +243,12 @@ def children_of(pid):
 
 
 @each(RUN_PROGRAMS)
+def test_memory_of_processes_that_nobody_waits_for_counts_too(act):
+    with pytest.raises(ChildDied, match="out of memory"):
+        act("orphans_hog", 8, 50)
+
+
+@each(RUN_PROGRAMS)
 def test_memory_of_all_it_starts_counts_together(act):
     # Each of them stays under the limit of one process; together they are over it.
     hog = "x=$(head -c 50000000 /dev/zero | tr '\\0' x); sleep 8"
