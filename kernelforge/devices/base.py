@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile.artifact import Artifact
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
+from kernelforge.sandbox.memory import Blob
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class RunFaulted(Exception):
 class RunResult:
     """Outputs of one run of a plan, or the faults that spoiled it."""
 
-    outputs: tuple[bytes, ...]
+    outputs: tuple[Blob, ...]
     """Raw elements, C order, one per plan output, then one per mutated input asked for."""
     faults: tuple[RunFault, ...] = ()
     thread_instructions: int | None = None
@@ -64,7 +65,7 @@ class RunRequest:
     """One run of a plan. ``tensors`` holds the bytes of every input and weight buffer, by buffer id."""
 
     plan: ResolvedPlan
-    tensors: Mapping[int, bytes]
+    tensors: Mapping[int, Blob]
     poison: int = 0xA5
     """Byte that fills workspace, outputs and shared memory beforehand."""
     mutable: frozenset[int] = frozenset()
@@ -87,8 +88,10 @@ class Rating:
 class TimedSide(Protocol):
     """One process that runs the same work again when asked, and says how long it took: a candidate's or a baseline's.
 
-    What it runs per *sample* was fixed when it was armed: one execution on each of K disjoint sets of tensors, with a
-    flush of the L2 before each where the sets are too small to do that themselves.
+    What it runs per *sample* was fixed when it was armed: one execution on each of K disjoint sets of tensors. Before
+    it every set is reset, so that no execution finds what another left behind; then the L2 is flushed, before each
+    execution where the sets are too small to do that themselves. Where it is armed without a flush, sets are reset
+    before the sample and outside its time.
     """
 
     name: str
@@ -103,7 +106,7 @@ class TimedSide(Protocol):
             gaps_us: Idle time before each, in µs, which is not part of any sample; none means back to back.
 
         Returns:
-            GPU time of each sample in µs by the device's own events, flushes included.
+            GPU time of each sample in µs by the device's own events, resets and flushes included.
 
         Raises:
             RunFaulted: it faulted, or did not end in time.
@@ -111,7 +114,7 @@ class TimedSide(Protocol):
         ...
 
     def flush_block(self, samples: int) -> tuple[float, ...]:
-        """The same with nothing but the flushes; zeros where the sample has none."""
+        """The same without the executions: the overhead to subtract. Zeros where nothing is flushed."""
         ...
 
 
@@ -122,11 +125,11 @@ class Armed(TimedSide, Protocol):
     """Time of the plan's ``setup``; None where it has none."""
 
     def refresh(self, requests: Sequence[RunRequest]) -> None:
-        """Put new values into every set, outside what is timed, and poison its outputs anew."""
+        """Put new values into every set, outside what is timed, and run its ``setup`` again."""
         ...
 
-    def outputs(self) -> tuple[tuple[bytes, ...], ...]:
-        """What the last sample left in each set: outputs, then mutated inputs, as in :class:`RunResult`."""
+    def outputs(self) -> tuple[tuple[Blob, ...], ...]:
+        """What an execution left in each set: outputs, then mutated inputs, as in :class:`RunResult`."""
         ...
 
     def coverage(self) -> float:
@@ -164,12 +167,13 @@ class Session(Protocol):
         """
         ...
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0) -> Armed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> Armed:
         """Make ready to time a plan; one request per set, all of the same plan.
 
         Args:
             requests: Tensors of each set.
-            flush_bytes: Written before each execution, to empty the L2; 0 for nothing.
+            flush_bytes: Read in every sample, to empty the L2; 0 for nothing.
+            flush_each: Before each execution, and not only once, when all sets were reset.
 
         Raises:
             RunFaulted: the sets do not fit into memory, or the first execution faulted.

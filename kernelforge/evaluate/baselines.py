@@ -111,12 +111,14 @@ class Mark:
     host_ns: int = 0
 
     @staticmethod
-    def now(device: torch.device) -> Mark:
+    def now(device: torch.device, again: Mark | None = None) -> Mark:
+        """This moment; ``again`` is a mark that is done with, whose event is recorded anew."""
         if device.type != "cuda":
             return Mark(None, time.perf_counter_ns())
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(device))
-        return Mark(event)
+        mark = again or Mark(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        assert mark.event is not None
+        mark.event.record(torch.cuda.current_stream(device))
+        return mark
 
     def until(self, later: Mark) -> float:
         """Time to a later moment in µs; both must have passed."""
@@ -125,16 +127,30 @@ class Mark:
         return float(self.event.elapsed_time(later.event)) * 1e3
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a sample is made of, beside the work: as for a candidate (:class:`~kernelforge.devices.base.TimedSide`)."""
+
+    sets: int
+    flush_bytes: int = 0
+    """Read in every sample, to empty the L2; 0 for nothing."""
+    flush_each: bool = False
+    """Before each execution, and not only once."""
+
+
 class Armed:
     """One baseline on its sets, ready to be timed."""
 
-    def __init__(self, name: str, sets: Sets, count: int, flush_bytes: int, device: torch.device) -> None:
+    def __init__(self, name: str, sets: Sets, shape: Shape, device: torch.device) -> None:
         self.name = name
         self.sets = sets
         self.notes = [sets.note] if sets.note else []
-        self._count = count
+        self._shape = shape
         self._device = device
-        self._flush = torch.empty(flush_bytes, dtype=torch.uint8, device=device) if flush_bytes else None
+        # Read and never written, so that the lines it leaves in the L2 are clean.
+        self._flush = torch.zeros(shape.flush_bytes // 4, dtype=torch.float32, device=device)
+        self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._marks: list[Mark | None] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._flush_graph: torch.cuda.CUDAGraph | None = None
 
@@ -147,55 +163,76 @@ class Armed:
         return "; ".join(self.notes)
 
     def capture(self) -> None:
-        """Put a sample, and the flushes of one, into CUDA graphs.
+        """Put a sample, and one without its executions, into CUDA graphs.
 
         Raises:
             RuntimeError: something in the work cannot be captured.
         """
         self._graph = _captured(self._sample_work, self._device)
-        if self._flush is not None:
-            self._flush_graph = _captured(self._flush_work, self._device)
+        if self._shape.flush_bytes:
+            self._flush_graph = _captured(self._overhead_work, self._device)
 
     def sample(self) -> None:
         """Every set once, asynchronously."""
         self._graph.replay() if self._graph is not None else self._sample_work()
 
     def block(self, samples: int, gaps_us: Sequence[float] = ()) -> list[float]:
-        """Time of each sample in µs, flushes included; idle time before each is not."""
+        """Time of each sample in µs, resets and flushes included; idle time before each is not."""
         return self._timed(self.sample, samples, gaps_us)
 
     def flush_block(self, samples: int) -> list[float]:
-        """Time of the flushes of each sample in µs; zeros where there are none."""
-        if self._flush is None:
+        """Time of each sample in µs without its executions; zeros where nothing is flushed."""
+        if not self._shape.flush_bytes:
             return [0.0] * samples
-        return self._timed(self._flush_graph.replay if self._flush_graph is not None else self._flush_work, samples, ())
+        graph = self._flush_graph
+        return self._timed(graph.replay if graph is not None else self._overhead_work, samples, ())
 
     def _sample_work(self) -> None:
-        for position in range(self._count):
-            self._flush_once()
-            self.sets.execute(position)
+        self._pass(self.sets.execute)
 
-    def _flush_work(self) -> None:
-        for _ in range(self._count):
+    def _overhead_work(self) -> None:
+        self._pass(None)
+
+    def _pass(self, execute: Callable[[int], None] | None) -> None:
+        """One sample, with its executions or without them. Where nothing is flushed it is the executions alone."""
+        flushed, each = self._shape.flush_bytes > 0, self._shape.flush_each
+        if flushed and not each:
+            self._restore()
             self._flush_once()
+        for position in range(self._shape.sets):
+            if flushed and each:
+                self.sets.restore(position)
+                self._flush_once()
+            if execute is not None:
+                execute(position)
+
+    def _restore(self) -> None:
+        for position in range(self._shape.sets):
+            self.sets.restore(position)
 
     def _flush_once(self) -> None:
-        if self._flush is not None:
-            self._flush.zero_()
+        torch.sum(self._flush, dim=0, out=self._sink)
 
     def _timed(self, work: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
-        marks: list[tuple[Mark, Mark]] = []
+        marks = self._marks
+        marks.extend([None] * (2 * samples - len(marks)))
+        taken: list[tuple[Mark, Mark]] = []
         with torch.no_grad(), _no_collection():
             wait(self._device)
             for position in range(samples):
+                if not self._shape.flush_bytes:
+                    # Nothing is subtracted then: what is restored ends before the first mark.
+                    self._restore()
+                    wait(self._device)
                 if gaps_us:
                     wait(self._device)
                     _idle(gaps_us[position])
-                start = Mark.now(self._device)
+                start = marks[2 * position] = Mark.now(self._device, marks[2 * position])
                 work()
-                marks.append((start, Mark.now(self._device)))
+                end = marks[2 * position + 1] = Mark.now(self._device, marks[2 * position + 1])
+                taken.append((start, end))
             wait(self._device)
-        return [start.until(end) for start, end in marks]
+        return [start.until(end) for start, end in taken]
 
 
 class Baselines:
@@ -215,8 +252,14 @@ class Baselines:
         names = ("eager", "eager-graph", *COMPILE_MODES)
         return (*names, *CUBLAS_NAMES) if self._product(size) is not None else names
 
-    def arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int) -> Armed:
+    def arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int = 0, flush_each: bool = False) -> Armed:
         """Build a baseline on the sets of ``draws``, all of one size, and check what it computes.
+
+        Args:
+            name: One of :meth:`names`.
+            draws: A set each.
+            flush_bytes: Read in every sample, to empty the L2; 0 for nothing.
+            flush_each: Before each execution, and not only once.
 
         Raises:
             BaselineError: it cannot be built or captured here, or its outputs are wrong.
@@ -231,7 +274,7 @@ class Baselines:
         device = self._reckoner.device
         try:
             with torch.no_grad():
-                return self._arm(name, draws, flush_bytes)
+                return self._arm(name, draws, Shape(len(draws), flush_bytes, flush_each))
         except TaskError:
             give_back(device, all_of_it=True)
             raise
@@ -242,9 +285,9 @@ class Baselines:
             give_back(device, all_of_it=True)
             raise BaselineError(f"{type(error).__name__}: {_first_line(error)}") from error
 
-    def _arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int) -> Armed:
+    def _arm(self, name: str, draws: Sequence[Drawn], shape: Shape) -> Armed:
         device = self._reckoner.device
-        armed = Armed(name, self._sets(name, draws), len(draws), flush_bytes, device)
+        armed = Armed(name, self._sets(name, draws), shape, device)
         for position in range(len(draws)):
             for _ in range(_WARM_UPS):
                 armed.sets.execute(position)
@@ -255,7 +298,7 @@ class Baselines:
             except RuntimeError as error:
                 if name == "eager-graph" or lost(device):
                     raise BaselineError(f"it cannot be captured in a CUDA graph: {_first_line(error)}") from error
-                armed = Armed(name, armed.sets, len(draws), flush_bytes, device)
+                armed = Armed(name, armed.sets, shape, device)
                 armed.notes.append(f"not captured in a CUDA graph: {_first_line(error)}")
         self._check(armed, draws)
         return armed

@@ -29,6 +29,7 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
+from kernelforge.sandbox.memory import Blob, same_bytes
 
 POISONS = (0xFF, 0x5A)
 """Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
@@ -197,7 +198,7 @@ class Checker:
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
         ordered = place.device.capabilities.checks_accesses
         instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
-        first: tuple[bytes, ...] | None = None
+        first: tuple[Blob, ...] | None = None
         worst = Comparison(ok=True)
         for poison in poisons:
             self._refuse_overtime(size, draw.family, work)
@@ -206,7 +207,7 @@ class Checker:
                 if place.device is not self.device and result.faults[0].kind == "unsupported":
                     raise _Unscreened(result.faults[0].message)
                 self.fault(result.faults[0], size, draw.family, work)
-            if first == result.outputs:
+            if first is not None and all(map(same_bytes, first, result.outputs)):
                 continue
             if first is not None and ordered:
                 self.fail(Verdict.WRONG, size, draw.family, _USED_BEFORE_WRITTEN, work)
@@ -222,7 +223,7 @@ class Checker:
 
     def request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None = None) -> RunRequest:
         """The run of a plan on the tensors of a draw."""
-        tensors: dict[int, bytes] = {}
+        tensors: dict[int, Blob] = {}
         mutable: set[int] = set()
         for buffer in plan.buffers:
             if isinstance(buffer.source, int):

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelforge.evaluate.tolerance import Expected, unit_roundoff
 from kernelforge.records import Comparison, DType
+from kernelforge.sandbox.memory import Blob
 
 _SELECTORS = {"argmax": None, "argmin": None, "max": 1, "min": 1, "topk": 1, "sort": 1, "kthvalue": 1, "median": 1}
 """Operators that give indices, and which of their results those are (None: the only one)."""
@@ -72,7 +73,7 @@ class SelectionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Got:
     """One output of a candidate, as it came back: raw elements in C order; or a baseline's own tensor."""
 
-    data: bytes | torch.Tensor
+    data: Blob | torch.Tensor
     shape: tuple[int, ...]
     dtype: DType
 

@@ -16,6 +16,7 @@ from kernelforge.evaluate.sides import BaselineSide
 from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.memory import Blob
 
 __all__ = [
     "Admission",
@@ -67,9 +68,7 @@ def _read_as_hostile() -> Iterator[None]:
 class OracleChild(Protocol):
     """What the oracle needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
 
-    def call(
-        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
-    ) -> Frame: ...
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
 
     def close(self) -> None: ...
 
@@ -87,9 +86,9 @@ class Draw:
     handle: int
     size: str
     family: str
-    tensors: Mapping[int, bytes]
+    tensors: Mapping[int, Blob]
     """Input tensors by position: the elements in C order, or the storage span of a non-contiguous one."""
-    weights: Mapping[str, bytes]
+    weights: Mapping[str, Blob]
     """Weights by dotted name, aliases included."""
     scalars: Mapping[int, int | float | bool | None] = field(default_factory=dict)
     """Inputs that are no tensors, by position."""
@@ -231,7 +230,7 @@ class Oracle:
     def check(
         self,
         handle: int,
-        outputs: Sequence[bytes],
+        outputs: Sequence[Blob],
         shapes: Sequence[tuple[int, ...]],
         dtypes: Sequence[DType],
     ) -> Comparison:
@@ -255,13 +254,16 @@ class Oracle:
         return tuple(str(name) for name in names if name not in self._fatal)
 
     @_read_as_hostile()
-    def arm(self, baseline: str, handles: Sequence[int], *, flush_bytes: int = 0) -> BaselineSide:
+    def arm(
+        self, baseline: str, handles: Sequence[int], *, flush_bytes: int = 0, flush_each: bool = False
+    ) -> BaselineSide:
         """Build a baseline on the sets of some draws, and check what it computes; what is dear is kept for the next.
 
         Args:
             baseline: One of :meth:`baselines`.
             handles: The draws, all of one size, with their expected outputs. They may be released afterwards.
-            flush_bytes: Written before each execution, to empty the L2; 0 for nothing.
+            flush_bytes: Read in every sample, to empty the L2; 0 for nothing.
+            flush_each: Before each execution, and not only once.
 
         Raises:
             BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation.
@@ -270,7 +272,8 @@ class Oracle:
         if baseline in self._fatal:
             raise BaselineError(self._fatal[baseline])
         number = next(self._sides)
-        request = {"op": "arm", "name": baseline, "handles": list(handles), "flush_bytes": flush_bytes, "side": number}
+        request = {"op": "arm", "name": baseline, "handles": list(handles), "side": number}
+        request |= {"flush_bytes": flush_bytes, "flush_each": flush_each}
         try:
             data = self._call(request, timeout_s=_COMPILE_S).data
         except (ChildDied, ChildTimeout) as error:
@@ -319,7 +322,7 @@ class Oracle:
             raise UsageError(f"task '{self.task.name}' has no size '{size}'")
         return size
 
-    def _call(self, data: dict[str, Any], blobs: Sequence[bytes] = (), *, timeout_s: float = _REPLY_S) -> Frame:
+    def _call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float = _REPLY_S) -> Frame:
         """Ask the child. One that died is replaced at the next request; its draws are gone with it."""
         if self._closed:
             raise SandboxError(f"the oracle of task '{self.task.name}' is closed")

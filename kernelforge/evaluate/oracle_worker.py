@@ -33,6 +33,7 @@ from kernelforge.evaluate.reference import tensor_spec, tensor_view
 from kernelforge.evaluate.tracing import trace_at, trace_source
 from kernelforge.records import DType, Task
 from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.memory import Blob
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Names of ``mallopt`` in glibc's malloc.h."""
@@ -52,8 +53,7 @@ def get_init_inputs():
     return []
 """
 
-_Blobs = Sequence[bytes | memoryview]
-_Reply = tuple[dict[str, Any], _Blobs]
+_Reply = tuple[dict[str, Any], Sequence[Blob]]
 
 
 def warm_up(options: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class _Server:
         self._baselines: Baselines | None = None
         self._draws: dict[int, Drawn] = {}
         self._armed: dict[int, Armed] = {}
-        self._operations: dict[str, Callable[[dict[str, Any], tuple[bytes, ...]], _Reply]] = {
+        self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
             "load": self._load,
             "facts": self._facts,
             "trace": self._trace,
@@ -155,14 +155,14 @@ class _Server:
             raise UsageError("no task is loaded")
         return self._reckoner
 
-    def _load(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
         self._reckoner = Reckoner(Task.model_validate(data["task"]), open_device(data["device"]))
         self._baselines = Baselines(self._reckoner)
         self._reckoner.reference("small")
         return {}, []
 
-    def _facts(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _facts(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         found = []
         for size in data["sizes"]:
@@ -171,20 +171,20 @@ class _Server:
             found.append(facts.model_dump(mode="json"))
         return {"sizes": found}, []
 
-    def _trace(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
-    def _families(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"families": list(self._task.scales(data["size"]))}, []
 
-    def _draw(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
         drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
         self._draws[data["handle"]] = drawn
         # Views: nothing writes to a draw or to its weights before the reply is sent.
-        out: list[bytes | memoryview] = []
+        out: list[Blob] = []
         positions, scalars = [], {}
         for position, value in enumerate(drawn.inputs):
             if isinstance(value, torch.Tensor):
@@ -198,7 +198,7 @@ class _Server:
         aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
         return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
 
-    def _check(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])
         if not len(blobs) == len(data["shapes"]) == len(data["dtypes"]):
             raise UsageError("check needs a shape and a dtype for each output")
@@ -208,7 +208,7 @@ class _Server:
         ]
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
-    def _release(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._draws.pop(data["handle"], None)
         give_back(self._task.device)
         return {}, []
@@ -218,41 +218,41 @@ class _Server:
             raise UsageError(f"there is no draw {handle}: it was released, or its child died")
         return self._draws[handle]
 
-    def _names(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _names(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         assert self._baselines is not None
         return {"names": list(self._baselines.names(data["size"]))}, []
 
-    def _arm(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _arm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         assert self._baselines is not None
         draws = [self._drawn(handle) for handle in data["handles"]]
-        armed = self._baselines.arm(data["name"], draws, int(data["flush_bytes"]))
+        armed = self._baselines.arm(data["name"], draws, int(data["flush_bytes"]), bool(data["flush_each"]))
         self._armed[data["side"]] = armed
         return {"captured": armed.captured, "note": armed.note}, []
 
-    def _block(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _block(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         armed = self._armed.get(data["side"])
         if armed is None:
             raise UsageError("this baseline is not armed: it was closed, or its child died")
-        if data["flushes_only"]:
+        if data["overheads_only"]:
             return {"times_us": armed.flush_block(data["samples"])}, []
         return {"times_us": armed.block(data["samples"], data["gaps_us"])}, []
 
-    def _disarm(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _disarm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._armed.pop(data["side"], None)
         give_back(self._task.device)
         return {}, []
 
-    def _memory(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _memory(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"free_bytes": free_bytes(self._task.device)}, []
 
-    def _admit(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _admit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"findings": admission_findings(self._task, data["sizes"])}, []
 
-    def _tests(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _tests(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._task.tests = {name: _recipe(recipe) for name, recipe in data["recipes"].items()}
         return {}, []
 
-    def _try(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _try(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, name = self._task, data["name"]
         before = dict(reckoner.tests)
         reckoner.tests[name] = _recipe(data["recipe"])

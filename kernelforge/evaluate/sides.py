@@ -17,7 +17,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 class BaselineSide:
     """One armed baseline: a :class:`~kernelforge.devices.base.TimedSide`.
 
-    A sample is one execution on each of its sets. A reply is checked like any other of a child that runs third-party
+    A sample is one execution on each of its sets, whose inputs were restored before where the work changes them. A reply is checked like any other of a child that runs third-party
     code: as many positive times as samples were asked for.
     """
 
@@ -32,7 +32,7 @@ class BaselineSide:
     _closed: bool = False
 
     def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
-        """Time of each of ``samples`` samples in µs, flushes included.
+        """Time of each of ``samples`` samples in µs, resets and flushes included.
 
         Args:
             samples: How many, at least 1.
@@ -41,14 +41,14 @@ class BaselineSide:
         Raises:
             BaselineError: it is closed, or failed while it ran.
         """
-        times = self._times(samples, gaps_us, flushes_only=False)
+        times = self._times(samples, gaps_us, overheads_only=False)
         if not all(time > 0 for time in times):
             raise SandboxError(f"baseline {self.name}: the oracle child sent times that are none")
         return times
 
     def flush_block(self, samples: int) -> tuple[float, ...]:
-        """The same with nothing but the flushes; zeros where a sample has none."""
-        return self._times(samples, (), flushes_only=True)
+        """The same without the executions; zeros where nothing is flushed."""
+        return self._times(samples, (), overheads_only=True)
 
     def close(self) -> None:
         """Let the child free its sets; safe to call twice."""
@@ -56,13 +56,13 @@ class BaselineSide:
             self._closed = True
             self.ask({"op": "disarm", "side": self.number})
 
-    def _times(self, samples: int, gaps_us: Sequence[float], *, flushes_only: bool) -> tuple[float, ...]:
+    def _times(self, samples: int, gaps_us: Sequence[float], *, overheads_only: bool) -> tuple[float, ...]:
         if self._closed:
             raise BaselineError(f"baseline {self.name} is closed")
         if samples < 1 or (gaps_us and len(gaps_us) != samples):
             raise ValueError(f"{samples} samples with {len(gaps_us)} gaps: there is one gap before each, or none")
         request = {"op": "block", "side": self.number, "samples": samples, "gaps_us": list(gaps_us)}
-        reply = self.ask({**request, "flushes_only": flushes_only})
+        reply = self.ask({**request, "overheads_only": overheads_only})
         times = tuple(float(time) for time in reply["times_us"])
         if len(times) != samples or not all(0 <= time < math.inf for time in times):
             raise SandboxError(f"baseline {self.name}: the oracle child sent times that are none")

@@ -24,6 +24,7 @@ from kernelforge.evaluate.timing import (
     measure,
     plan_sets,
     reported_time,
+    reset_allowance,
     resident,
     suspicious,
 )
@@ -38,6 +39,7 @@ from kernelforge.records import (
     Timing,
     content_hash,
 )
+from kernelforge.sandbox.memory import Blob
 
 MEMORY_SHARE = 0.25
 """Part of the device's memory that the sets of one side may take: candidate and reference each hold theirs."""
@@ -103,12 +105,14 @@ class Stopwatch:
         shape = self.shape
         with ExitStack() as stack:
             draws = [stack.enter_context(self._drawn()) for _ in range(shape.sets)]
-            armed = session.arm([self.request(draw) for draw in draws], flush_bytes=shape.flush_bytes)
+            requests = [self.request(draw) for draw in draws]
+            armed = session.arm(requests, flush_bytes=shape.flush_bytes, flush_each=shape.flush_each)
             stack.callback(armed.close)
-            baselines, notes = self._baselines(stack, draws, shape.flush_bytes)
+            baselines, notes = self._baselines(stack, draws, shape)
             sets = _Sets(self, armed, draws)
             stack.callback(sets.release)
-            timing = self._clocked(armed, baselines, sets)
+            reset_us = sum(self._reset_us(request) for request in requests)
+            timing = self._clocked(armed, baselines, sets, reset_us)
             sets.check()
             known = {"setup_us": armed.setup_us, "coverage": armed.coverage(), "notes": (*timing.notes, *notes)}
             return timing.model_copy(update=known)
@@ -138,7 +142,14 @@ class Stopwatch:
         held = self.device.l2_bytes if self.published else resident(self.shape, self.device.l2_bytes)
         return floor(self.facts.compulsory_bytes, self.device.memory_bandwidth_gbps, resident_bytes=held)
 
-    def _clocked(self, armed: Armed, baselines: list[TimedSide], sets: _Sets) -> Timing:
+    def _reset_us(self, request: RunRequest) -> float:
+        """Most time that is believed for resetting one set of the candidate."""
+        filled = [buffer.nbytes for buffer in request.plan.buffers if buffer.kind == "workspace"]
+        copied = [len(request.tensors[buffer]) for buffer in request.mutable]
+        nbytes = sum(filled) + 2 * sum(copied)
+        return reset_allowance(len(filled) + len(copied), nbytes, self.device.memory_bandwidth_gbps)
+
+    def _clocked(self, armed: Armed, baselines: list[TimedSide], sets: _Sets, reset_us: float) -> Timing:
         if self.published:
             return kernelbench(armed, baselines, set_bytes=self.set_bytes, clocks=self.device.clocks)
         return measure(
@@ -151,6 +162,7 @@ class Stopwatch:
             host_clock=time.perf_counter,
             between=sets.between,
             rng=random.Random(int(content_hash(self.seed, "order", self._draws), 16)),
+            reset_us=reset_us,
         )
 
     @property
@@ -166,7 +178,7 @@ class Stopwatch:
         seed = int(content_hash(self.seed, "timing", self._draws), 16)
         return self.oracle.draw(self.facts.size, self.oracle.families(self.facts.size)[0], seed)
 
-    def compare(self, draw: Draw, outputs: Sequence[bytes]) -> None:
+    def compare(self, draw: Draw, outputs: Sequence[Blob]) -> None:
         """Compare what one set holds.
 
         Raises:
@@ -187,7 +199,7 @@ class Stopwatch:
             self.oracle.release(draw.handle)
 
     def _baselines(
-        self, stack: ExitStack, draws: Sequence[Draw], flush_bytes: int
+        self, stack: ExitStack, draws: Sequence[Draw], shape: SampleShape
     ) -> tuple[list[TimedSide], list[str]]:
         """Every baseline that can be built and gives right values, and why others cannot."""
         sides: list[TimedSide] = []
@@ -195,7 +207,8 @@ class Stopwatch:
         names = ("eager",) if self.published else self.oracle.baselines()
         for name in names:
             try:
-                side = self.oracle.arm(name, [draw.handle for draw in draws], flush_bytes=flush_bytes)
+                handles = [draw.handle for draw in draws]
+                side = self.oracle.arm(name, handles, flush_bytes=shape.flush_bytes, flush_each=shape.flush_each)
             except BaselineError as error:
                 notes.append(f"no baseline {name}: {error}")
                 continue

@@ -88,7 +88,9 @@ class Timing(Record):
     set_bytes: int = Field(ge=0)
     """Bytes of one set."""
     flush_bytes: int = Field(ge=0)
-    """Bytes written before each execution where the sets do not exceed twice the L2; their time is subtracted."""
+    """Bytes read in every sample to empty the L2, in time that is subtracted; 0 where it stays warm."""
+    flush_each: bool = False
+    """Before each execution, where the sets do not exceed twice the L2; else once per sample."""
     candidate: SideTimes
     baselines: tuple[SideTimes, ...]
     ratios: tuple[Ratio, ...]

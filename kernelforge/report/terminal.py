@@ -288,7 +288,8 @@ def _speed(speed: Performance | None, build: Build | None) -> Iterable[Renderabl
 def _timing(timing: Timing) -> Iterable[RenderableType]:
     """How a measured time came about."""
     sets = f"{timing.sets} sets of {byte_count(timing.set_bytes)}"
-    flush = f", {byte_count(timing.flush_bytes)} flushed between" if timing.flush_bytes else ""
+    where = "before each" if timing.flush_each else "before all"
+    flush = f", {byte_count(timing.flush_bytes)} flushed {where}" if timing.flush_bytes else ""
     settled = "settled" if timing.settled else f"not settled within {timing.budget_s:g} s"
     yield _field("protocol", f"{timing.protocol}: {sets}{flush}; {settled}")
     if timing.host is not None:

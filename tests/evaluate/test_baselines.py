@@ -11,7 +11,7 @@ import torch
 from oracle_tasks import make_task
 
 from kernelforge.errors import BaselineError
-from kernelforge.evaluate.baselines import COMPILE_MODES, Baselines, ModelSets
+from kernelforge.evaluate.baselines import COMPILE_MODES, Armed, Baselines, ModelSets, Shape
 from kernelforge.evaluate.cublas import CUBLAS_NAMES
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import flatten_outputs
@@ -36,6 +36,56 @@ def test_a_sample_goes_once_through_every_set_and_its_flushes() -> None:
     assert all(time > 0 for time in times)
     assert all(time > 0 for time in armed.flush_block(2))
     assert not armed.captured
+
+
+class Log:
+    """Sets that only say what is done to them."""
+
+    note = ""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def execute(self, position: int) -> None:
+        self.steps.append(f"execute {position}")
+
+    def restore(self, position: int) -> None:
+        self.steps.append(f"restore {position}")
+
+    def outputs(self, position: int) -> list[torch.Tensor]:
+        return []
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> tuple[list[str], list[str]]:
+    """What a sample does, and what its overhead does, in order."""
+    sets = Log()
+    monkeypatch.setattr(Armed, "_flush_once", lambda armed: sets.steps.append("flush"))
+    armed = Armed("eager", sets, shape, torch.device("cpu"))
+    armed.block(1)
+    sample, sets.steps = sets.steps, []
+    armed.flush_block(1)
+    return sample, sets.steps
+
+
+def test_every_execution_starts_from_the_drawn_inputs_and_an_empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = steps_of(monkeypatch, Shape(2, 64, flush_each=True))
+    once = steps_of(monkeypatch, Shape(2, 64))
+    assert each[0] == ["restore 0", "flush", "execute 0", "restore 1", "flush", "execute 1"]
+    assert once[0] == ["restore 0", "restore 1", "flush", "execute 0", "execute 1"]
+    for sample, overhead in (each, once):
+        assert overhead == [step for step in sample if not step.startswith("execute")]
+    assert steps_of(monkeypatch, Shape(1)) == (["restore 0", "execute 0"], [])
+
+
+def test_a_flush_reads_and_does_not_write() -> None:
+    armed = Armed("eager", Log(), Shape(1, 4096), torch.device("cpu"))
+    before = armed._flush._version
+    armed.block(2)
+    assert armed._flush.nbytes == 4096
+    assert armed._flush._version == before
+    armed._flush[7] = 2.5
+    armed.flush_block(1)
+    assert armed._sink.item() == 2.5, "all of it is read"
 
 
 def test_without_a_flush_there_is_nothing_to_subtract() -> None:
@@ -72,7 +122,7 @@ def test_a_baseline_that_is_wrong_in_one_set_only_is_refused() -> None:
         Baselines(reckoner).arm("eager", [draws[0], mixed], 0)
 
 
-def test_mutated_inputs_are_copies_restored_before_the_check() -> None:
+def test_mutated_inputs_are_copies_restored_before_every_execution() -> None:
     task = make_task("a.mul_(3.0)", "torch.randn(32)", policy=TaskPolicy(mutates=(0,)))
     reckoner = Reckoner(task)
     (drawn,) = draws_of(reckoner, 1)
@@ -80,8 +130,10 @@ def test_mutated_inputs_are_copies_restored_before_the_check() -> None:
     armed = Baselines(reckoner).arm("eager", [drawn], 0)
     assert torch.equal(drawn.inputs[0], before)  # type: ignore[arg-type]
     assert len(armed.sets.outputs(0)) == 2
-    armed.block(2)
-    assert not torch.equal(armed.sets.outputs(0)[1], before * 3)
+    for flush_bytes in (0, 64):
+        armed = Baselines(reckoner).arm("eager", [drawn], flush_bytes)
+        armed.block(2)
+        assert torch.equal(armed.sets.outputs(0)[1], before * 3), "restored before every execution"
     armed.sets.restore(0)
     assert torch.equal(armed.sets.outputs(0)[1], before)
 

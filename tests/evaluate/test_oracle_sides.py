@@ -29,7 +29,7 @@ def test_a_baseline_is_timed_in_the_oracles_process(zygote: Zygote) -> None:
     with Oracle(zygote, SOFTMAX) as oracle:
         assert oracle.baselines("small")[0] == "eager"
         handles = [oracle.draw("small", "task", seed).handle for seed in (1, 2)]
-        side = oracle.arm("eager", handles, flush_bytes=1 << 16)
+        side = oracle.arm("eager", handles, flush_bytes=1 << 16, flush_each=True)
         for handle in handles:
             oracle.release(handle)
         assert (side.name, side.captured, side.note) == ("eager", False, "")

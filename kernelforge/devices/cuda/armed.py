@@ -1,20 +1,25 @@
-"""A plan armed for timing: K sets of tensors, one CUDA graph over them, and one of nothing but the flushes."""
+"""A plan armed for timing: K sets of tensors, one CUDA graph over them, and one of all but the executions.
+
+Every execution starts from the same memory. Before it, outputs and workspace are poisoned again, mutated inputs are
+restored, and the L2 is emptied; with that alone the second graph is filled, whose time is subtracted.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.driver import Driver, DriverError, Graph
 from kernelforge.devices.cuda.faults import PlanFaulted, faulted
+from kernelforge.devices.cuda.flush import Flush
 from kernelforge.devices.cuda.runner import Runner, Work
 from kernelforge.devices.cuda.steps import Bound
 from kernelforge.devices.cuda.tensors import Tensors
-
-FLUSH_BYTE = 0
+from kernelforge.sandbox.memory import Blob
 
 
 class ArmedPlan:
@@ -27,12 +32,20 @@ class ArmedPlan:
         runner: Its build.
         plan: What one execution does.
         mutable: Inputs that it may write.
-        poison: Byte that outputs and workspace hold beforehand.
-        flush_bytes: Written before each execution; 0 for nothing.
+        poison: Byte that outputs and workspace hold before each execution.
+        flush_bytes: Read to empty the L2; 0 for nothing.
+        flush_each: Whether that is done before each execution, or once before all of a sample.
     """
 
     def __init__(
-        self, runner: Runner, plan: ResolvedPlan, *, mutable: frozenset[int], poison: int, flush_bytes: int
+        self,
+        runner: Runner,
+        plan: ResolvedPlan,
+        *,
+        mutable: frozenset[int],
+        poison: int,
+        flush_bytes: int,
+        flush_each: bool,
     ) -> None:
         self._runner = runner
         self._driver: Driver = runner.driver
@@ -40,19 +53,22 @@ class ArmedPlan:
         self._mutable = mutable
         self._poison = poison
         self._flush_bytes = flush_bytes
-        self._flush_at = 0
+        self._flush_each = flush_each
+        self._flush: Flush | None = None
         self._sets: list[Tensors] = []
         self._bound: list[list[Bound]] = []
-        self._graph: Graph | None = None
-        self._flush_graph: Graph | None = None
+        self._graphs: dict[str, Graph] = {}
+        self._events: list[Any] = []
+        self._overheads_last = False
+        """Whether the sets hold what a reset left, and not what an execution did."""
         self.setup_us: float | None = None
 
     @property
     def captured(self) -> bool:
         """Whether samples are replays of a graph."""
-        return self._graph is not None
+        return bool(self._graphs)
 
-    def add(self, tensors: Mapping[int, bytes]) -> None:
+    def add(self, tensors: Mapping[int, Blob]) -> None:
         """One more set.
 
         Raises:
@@ -60,6 +76,10 @@ class ArmedPlan:
         """
         work = Work(self._plan, tensors, self._poison, self._mutable)
         self._sets.append(self._runner.tensors(work))
+        try:
+            self._sets[-1].keep_pristine()
+        except DriverError as error:
+            raise faulted(error, "allocating copies of the inputs that are written") from error
 
     def start(self) -> None:
         """Run setup and one execution on every set, waiting after each launch; then capture the graphs.
@@ -77,13 +97,13 @@ class ArmedPlan:
         self._runner.fresh_variables()
         try:
             if self._flush_bytes:
-                self._flush_at = self._driver.allocate(self._flush_bytes)
+                self._flush = Flush(self._driver, self._flush_bytes)
         except DriverError as error:
             raise faulted(error, f"allocating {self._flush_bytes} bytes to flush the L2 with") from error
         for tensors in self._sets:
             self._runner.stepwise(self._plan, tensors)
             self._runner.prove(tensors)
-            tensors.renew()
+            tensors.reset(self._poison)
         self._bound = [self._runner.binder.bind(self._plan.steps, tensors) for tensors in self._sets]
         self._setup()
         self._capture()
@@ -110,89 +130,118 @@ class ArmedPlan:
         return self._driver.elapsed_us(start, end)
 
     def _capture(self) -> None:
-        """Both graphs; none where the driver has none or a step cannot be captured."""
+        """All graphs; none where the driver has none or a step cannot be captured."""
         if "graphs" in self._driver.lacks:
             return
+        works = {"sample": self._sample, "overhead": self._overhead}
+        if self._flush is None:
+            works["resets"] = self._resets
+        graphs: dict[str, Graph] = {}
         try:
-            with self._driver.capture() as held:
-                self._sample()
-            graph = held.graph
-            if self._flush_bytes:
+            for name, work in works.items():
                 with self._driver.capture() as held:
-                    self._flushes()
-                self._flush_graph = held.graph
-            self._graph = graph
+                    work()
+                graphs[name] = held.graph
         except (DriverError, PlanFaulted):
             # Not everything can be captured. An error that took the context shows at the next wait.
-            self._flush_graph = None
+            return
+        self._graphs = graphs
 
     def _sample(self) -> None:
-        for bound in self._bound:
-            self._flush()
-            for step in bound:
-                step.run()
+        self._pass(execute=True)
 
-    def _flushes(self) -> None:
-        for _ in self._sets:
-            self._flush()
+    def _overhead(self) -> None:
+        self._pass(execute=False)
 
-    def _flush(self) -> None:
-        if self._flush_bytes:
-            self._driver.fill(self._flush_at, FLUSH_BYTE, self._flush_bytes)
+    def _pass(self, *, execute: bool) -> None:
+        """One sample, with its executions or without them. Where nothing is flushed it is the executions alone."""
+        if self._flush is not None and not self._flush_each:
+            self._resets()
+            self._flush.run()
+        for tensors, bound in zip(self._sets, self._bound, strict=True):
+            if self._flush is not None and self._flush_each:
+                tensors.reset(self._poison)
+                self._flush.run()
+            if execute:
+                for step in bound:
+                    step.run()
+
+    def _resets(self) -> None:
+        for tensors in self._sets:
+            tensors.reset(self._poison)
+
+    def _runs(self, name: str, work: Callable[[], None]) -> Callable[[], None]:
+        """A replay of the graph of that name, or the work itself where there is none."""
+        return self._graphs[name].launch if self._graphs else work
 
     def block(self, samples: int, gaps_us: Sequence[float]) -> list[float]:
-        """Time of each sample in µs.
+        """Time of each sample in µs: resets and flushes included, or the executions alone where nothing is flushed.
 
         Raises:
             PlanFaulted: one faulted.
         """
-        return self._block(self._sample if self._graph is None else self._graph.launch, samples, gaps_us)
+        self._overheads_last = False
+        return self._block(self._runs("sample", self._sample), samples, gaps_us)
 
     def flush_block(self, samples: int) -> list[float]:
-        """The same with nothing but the flushes; zeros without any."""
-        if not self._flush_bytes:
+        """The same without the executions; zeros where nothing is flushed."""
+        if self._flush is None:
             return [0.0] * samples
-        return self._block(self._flushes if self._flush_graph is None else self._flush_graph.launch, samples, ())
+        self._overheads_last = True
+        return self._block(self._runs("overhead", self._overhead), samples, ())
 
     def _block(self, sample: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
         driver = self._driver
-        times = []
+        # Without a flush nothing is subtracted: what is reset ends before the first event.
+        before = self._runs("resets", self._resets) if self._flush is None else None
+        events = self._events
+        events.extend([None] * (2 * samples - len(events)))
         try:
             for number in range(samples):
-                if gaps_us:
+                if before is not None:
+                    before()
+                if gaps_us or before is not None:
                     # The gap begins when the sample before has ended.
                     driver.synchronize()
-                    _idle(gaps_us[number])
-                start = driver.event()
+                    _idle(gaps_us[number] if gaps_us else 0.0)
+                events[2 * number] = driver.event(events[2 * number])
                 sample()
-                times.append((start, driver.event()))
+                events[2 * number + 1] = driver.event(events[2 * number + 1])
             driver.synchronize()
-            return [driver.elapsed_us(start, end) for start, end in times]
+            return [driver.elapsed_us(events[2 * number], events[2 * number + 1]) for number in range(samples)]
         except DriverError as error:
             raise faulted(error, "while it was timed") from error
 
-    def refresh(self, tensors: Sequence[Mapping[int, bytes]]) -> None:
+    def refresh(self, tensors: Sequence[Mapping[int, Blob]]) -> None:
         """New values in every set, all else as before the first sample.
 
         Raises:
             PlanFaulted: setup faulted.
         """
+        self._overheads_last = False
         try:
             self._runner.fresh_variables()
             for held, values in zip(self._sets, tensors, strict=True):
                 held.put(values)
+                held.keep_pristine()
             self._setup()
         except DriverError as error:
             raise faulted(error, "putting new values into the tensors") from error
 
-    def outputs(self, number: int) -> tuple[bytes, ...]:
-        """What one set holds now: outputs, then mutated inputs.
+    def outputs(self, number: int) -> tuple[Blob, ...]:
+        """What an execution left in one set: outputs, then mutated inputs.
 
         Raises:
             PlanFaulted: something was written that may not be.
         """
+        if self._overheads_last:
+            # What the last sample left was reset since, and every sample is the same work on the same memory.
+            self.block(1, ())
         self._runner.wait()
         self._runner.prove(self._sets[number])
+        found = [] if self._flush is None else self._flush.faults()
+        if found:
+            raise PlanFaulted(*found)
         return self._sets[number].outputs()
 
     def coverage(self) -> float:
@@ -200,6 +249,7 @@ class ArmedPlan:
         steps = self._bound[0]
         if all(isinstance(bound.step, Launch) for bound in steps):
             return 1.0
+        self._sets[0].reset(self._poison)
         marks = [self._driver.event()]
         for bound in steps:
             bound.run()
@@ -214,15 +264,13 @@ class ArmedPlan:
         """Free all it holds; a lost context has nothing left to free."""
         if self._runner.lost:
             return
-        for graph in (self._graph, self._flush_graph):
-            if graph is not None:
-                graph.close()
+        for graph in self._graphs.values():
+            graph.close()
         for tensors in self._sets:
             tensors.close()
-        if self._flush_at:
-            self._driver.free(self._flush_at)
-        self._sets, self._bound, self._flush_at = [], [], 0
-        self._graph = self._flush_graph = None
+        if self._flush is not None:
+            self._flush.close()
+        self._sets, self._bound, self._events, self._graphs, self._flush = [], [], [], {}, None
 
 
 def _idle(microseconds: float) -> None:

@@ -302,11 +302,13 @@ class BindingsDriver:
     def capture(self) -> BindingsCapture:
         return BindingsCapture(self)
 
-    def event(self) -> BindingsEvent:
-        # The event exists before it is recorded, so that a failure there destroys it.
-        handle = self.call("creating an event", "cuEventCreate", int(self.cuda.CUevent_flags.CU_EVENT_DEFAULT))
-        event = BindingsEvent(self.cuda, handle)
-        self.call("recording an event", "cuEventRecord", handle, self.stream)
+    def event(self, again: BindingsEvent | None = None) -> BindingsEvent:
+        event = again
+        if event is None:
+            # The event exists before it is recorded, so that a failure there destroys it.
+            handle = self.call("creating an event", "cuEventCreate", int(self.cuda.CUevent_flags.CU_EVENT_DEFAULT))
+            event = BindingsEvent(self.cuda, handle)
+        self.call("recording an event", "cuEventRecord", event.handle, self.stream)
         return event
 
     def elapsed_us(self, start: BindingsEvent, end: BindingsEvent) -> float:

@@ -170,7 +170,7 @@ class Driver(Protocol):
         ...
 
     def load(self, image: bytes) -> Any:
-        """A module from a cubin."""
+        """A module from a cubin, or from PTX text that ends with a zero byte, which the GPU's driver compiles."""
         ...
 
     def unload(self, module: Any) -> None: ...
@@ -193,8 +193,12 @@ class Driver(Protocol):
         """What is put onto the stream within ``with driver.capture() as held`` does not run; it is ``held.graph``."""
         ...
 
-    def event(self) -> Any:
-        """A timing event, recorded now on the stream."""
+    def event(self, again: Any = None) -> Any:
+        """A timing event, recorded now on the stream.
+
+        Args:
+            again: One that is done with, and may be recorded anew: making an event takes longer than recording it.
+        """
         ...
 
     def elapsed_us(self, start: Any, end: Any) -> float:

@@ -228,9 +228,10 @@ class PycudaDriver:
     def capture(self) -> Capture:
         raise self._lacking("capturing a graph")
 
-    def event(self) -> Any:
+    def event(self, again: Any = None) -> Any:
         with self._named("recording an event"):
-            return self._cuda.Event().record(self._stream)
+            event = self._cuda.Event() if again is None else again
+            return event.record(self._stream)
 
     def elapsed_us(self, start: Any, end: Any) -> float:
         with self._named("timing two events"):

@@ -34,6 +34,7 @@ from kernelforge.devices.cuda.steps import Binder, Bound
 from kernelforge.devices.cuda.worker import open_driver, warm_up
 from kernelforge.devices.library import cuda_tensor
 from kernelforge.sandbox import gpu, landlock, linux
+from kernelforge.sandbox.memory import Blob
 
 Mode = Literal["profile", "check", "time"]
 REQUEST, CUBIN, RESULT = "request.json", "cubin", "result.json"
@@ -43,7 +44,7 @@ _NOBODY = 65534
 class ExactTensors:
     """Buffers of a plan, each an allocation of exactly its size; only inputs and weights hold anything."""
 
-    def __init__(self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, bytes]) -> None:
+    def __init__(self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob]) -> None:
         self._driver = driver
         self._pointers: dict[int, Pointer] = {}
         for buffer in plan.buffers:
@@ -56,7 +57,7 @@ class ExactTensors:
         """Device address of a byte of a buffer."""
         return self._pointers[buffer] + offset_bytes
 
-    def renew(self, contents: Mapping[int, bytes]) -> None:
+    def renew(self, contents: Mapping[int, Blob]) -> None:
         """Write these buffers again."""
         for number, content in contents.items():
             self._driver.write(self._pointers[number], content)
@@ -69,7 +70,7 @@ class Replay:
         PlanFaulted: CUDA refuses the build or the plan, or its tensors do not fit.
     """
 
-    def __init__(self, driver: Driver, request: Mapping[str, Any], cubin: bytes, contents: Mapping[int, bytes]) -> None:
+    def __init__(self, driver: Driver, request: Mapping[str, Any], cubin: bytes, contents: Mapping[int, Blob]) -> None:
         self._driver = driver
         self._plan = ResolvedPlan.from_wire(request["plan"])
         kernels = {name: Kernel(*facts) for name, facts in request["kernels"].items()}

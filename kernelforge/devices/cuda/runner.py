@@ -19,6 +19,7 @@ from kernelforge.devices.cuda.limits import Kernel, refusal
 from kernelforge.devices.cuda.steps import Binder, Bound, Wrap
 from kernelforge.devices.cuda.tensors import Tensors
 from kernelforge.devices.cuda.variables import Variables
+from kernelforge.sandbox.memory import Blob
 
 FAULTS_TOLD = 8
 
@@ -28,7 +29,7 @@ class Work:
     """One run of a plan, as :class:`~kernelforge.devices.base.RunRequest` describes it."""
 
     plan: ResolvedPlan
-    tensors: Mapping[int, bytes]
+    tensors: Mapping[int, Blob]
     poison: int
     mutable: frozenset[int]
 
@@ -37,7 +38,7 @@ class Work:
 class Ran:
     """What one run gave: outputs and mutated inputs, or faults."""
 
-    outputs: tuple[bytes, ...]
+    outputs: tuple[Blob, ...]
     faults: tuple[RunFault, ...]
     seconds: float
 
@@ -85,7 +86,7 @@ class Runner:
     def run(self, work: Work) -> Ran:
         """Run every step in order. After a fault nothing more runs and there are no outputs."""
         start = time.perf_counter()
-        outputs: tuple[bytes, ...] = ()
+        outputs: tuple[Blob, ...] = ()
         faults: tuple[RunFault, ...] = ()
         tensors: Tensors | None = None
         try:

@@ -15,6 +15,7 @@ from kernelforge.devices.cuda.timed import CudaArmed
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
+from kernelforge.sandbox.memory import Blob
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.device import CudaDevice
@@ -87,7 +88,7 @@ class CudaSession:
         low, middle, high = quantiles(own, n=4)
         return Rating(middle, settled=high - low <= SETTLED_SPREAD * middle)
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0) -> CudaArmed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> CudaArmed:
         """Make ready to time a plan; one request per set, all of the same plan.
 
         Raises:
@@ -101,10 +102,12 @@ class CudaSession:
         self._refuse_armed()
         for request in requests:
             replies.check_tensors(request)
-        self._refuse_excess(requests, flush_bytes)
+        # Each set keeps a second copy of the inputs that it writes.
+        copies = sum(len(request.tensors[buffer]) for request in requests for buffer in request.mutable)
+        self._refuse_excess(requests, flush_bytes + copies)
         self._device.spares.hold()
         try:
-            self._armed = CudaArmed(self, requests, flush_bytes)
+            self._armed = CudaArmed(self, requests, flush_bytes, flush_each)
         except BaseException:
             self._device.spares.release()
             raise
@@ -136,7 +139,7 @@ class CudaSession:
         """What a request says of its plan, for the channel."""
         return {"plan": request.plan.to_wire(), "poison": request.poison, "mutable": sorted(request.mutable)}
 
-    def ask(self, data: dict[str, Any], blobs: Sequence[bytes], request: RunRequest, *, idle_s: float = 0.0) -> Frame:
+    def ask(self, data: dict[str, Any], blobs: Sequence[Blob], request: RunRequest, *, idle_s: float = 0.0) -> Frame:
         """The child's reply.
 
         Args:
@@ -175,9 +178,7 @@ class CudaSession:
             self._drop()
             raise
 
-    def _call(
-        self, child: Child, data: dict[str, Any], blobs: Sequence[bytes], wait: float, deadline_s: float
-    ) -> Frame:
+    def _call(self, child: Child, data: dict[str, Any], blobs: Sequence[Blob], wait: float, deadline_s: float) -> Frame:
         try:
             return child.call(data, blobs, timeout_s=wait)
         except ChildTimeout as error:

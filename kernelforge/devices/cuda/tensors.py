@@ -11,6 +11,7 @@ import numpy as np
 from kernelforge.candidate.resolved import Buffer, ResolvedPlan
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.driver import Driver, Pointer
+from kernelforge.sandbox.memory import Blob, same_bytes
 
 GUARD_BYTES = 16 << 10
 """On either side of every buffer: one store of 16 bytes by each of the 1024 threads of a block."""
@@ -49,8 +50,10 @@ class Tensors:
         self._plan = plan
         self.mutable = mutable
         self._held: dict[int, _Held] = {}
-        self._written: Mapping[int, bytes] = {}
-        self._prepared: dict[int, bytes] = {}
+        self._written: Mapping[int, Blob] = {}
+        self._prepared: dict[int, Blob] = {}
+        self._pristine: dict[int, Pointer] = {}
+        """Copies of mutable inputs as they were put, where :meth:`keep_pristine` made them."""
         try:
             for buffer in plan.buffers:
                 base = driver.allocate(buffer.nbytes + 2 * GUARD_BYTES)
@@ -66,7 +69,7 @@ class Tensors:
         """Device address of a byte of a buffer."""
         return self._held[buffer].pointer + offset_bytes
 
-    def put(self, tensors: Mapping[int, bytes]) -> None:
+    def put(self, tensors: Mapping[int, Blob]) -> None:
         """Write inputs and weights.
 
         Raises:
@@ -83,10 +86,24 @@ class Tensors:
             self._driver.write(held.pointer, content)
         self._written = tensors
 
-    def renew(self) -> None:
-        """Write mutable inputs again, as they were put."""
-        for number in self.mutable:
-            self._driver.write(self._held[number].pointer, self._written[number])
+    def keep_pristine(self) -> None:
+        """Copy the mutable inputs, which hold what was put into them, to where :meth:`reset` finds them.
+
+        Raises:
+            DriverError: the copies do not fit.
+        """
+        for number in sorted(self.mutable):
+            held = self._held[number]
+            if number not in self._pristine:
+                self._pristine[number] = self._driver.allocate(held.buffer.nbytes)
+            self._driver.copy(self._pristine[number], held.pointer, held.buffer.nbytes)
+
+    def reset(self, byte: int) -> None:
+        """Put everything that ``forward`` may write back to what it held before: asynchronous, may be captured."""
+        self.poison(byte, ("workspace",))
+        for number, copy in self._pristine.items():
+            held = self._held[number]
+            self._driver.copy(held.pointer, copy, held.buffer.nbytes)
 
     def poison(self, byte: int, kinds: tuple[str, ...] = ("workspace", "prepared")) -> None:
         """Fill buffers of these kinds, outputs among them."""
@@ -100,7 +117,7 @@ class Tensors:
             if held.buffer.kind == "prepared":
                 self._prepared[held.buffer.id] = self._read(held)
 
-    def outputs(self) -> tuple[bytes, ...]:
+    def outputs(self) -> tuple[Blob, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
         found = [self._driver.read(self.address(o.buffer, o.offset_bytes), o.nbytes) for o in self._plan.outputs]
         return (*found, *(self._read(self._held[number]) for number in sorted(self.mutable)))
@@ -113,6 +130,10 @@ class Tensors:
             told = self._changed(held)
             if told is not None:
                 found.append(RunFault("sanitizer", told))
+        for number, copy in self._pristine.items():
+            if self._driver.read(copy, self._held[number].buffer.nbytes) != self._written[number]:
+                label = self._held[number].buffer.label
+                found.append(RunFault("sanitizer", f"out-of-bounds write, into the copy that {label!r} is reset from"))
         return found
 
     def _guards(self, held: _Held) -> list[RunFault]:
@@ -147,12 +168,14 @@ class Tensors:
 
     def close(self) -> None:
         """Free the buffers."""
+        while self._pristine:
+            self._driver.free(self._pristine.popitem()[1])
         while self._held:
             self._driver.free(self._held.popitem()[1].base)
 
 
-def first_difference(expected: bytes, found: bytes) -> int | None:
+def first_difference(expected: Blob, found: Blob) -> int | None:
     """Position of the first byte that differs between two texts of one length."""
-    if expected == found:
+    if same_bytes(expected, found):
         return None
     return int(np.argmax(np.frombuffer(expected, np.uint8) != np.frombuffer(found, np.uint8)))

@@ -10,6 +10,7 @@ from kernelforge.devices import replies
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame
+from kernelforge.sandbox.memory import Blob
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.session import CudaSession
@@ -24,11 +25,13 @@ class CudaArmed:
 
     name = "candidate"
 
-    def __init__(self, session: CudaSession, requests: Sequence[RunRequest], flush_bytes: int) -> None:
+    def __init__(
+        self, session: CudaSession, requests: Sequence[RunRequest], flush_bytes: int, flush_each: bool
+    ) -> None:
         self._session = session
         self._requests = tuple(requests)
         self._open = True
-        self._ask({"op": "arm", "flush_bytes": flush_bytes, **session.plan_of(requests[0])})
+        self._ask({"op": "arm", "flush_bytes": flush_bytes, "flush_each": flush_each, **session.plan_of(requests[0])})
         for request in requests:
             self._send("add", request)
         started = self._ask({"op": "start"})
@@ -43,11 +46,11 @@ class CudaArmed:
         return _times_in(self._ask(data, idle_s=sum(gaps_us) / 1e6), samples)
 
     def flush_block(self, samples: int) -> tuple[float, ...]:
-        """The same with nothing but the flushes; zeros where there are none."""
+        """The same without the executions: resets and flushes; zeros where nothing is flushed."""
         return _times_in(self._ask({"op": "flush_block", "samples": samples}), samples)
 
     def refresh(self, requests: Sequence[RunRequest]) -> None:
-        """Put new values into every set and poison its outputs anew."""
+        """Put new values into every set, and run its setup again."""
         if len(requests) != len(self._requests):
             raise ValueError(f"{len(requests)} requests for {len(self._requests)} sets")
         for request in requests:
@@ -55,8 +58,8 @@ class CudaArmed:
             self._send("stage", request)
         self.setup_us = _setup_in(self._ask({"op": "refresh"}))
 
-    def outputs(self) -> tuple[tuple[bytes, ...], ...]:
-        """What the last sample left in each set."""
+    def outputs(self) -> tuple[tuple[Blob, ...], ...]:
+        """What an execution left in each set; after :meth:`flush_block` one more sample is run for it."""
         found = []
         for number, request in enumerate(self._requests):
             reply = self._ask({"op": "outputs", "set": number})
@@ -93,7 +96,7 @@ class CudaArmed:
         order = sorted(request.tensors)
         self._ask({"op": op, "tensors": order}, [request.tensors[b] for b in order])
 
-    def _ask(self, data: dict[str, Any], blobs: Sequence[bytes] = (), *, idle_s: float = 0.0) -> Frame:
+    def _ask(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, idle_s: float = 0.0) -> Frame:
         if not self._open:
             raise ValueError("this armed plan was closed")
         reply = self._session.ask(data, blobs, self._requests[0], idle_s=idle_s)

@@ -18,8 +18,9 @@ from kernelforge.devices.cuda.runner import Runner, Work
 from kernelforge.devices.library import cuda_tensor
 from kernelforge.errors import ChildDied
 from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.memory import Blob
 
-_Reply = tuple[dict[str, Any], Sequence[bytes]]
+_Reply = tuple[dict[str, Any], Sequence[Blob]]
 
 _options: dict[str, Any] = {}
 """Of this role, kept from the warm-up for the children."""
@@ -67,12 +68,12 @@ class _Session:
         self._driver: Driver | None = None
         self._runner: Runner | None = None
         self._armed: ArmedPlan | None = None
-        self._staged: list[dict[int, bytes]] = []
+        self._staged: list[dict[int, Blob]] = []
 
     def answer(self, frame: Frame) -> _Reply:
         """The reply to one request; what a plan did wrong is in it, all else is raised."""
         name = frame.data["op"]
-        operation: Callable[[dict[str, Any], Sequence[bytes]], _Reply] = getattr(self, f"_op_{name}")
+        operation: Callable[[dict[str, Any], Sequence[Blob]], _Reply] = getattr(self, f"_op_{name}")
         try:
             data, blobs = operation(frame.data, frame.blobs)
             return {"faults": []} | data, blobs
@@ -111,28 +112,28 @@ class _Session:
             raise RuntimeError("nothing is armed")
         return self._armed
 
-    def _op_open(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_open(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         driver = self.driver
         return {"facts": asdict(driver.facts), "lacks": sorted(driver.lacks)}, ()
 
-    def _op_probe(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_probe(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         return {"healthy": examine(self.driver)}, ()
 
-    def _op_load(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_load(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         kernels = {name: Kernel(*facts) for name, facts in data["kernels"].items()}
         # A stand-in whose memory is not a GPU's says itself how torch sees it.
         wrap = getattr(self.driver, "tensor", cuda_tensor)
-        self._runner = Runner(self.driver, blobs[0], kernels, wrap)
+        self._runner = Runner(self.driver, bytes(blobs[0]), kernels, wrap)
         return {"loaded": True}, ()
 
-    def _op_run(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_run(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         tensors = dict(zip(data["tensors"], blobs, strict=True))
         plan = ResolvedPlan.from_wire(data["plan"])
         ran = self.runner.run(Work(plan, tensors, data["poison"], frozenset(data["mutable"])))
         self.lost = self.runner.lost
         return self._faulted(ran.faults) | {"seconds": ran.seconds}, ran.outputs
 
-    def _op_arm(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_arm(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         """A plan, for which sets follow one by one, and ``start``."""
         self._drop()
         self._armed = ArmedPlan(
@@ -141,40 +142,41 @@ class _Session:
             mutable=frozenset(data["mutable"]),
             poison=data["poison"],
             flush_bytes=data["flush_bytes"],
+            flush_each=data["flush_each"],
         )
         return {}, ()
 
-    def _op_add(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_add(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         self.armed.add(dict(zip(data["tensors"], blobs, strict=True)))
         return {}, ()
 
-    def _op_start(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_start(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         self.armed.start()
         return {"captured": self.armed.captured, "setup_us": self.armed.setup_us}, ()
 
-    def _op_block(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_block(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         return {"times_us": self.armed.block(data["samples"], data["gaps_us"])}, ()
 
-    def _op_flush_block(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_flush_block(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         return {"times_us": self.armed.flush_block(data["samples"])}, ()
 
-    def _op_stage(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_stage(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         """New values of one set, kept for ``refresh``."""
         self._staged.append(dict(zip(data["tensors"], blobs, strict=True)))
         return {}, ()
 
-    def _op_refresh(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_refresh(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         staged, self._staged = self._staged, []
         self.armed.refresh(staged)
         return {"setup_us": self.armed.setup_us}, ()
 
-    def _op_outputs(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_outputs(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         return {}, self.armed.outputs(data["set"])
 
-    def _op_coverage(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_coverage(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         return {"coverage": self.armed.coverage()}, ()
 
-    def _op_disarm(self, data: dict[str, Any], blobs: Sequence[bytes]) -> _Reply:
+    def _op_disarm(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         self._drop()
         return {}, ()
 

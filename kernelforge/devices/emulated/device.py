@@ -161,7 +161,7 @@ class EmulatedSession:
         time_us = plan_time(self._device.spec, counts, self._registers).time_us
         return Rating(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0) -> Armed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> Armed:
         """Refused: an emulated device models time.
 
         Raises:

@@ -3,6 +3,7 @@
 ``docs/timing.md`` says why. Pure Python on :class:`~kernelforge.devices.base.TimedSide`; nothing here touches a GPU.
 """
 
+from kernelforge.evaluate.timing.hostclock import reset_allowance
 from kernelforge.evaluate.timing.kernelbench import kernelbench, reported_time
 from kernelforge.evaluate.timing.protocol import measure
 from kernelforge.evaluate.timing.quick import quick
@@ -20,6 +21,7 @@ __all__ = [
     "plan_sets",
     "quick",
     "reported_time",
+    "reset_allowance",
     "resident",
     "suspicious",
 ]

@@ -34,18 +34,37 @@ FIXED_US = 5_000.0
 """What a block may cost beside its samples. Without a bound, a runner could hold back the answers to short blocks and
 so bend the slope."""
 
-FLUSH_APART = 0.3
-"""How far the candidate's flushes may differ from its baseline's: the same bytes on the same GPU, but one process may
-fill them with a kernel and the other with a memset."""
+FLUSH_APART = 0.5
+"""How much longer than its baseline's the candidate's flushes may take: the same bytes are read on the same GPU, but by
+another kernel. That they are shorter gains a candidate nothing."""
+
+RESET_US = 5.0
+"""What filling or copying one buffer may take beside moving its bytes: a node of a graph, or a launch."""
+
+RESET_SHARE = 0.25
+"""Part of the peak bandwidth that filling and copying reach at least, when the buffers are not tiny."""
 
 
-def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float) -> HostClock:
+def reset_allowance(buffers: int, nbytes: int, bandwidth_gbps: float) -> float:
+    """Most time in µs that is believed for putting a candidate's buffers back before one execution.
+
+    Args:
+        buffers: How many are filled or copied into.
+        nbytes: Their bytes; a copy's count twice.
+        bandwidth_gbps: Peak of the device's memory; where it is 0 moving bytes is believed to take no time.
+    """
+    moved = nbytes / (RESET_SHARE * bandwidth_gbps * 1e3) if bandwidth_gbps > 0 else 0.0
+    return buffers * RESET_US + moved
+
+
+def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float, reset_us: float = 0.0) -> HostClock:
     """Whether the candidate's events can be believed.
 
     Args:
         candidate: Its ``watched`` blocks are of N and of 2N samples, some of each.
         shape: What one of its samples is made of.
-        baseline_flush_us: Median of a sample's flushes in the baseline's process; 0 where nothing is known of it.
+        baseline_flush_us: Median of a sample's overhead in the baseline's process; 0 where nothing is known of it.
+        reset_us: What resetting the candidate's sets may add to that in one sample.
     """
     single = [block for block in candidate.watched if block.samples == candidate.gapless]
     double = [block for block in candidate.watched if block.samples == 2 * candidate.gapless]
@@ -61,9 +80,12 @@ def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float
     flush = (
         float(np.median(np.concatenate([visit.flush_us for visit in candidate.visits]))) if shape.flush_bytes else 0.0
     )
+    # An overhead that is said to take long makes the work that it is subtracted from look short.
     if flush and baseline_flush_us:
-        # A flush that is said to take long makes the work that it is subtracted from look short.
-        believed = believed and abs(flush - baseline_flush_us) <= FLUSH_APART * baseline_flush_us
+        believed = believed and flush <= (1 + FLUSH_APART) * baseline_flush_us + reset_us
+    if candidate.overheads:
+        told = float(np.median([block.events_us for block in candidate.overheads]))
+        believed = believed and float(np.median(_beyond(candidate.overheads))) >= -RELATIVE * told
     return HostClock(
         events_us=(events - flush) / shape.sets,
         slope_us=(events + per_sample - flush) / shape.sets,

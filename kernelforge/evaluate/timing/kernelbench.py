@@ -2,7 +2,7 @@
 
 As in its first release (``time_execution_with_cuda_event`` of ``src/eval.py``; arXiv 2502.10517): three warm-ups, then
 100 calls on one set of tensors, each between two CUDA events and waited for before the next, so that the L2 is as warm
-as the call before left it; the score is the mean of eager PyTorch over the mean of the candidate, timed one after the
+as the call before left it, but for the outputs: they are reset between calls, outside the events; the score is the mean of eager PyTorch over the mean of the candidate, timed one after the
 other. Later versions flush the L2 before every call and drop the first; numbers that others published do not.
 """
 
@@ -44,7 +44,7 @@ def kernelbench(
     Intervals are not KernelBench's, and know nothing of a drift between the two sides, which do not take turns.
 
     Args:
-        candidate: Armed with one set and no flush.
+        candidate: Armed with one set and no flush, so that its reset lies outside its times.
         baselines: The one called ``eager``; others are left alone.
         set_bytes: Bytes of the set, for the record.
         clocks: What the GPU says of itself now.

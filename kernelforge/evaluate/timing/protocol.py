@@ -85,6 +85,7 @@ def measure(
     host_clock: Callable[[], float],
     between: Callable[[], None],
     rng: random.Random,
+    reset_us: float = 0.0,
 ) -> Timing:
     """Time a candidate against its baselines until the ratio to the fastest is known to ``settings.precision``.
 
@@ -98,6 +99,7 @@ def measure(
         host_clock: The parent's monotonic clock, in seconds.
         between: Called before each round, outside every block: refresh values here.
         rng: The only source of chance.
+        reset_us: Most time that resetting the candidate's sets is believed to add to a sample's overhead.
 
     Raises:
         RunFaulted: the candidate faulted.
@@ -110,7 +112,7 @@ def measure(
     if settings.qps is not None and shape.sets != 1:
         raise ValueError("server mode times single requests: plan its sets with limit=1")
     draws = np.random.default_rng(rng.getrandbits(64))
-    session = _Session(shape, settings, clocks, host_clock, between, draws)
+    session = _Session(shape, settings, clocks, host_clock, between, draws, reset_us)
     return session.run(candidate, baselines, set_bytes)
 
 
@@ -125,8 +127,10 @@ class _Session:
         host_clock: Callable[[], float],
         between: Callable[[], None],
         rng: np.random.Generator,
+        reset_us: float,
     ) -> None:
         self._shape = shape
+        self._reset_us = reset_us
         self._settings = settings
         self._clocks = clocks
         self._host_clock = host_clock
@@ -203,7 +207,7 @@ class _Session:
                 return patience.settled, [main] if beside is None else [main, beside]
 
     def _round(self, ours: Side, other: Side, rounds: Rounds) -> None:
-        """Two blocks of each in the order ABBA or BAAB, by chance, flushes placed as symmetrically.
+        """Two blocks of each in the order ABBA or BAAB, by chance, overheads placed as symmetrically.
 
         Each side's two blocks have the same mean time, so that a drift that is linear in time cancels within the round.
         """
@@ -247,7 +251,7 @@ class _Session:
                 if self._gap_us:
                     ours.block(ours.gapless)
                 ours.block(2 * ours.gapless)
-            host = compare_clocks(ours, self._shape, flush_us)
+            host = compare_clocks(ours, self._shape, flush_us, self._reset_us)
             if host.agrees:
                 break
         return host
@@ -270,6 +274,7 @@ class _Session:
             sets=self._shape.sets,
             set_bytes=set_bytes,
             flush_bytes=self._shape.flush_bytes,
+            flush_each=self._shape.flush_each,
             candidate=candidate[0],
             baselines=tuple(times for times, _ in baselines),
             ratios=tuple(each.ratio(self._rng) for each in rounds),

@@ -16,7 +16,7 @@ FEWEST = 3
 
 
 def quick(side: TimedSide, shape: SampleShape, effort: float) -> float:
-    """Median time of one execution in µs, less that of a flush. Never a result: it has no interval and no baseline.
+    """Median time of one execution in µs, less its overhead. Never a result: it has no interval and no baseline.
 
     Args:
         side: Armed with ``shape``.

@@ -8,7 +8,7 @@ from kernelforge.errors import TimingError
 
 MAX_SETS = 64
 """Most sets that are worth their trouble: each is drawn, copied in and checked on its own, and costs a node or more in
-the graph. Sets of 2 MB and more exceed twice an L2 of 60 MB without a flush."""
+the graph. Sets of 2 MB and more exceed twice an L2 of 60 MB, so that one flush per sample is enough."""
 
 FLUSHED_SETS = 8
 """Sets where each execution is preceded by a flush: enough to spread the cost of the events over several executions.
@@ -21,13 +21,15 @@ class SampleShape:
 
     sets: int
     flush_bytes: int
-    """Written before each execution to empty the L2; 0 where going through the sets does that."""
+    """Read in every sample, to empty the L2; 0 where it stays warm."""
+    flush_each: bool = False
+    """Before each execution; else once, before the first, where going through the sets empties the L2 for the rest."""
 
 
 def plan_sets(set_bytes: int, l2_bytes: int, free_bytes: int, *, limit: int = MAX_SETS) -> SampleShape:
-    """As many sets as exceed twice the L2 together; a flush where memory or ``limit`` allows too few.
+    """As many sets as exceed twice the L2 together; a flush before each where memory or ``limit`` allows too few.
 
-    Twice the L2, because a cache that is not strictly least-recently-used keeps a part of what is only a little larger
+    Every sample begins with a flush, so that both sides and every sample find the same L2. Twice the L2, because a cache that is not strictly least-recently-used keeps a part of what is only a little larger
     than itself. flashinfer's ``bench_gpu_time_with_cudagraph`` rotates buffers by the same rule.
 
     Args:
@@ -49,5 +51,5 @@ def plan_sets(set_bytes: int, l2_bytes: int, free_bytes: int, *, limit: int = MA
     needed = 2 * l2_bytes // set_bytes + 1
     affordable = free_bytes // set_bytes
     if needed <= min(limit, affordable):
-        return SampleShape(sets=needed, flush_bytes=0)
-    return SampleShape(sets=min(FLUSHED_SETS, limit, affordable), flush_bytes=2 * l2_bytes)
+        return SampleShape(sets=needed, flush_bytes=2 * l2_bytes)
+    return SampleShape(sets=min(FLUSHED_SETS, limit, affordable), flush_bytes=2 * l2_bytes, flush_each=True)

@@ -29,12 +29,12 @@ KEPT_SAMPLES = 500
 
 @dataclass(frozen=True)
 class Visit:
-    """One block of a side, with the flush-only block next to it."""
+    """One block of a side, with the block of overheads next to it."""
 
     sample_us: Floats
-    """Time of each sample, flushes included."""
+    """Time of each sample, resets and flushes included."""
     flush_us: Floats
-    """Time of the flushes of a sample alone; empty where there are none."""
+    """Time of a sample without its executions; empty where nothing is flushed."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Side:
         """Samples per block when there are no gaps; the same in offline mode."""
         self.watched: list[Watched] = []
         """Blocks without gaps, for the comparison of the clocks."""
+        self.overheads: list[Watched] = []
+        """Blocks of overheads, for the same."""
         self.visits: list[Visit] = []
         self._side = side
         self._shape = shape
@@ -83,17 +85,22 @@ class Side:
         return times
 
     def flushes(self, samples: int) -> Floats:
-        """Times of the flushes of as many samples; empty where a sample has none."""
+        """Times of as many samples without their executions; empty where nothing is flushed."""
         if not self._shape.flush_bytes:
             return np.empty(0)
-        return self._checked(self._side.flush_block(samples), samples)
+        started = self._host_clock()
+        told = self._side.flush_block(samples)
+        host_us = (self._host_clock() - started) * 1e6
+        times = self._checked(told, samples)
+        self.overheads.append(Watched(samples, float(times.sum()), host_us))
+        return times
 
     def lead_in(self) -> None:
         """One sample that does not count, so that the first of the next block does not find the GPU idle."""
         self._checked(self._side.block(1), 1)
 
     def visit(self, gaps_us: tuple[float, ...] = (), *, flush_first: bool = False) -> Visit:
-        """One block, and half as many samples of nothing but flushes, before it or behind it."""
+        """One block, and half as many samples without executions, before it or behind it."""
         half = (self.samples + 1) // 2
         before = self.flushes(half) if flush_first else np.empty(0)
         times = self.block(self.samples, gaps_us=gaps_us)
@@ -102,18 +109,18 @@ class Side:
         return visit
 
     def per_execution(self, visits: list[Visit]) -> float:
-        """Time of one execution in µs, of blocks near each other: mean of their medians, less that of their flushes.
+        """Time of one execution in µs, of blocks near each other: mean of their medians, less their overhead.
 
         The mean of two blocks that lie symmetrically in a round is free of a drift that is linear in time.
 
         Raises:
-            TimingError: the flushes take as long as the whole sample.
+            TimingError: resets and flushes take as long as the whole sample.
         """
         sample = float(np.mean([np.median(visit.sample_us) for visit in visits]))
         flush = self._flush(visits)
         if flush >= sample:
             raise TimingError(
-                f"{self.name}: its flushes alone take {flush:.3f} µs, a sample with them {sample:.3f} µs; "
+                f"{self.name}: its resets and flushes alone take {flush:.3f} µs, a sample with them {sample:.3f} µs; "
                 "the work between them cannot be told from nothing"
             )
         return (sample - flush) / self._shape.sets
@@ -126,7 +133,7 @@ class Side:
         lost = int((taken <= 0).sum())
         notes: tuple[str, ...] = ()
         if lost:
-            notes = (f"{self.name}: {lost} of {len(taken)} samples were shorter than a flush and are left out",)
+            notes = (f"{self.name}: {lost} of {len(taken)} samples were shorter than their overhead and are left out",)
             taken, owner = taken[taken > 0], owner[taken > 0]
         kept = np.unique(np.linspace(0, len(taken) - 1, KEPT_SAMPLES).round().astype(int))
         taken, owner = taken[kept], owner[kept]
@@ -142,7 +149,7 @@ class Side:
         return record, notes
 
     def _flush(self, visits: list[Visit]) -> float:
-        """Mean of the visits' medians of a sample's flushes; 0 where there are none."""
+        """Mean of the visits' medians of a sample's overhead; 0 where there is none."""
         return float(np.mean([np.median(visit.flush_us) if len(visit.flush_us) else 0.0 for visit in visits]))
 
     def _checked(self, times: tuple[float, ...], samples: int) -> Floats:

@@ -38,9 +38,10 @@ def resident(shape: SampleShape, l2_bytes: int) -> int:
     """Most bytes of one execution that need not go to device memory, since the L2 holds them.
 
     Going round K sets, at most one L2 full is kept per pass, a K-th of it per execution. After a flush nothing is left
-    to read, but all that is written may still be there at the end.
+    to read, but all that is written may still be there at the end; so it is after each execution with a flush before
+    each, since what the flush then writes back is counted to nobody for certain.
     """
-    return l2_bytes if shape.flush_bytes else l2_bytes // shape.sets
+    return l2_bytes if shape.flush_each else l2_bytes // shape.sets
 
 
 def suspicious(timing: Timing, floor_us: float) -> str | None:

@@ -157,13 +157,20 @@ class SoftwareDriver:
         self._put(work)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        self._put(lambda: self._memory.write(target, self._memory.read(source, nbytes)))
+        def work() -> None:
+            self._memory.write(target, self._memory.read(source, nbytes))
+            self._pass(1 + 2 * nbytes / BYTES_PER_US)
+
+        self._put(work)
 
     def load(self, image: bytes) -> Module:
         self._check()
         _, mark, ptx = image.partition(MARK)
         if not mark:
-            raise DriverError("CUDA_ERROR_INVALID_IMAGE", "loading a cubin that no PTX rides on")
+            text, end, _ = image.partition(b"\0")
+            if not end or not text.startswith(b".version"):
+                raise DriverError("CUDA_ERROR_INVALID_IMAGE", "loading a cubin that no PTX rides on")
+            ptx = text
         try:
             loaded = Machine(ptx.decode(), self._memory)
         except PtxSyntaxError as error:
@@ -223,7 +230,7 @@ class SoftwareDriver:
     def capture(self) -> Capturing:
         return Capturing(self)
 
-    def event(self) -> int:
+    def event(self, again: int | None = None) -> int:
         self._check()
         return self._clock_ns
 

@@ -51,6 +51,10 @@ class SimulatedSide:
     sets: int = 4
     flush_us: float = 0.0
     """True time of one flush; 0 for none."""
+    flush_each: bool = True
+    """Before each execution, or once per sample."""
+    reset_us: float = 0.0
+    """True time of resetting one set; only where something is flushed."""
     noise: float = 0.005
     """Independent noise of a sample, as a part of it."""
     slow_noise: float = 0.003
@@ -76,7 +80,7 @@ class SimulatedSide:
         assert len(gaps_us) in (0, samples)
         self.world.log.append((self.name, "gaps" if gaps_us else "block", samples))
         self.world.gaps_us.extend(gaps_us)
-        truth = self._run(self.sets * (self.execution_us + self.flush_us), samples, gaps_us)
+        truth = self._run(self.sets * self.execution_us + self._overhead_us, samples, gaps_us)
         self.world.seconds += self.hold_us(samples) * 1e-6
         return tuple((truth * self.claims).tolist())
 
@@ -84,7 +88,11 @@ class SimulatedSide:
         self.world.log.append((self.name, "flush", samples))
         if not self.flush_us:
             return (0.0,) * samples
-        return tuple((self._run(self.sets * self.flush_us, samples, ()) * self.flush_claims).tolist())
+        return tuple((self._run(self._overhead_us, samples, ()) * self.flush_claims).tolist())
+
+    @property
+    def _overhead_us(self) -> float:
+        return (self.sets if self.flush_each else 1) * self.flush_us + self.sets * self.reset_us
 
     def _run(self, ideal_us: float, samples: int, gaps_us: Sequence[float]) -> np.ndarray:
         world = self.world

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_gpu import SimulatedSide, World
 
-from kernelforge.evaluate.timing import SampleShape, measure, suspicious
+from kernelforge.evaluate.timing import SampleShape, measure, reset_allowance, suspicious
 from kernelforge.records import HostClock, MeasureSettings, Timing
 
 
@@ -21,6 +21,7 @@ def timed(
     sets: int = 4,
     qps: float | None = None,
     with_baseline: bool = True,
+    allowed_us: float = 0.0,
     **candidate: Any,
 ) -> Timing:
     """A candidate that may lie against an honest baseline."""
@@ -28,13 +29,14 @@ def timed(
     return measure(
         SimulatedSide(world, "candidate", execution_us, sets=sets, flush_us=flush_us, **candidate),
         [baseline] if with_baseline else [],
-        SampleShape(sets, 1 << 20 if flush_us else 0),
+        SampleShape(sets, 1 << 20 if flush_us else 0, flush_each=True),
         MeasureSettings(qps=qps, seconds=5.0),
         set_bytes=1,
         clocks=world.clocks,
         host_clock=world.clock,
         between=world.between,
         rng=random.Random(0),
+        reset_us=allowed_us,
     )
 
 
@@ -86,10 +88,28 @@ def test_answers_that_are_held_back_do_not_hide_a_lie() -> None:
     assert not host(timing).agrees
 
 
-@pytest.mark.parametrize("claims", [1.5, 0.5])
-def test_flushes_that_are_said_to_be_long_or_short_are_exposed_by_the_baselines(claims: float) -> None:
-    timing = timed(World(1), flush_us=30.0, execution_us=40.0, flush_claims=claims)
+def test_overheads_that_are_said_to_be_long_are_exposed() -> None:
+    """By the parent's clock, which shows less than was said."""
+    timing = timed(World(1), flush_us=30.0, execution_us=40.0, flush_claims=1.2)
     assert not host(timing).agrees
+
+
+def test_overheads_that_are_made_long_are_exposed_by_the_baselines() -> None:
+    """They do take as long as they are said to, when no execution is near."""
+    assert not host(timed(World(1), flush_us=30.0, execution_us=40.0, reset_us=20.0)).agrees
+
+
+def test_a_candidate_with_much_to_reset_is_believed_within_what_that_may_take() -> None:
+    wide = timed(World(1), flush_us=30.0, execution_us=40.0, reset_us=20.0, allowed_us=4 * 8.0)
+    assert host(wide).agrees
+    assert wide.candidate.median_us == pytest.approx(40, rel=0.05)
+
+
+def test_what_resets_may_take_grows_with_buffers_and_bytes() -> None:
+    assert reset_allowance(0, 0, 4000.0) == 0
+    assert reset_allowance(3, 0, 4000.0) == 3 * reset_allowance(1, 0, 4000.0)
+    assert reset_allowance(1, 40_000_000, 4000.0) - reset_allowance(1, 0, 4000.0) == pytest.approx(40)
+    assert reset_allowance(1, 1 << 30, 0.0) == reset_allowance(1, 0, 0.0)
 
 
 def test_without_a_baseline_the_events_are_checked_all_the_same() -> None:

@@ -28,6 +28,7 @@ def timed(
     seed: int = 0,
     settings: MeasureSettings | None = None,
     flush_us: float = 0.0,
+    flush_each: bool = True,
     sets: int = 4,
     execution_us: float = 800.0,
     **noise: Any,
@@ -35,13 +36,14 @@ def timed(
     """A candidate of ``execution_us`` against baselines that take so many times as long."""
 
     def side(name: str, factor: float) -> SimulatedSide:
-        return SimulatedSide(world, name, execution_us * factor, sets=sets, flush_us=flush_us, **noise)
+        flush = {"flush_us": flush_us, "flush_each": flush_each}
+        return SimulatedSide(world, name, execution_us * factor, sets=sets, **flush, **noise)
 
     slower = {"eager": 2.0, "eager-graph": TRUTH} if baselines is None else baselines
     return measure(
         side("candidate", 1.0),
         [side(name, factor) for name, factor in slower.items()],
-        SampleShape(sets, 1 << 20 if flush_us else 0),
+        SampleShape(sets, 1 << 20 if flush_us else 0, flush_each=flush_each),
         settings or MeasureSettings(),
         set_bytes=4096,
         clocks=world.clocks,
@@ -94,6 +96,19 @@ def test_a_flush_is_subtracted_even_when_it_drifts_and_is_most_of_a_sample() -> 
     assert ratio is not None
     assert ratio.speedup == pytest.approx(TRUTH, rel=0.06)
     assert ratio.interval[0] <= TRUTH <= ratio.interval[1]
+
+
+def test_one_flush_and_the_resets_of_all_sets_are_subtracted_as_well() -> None:
+    steady = timed(World(3), flush_us=30.0, flush_each=False, reset_us=4.0, execution_us=12.0, sets=5)
+    assert steady.candidate.median_us == pytest.approx(12, rel=0.05)
+    ratio = steady.ratio("eager-graph")
+    assert ratio is not None
+    assert ratio.speedup == pytest.approx(TRUTH, rel=0.05)
+
+
+def test_resets_that_hide_the_work_are_an_error() -> None:
+    with pytest.raises(TimingError, match="cannot be told from nothing"):
+        timed(World(2), flush_us=30.0, reset_us=20_000.0, execution_us=0.001)
 
 
 def test_the_fastest_baseline_is_compared_with_and_eager_beside_it() -> None:
@@ -200,7 +215,8 @@ def test_the_record_holds_a_bounded_number_of_samples_of_a_side() -> None:
 def test_what_was_armed_is_recorded() -> None:
     timing = timed(World(1), captured=False, flush_us=20.0)
     assert timing.protocol == "launch/1"
-    assert (timing.sets, timing.flush_bytes, timing.set_bytes) == (4, 1 << 20, 4096)
+    assert (timing.sets, timing.flush_bytes, timing.flush_each, timing.set_bytes) == (4, 1 << 20, True, 4096)
+    assert not timed(World(1), flush_us=20.0, flush_each=False).flush_each
     assert timed(World(1)).protocol == "graph/1"
 
 

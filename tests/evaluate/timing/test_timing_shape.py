@@ -1,4 +1,4 @@
-"""Sets exceed twice the L2, or the L2 is flushed."""
+"""Sets exceed twice the L2 and it is flushed once, or it is flushed before each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.errors import TimingError
-from kernelforge.evaluate.timing import plan_sets
+from kernelforge.evaluate.timing import SampleShape, plan_sets
 from kernelforge.evaluate.timing.shape import FLUSHED_SETS, MAX_SETS
 
 MB = 1 << 20
@@ -25,41 +25,39 @@ def test_either_the_sets_or_the_flush_exceed_the_cache(set_bytes: int, l2: int, 
     shape = plan_sets(set_bytes, l2, free, limit=limit)
     assert 1 <= shape.sets <= limit
     assert shape.sets * set_bytes <= free
-    if shape.flush_bytes:
-        assert shape.flush_bytes == 2 * l2
-    else:
+    assert shape.flush_bytes == 2 * l2
+    if not shape.flush_each:
         assert shape.sets * set_bytes > 2 * l2
         assert (shape.sets - 1) * set_bytes <= 2 * l2, "more sets than needed"
 
 
 def test_a_large_set_needs_no_other() -> None:
     assert plan_sets(512 * MB, L2, 16 << 30) == plan_sets(512 * MB, L2, 512 * MB)
-    assert (plan_sets(512 * MB, L2, 16 << 30).sets, plan_sets(512 * MB, L2, 16 << 30).flush_bytes) == (1, 0)
+    assert plan_sets(512 * MB, L2, 16 << 30) == SampleShape(1, 2 * L2)
 
 
 def test_middling_sets_take_turns() -> None:
-    assert plan_sets(30 * MB, L2, 16 << 30).sets == 5
+    assert plan_sets(30 * MB, L2, 16 << 30) == SampleShape(5, 2 * L2)
 
 
 def test_small_sets_are_flushed_and_few() -> None:
     shape = plan_sets(4096, L2, 16 << 30)
-    assert (shape.sets, shape.flush_bytes) == (FLUSHED_SETS, 2 * L2)
+    assert shape == SampleShape(FLUSHED_SETS, 2 * L2, flush_each=True)
 
 
-def test_two_megabytes_still_go_without_a_flush() -> None:
+def test_two_megabytes_still_go_with_one_flush() -> None:
     shape = plan_sets(2 * MB, L2, 16 << 30)
-    assert (shape.sets, shape.flush_bytes) == (61, 0)
+    assert shape == SampleShape(61, 2 * L2)
     assert shape.sets <= MAX_SETS
 
 
 def test_memory_limits_the_sets() -> None:
     shape = plan_sets(30 * MB, L2, 70 * MB)
-    assert (shape.sets, shape.flush_bytes) == (2, 2 * L2)
+    assert shape == SampleShape(2, 2 * L2, flush_each=True)
 
 
 def test_server_mode_has_one_set() -> None:
-    assert plan_sets(30 * MB, L2, 16 << 30, limit=1).sets == 1
-    assert plan_sets(30 * MB, L2, 16 << 30, limit=1).flush_bytes == 2 * L2
+    assert plan_sets(30 * MB, L2, 16 << 30, limit=1) == SampleShape(1, 2 * L2, flush_each=True)
 
 
 def test_a_set_that_does_not_fit_is_said_to() -> None:

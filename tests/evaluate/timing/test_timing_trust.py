@@ -44,7 +44,8 @@ def test_without_a_known_bandwidth_there_is_no_floor() -> None:
 def test_what_the_cache_may_keep_shrinks_with_the_sets() -> None:
     assert resident(SampleShape(1, 0), 60) == 60
     assert resident(SampleShape(4, 0), 60) == 15
-    assert resident(SampleShape(8, 120), 60) == 60
+    assert resident(SampleShape(4, 120), 60) == 15
+    assert resident(SampleShape(8, 120, flush_each=True), 60) == 60
 
 
 def test_a_time_under_the_floor_is_suspicious_and_one_at_it_is_not() -> None:

@@ -1,0 +1,132 @@
+"""Empties the L2 by reading: what lies in it afterwards is clean, so that nobody's write-back falls into a time."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kernelforge.devices.base import RunFault
+from kernelforge.devices.cuda.driver import Driver, DriverError, LaunchShape, Pointer
+
+SYMBOL = "kernelforge_flush"
+THREADS = 256
+BLOCKS_PER_SM = 8
+"""With 2048 threads on an SM, a load of 16 bytes by each is enough under way to fill the memory's bandwidth."""
+
+_VECTOR_BYTES = 16
+_SINK_BYTES = 4
+
+PTX = f"""\
+.version 7.0
+.target sm_75
+.address_size 64
+
+.visible .entry {SYMBOL}(
+    .param .u64 {SYMBOL}_param_0,
+    .param .u64 {SYMBOL}_param_1,
+    .param .u64 {SYMBOL}_param_2
+)
+{{
+    .reg .pred %p<3>;
+    .reg .b32 %r<13>;
+    .reg .b64 %rd<10>;
+
+    ld.param.u64 %rd1, [{SYMBOL}_param_0];
+    ld.param.u64 %rd2, [{SYMBOL}_param_1];
+    ld.param.u64 %rd3, [{SYMBOL}_param_2];
+    cvta.to.global.u64 %rd1, %rd1;
+    cvta.to.global.u64 %rd2, %rd2;
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r4, %nctaid.x;
+    mul.wide.u32 %rd4, %r1, %r2;
+    cvt.u64.u32 %rd5, %r3;
+    add.s64 %rd4, %rd4, %rd5;
+    mul.wide.u32 %rd6, %r4, %r2;
+    mov.u32 %r5, 0;
+
+$next:
+    setp.ge.u64 %p1, %rd4, %rd3;
+    @%p1 bra $end;
+    shl.b64 %rd7, %rd4, 4;
+    add.s64 %rd8, %rd1, %rd7;
+    ld.global.cg.v4.u32 {{%r6, %r7, %r8, %r9}}, [%rd8];
+    or.b32 %r10, %r6, %r7;
+    or.b32 %r11, %r8, %r9;
+    or.b32 %r10, %r10, %r11;
+    or.b32 %r5, %r5, %r10;
+    add.s64 %rd4, %rd4, %rd6;
+    bra $next;
+
+$end:
+    setp.eq.u32 %p2, %r5, 0;
+    @%p2 ret;
+    st.global.u32 [%rd2], %r5;
+    ret;
+}}
+"""
+"""(buffer, sink, vectors of 16 bytes): reads the buffer through the L2 and past the L1. The buffer holds zeros; what
+anyone else wrote into it ends in the sink."""
+
+
+class Flush:
+    """A buffer of zeros, and the kernel that reads it.
+
+    Args:
+        driver: What carries it out.
+        nbytes: How much is read; rounded down to whole vectors.
+
+    Raises:
+        DriverError: the buffer does not fit.
+        RuntimeError: the GPU's driver does not take the kernel, for which no plan is to blame.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self._driver = driver
+        self._buffer: Pointer = 0
+        self._sink: Pointer = 0
+        self._module = _loaded(driver)
+        try:
+            self._function = driver.function(self._module, SYMBOL)
+            self._buffer = driver.allocate(nbytes)
+            self._sink = driver.allocate(_SINK_BYTES)
+            driver.fill(self._buffer, 0, nbytes)
+            driver.fill(self._sink, 0, _SINK_BYTES)
+        except BaseException:
+            self.close()
+            raise
+        self._shape = LaunchShape((BLOCKS_PER_SM * driver.facts.sm_count, 1, 1), (THREADS, 1, 1))
+        self._arguments = [struct.pack("<Q", value) for value in (self._buffer, self._sink, nbytes // _VECTOR_BYTES)]
+
+    def run(self) -> None:
+        """Put it onto the stream."""
+        self._driver.launch(self._function, self._shape, self._arguments)
+
+    def faults(self) -> list[RunFault]:
+        """One where somebody wrote into the buffer before it was last read."""
+        if not any(self._driver.read(self._sink, _SINK_BYTES)):
+            return []
+        text = "out-of-bounds write, into the memory that the harness reads to empty the L2"
+        return [RunFault("sanitizer", text)]
+
+    def close(self) -> None:
+        """Free what it holds."""
+        for pointer in (self._buffer, self._sink):
+            if pointer:
+                self._driver.free(pointer)
+        self._buffer = self._sink = 0
+        self._driver.unload(self._module)
+
+
+def _loaded(driver: Driver) -> Any:
+    try:
+        # CUDA wants a text to end with a zero.
+        return driver.load(PTX.encode() + b"\0")
+    except DriverError as error:
+        if error.sticky or error.code == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise
+        raise RuntimeError(
+            f"the kernel that empties the L2 was not loaded: {error}. The GPU's driver compiles it from PTX with "
+            "libnvidia-ptxjitcompiler.so.1, which lies beside libcuda.so.1 and must be there"
+        ) from error
