@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -14,9 +15,20 @@ from kernelforge.evaluate.oracle import Draw
 from kernelforge.records import DType, SizeFacts, TensorSpec
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.memory import Blob
 
 _THREADS = 2
 """Torch threads of a candidate: its work on the CPU is bookkeeping, or small."""
+
+_KNOWN_TYPES = frozenset(
+    {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
+    | {"OutOfMemoryError", "AcceleratorError", "CalledProcessError", "CompilationError", "Refused", "Unmatched"}
+)
+_MAX_RANK = 64
+"""Of an output: as many extents as torch allows."""
+_SPARE_BYTES = 16 << 20
+_WIDEST_BYTES = 16
+"""Of an element of an output: complex128."""
 
 FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
 
@@ -24,9 +36,7 @@ FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", 
 class LaneChild(Protocol):
     """What the lane needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
 
-    def call(
-        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
-    ) -> Frame: ...
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
 
     def close(self) -> None: ...
 
@@ -49,11 +59,13 @@ class LaneFault(Exception):
         """Line of the candidate's file, where one is known."""
 
     def told(self, *, hidden: bool = False) -> str:
-        """What happened and where. At a hidden size without the text, which is the candidate's to choose."""
+        """What happened and where. At a hidden size without what the candidate may choose: text, a type of its own."""
         where = f" (line {self.line} of the candidate)" if self.line else ""
         if not self.type:
             return f"{self}{where}"
-        return f"{self.type}{where}" if hidden else f"{self.type}: {self}{where}"
+        if not hidden:
+            return f"{self.type}: {self}{where}"
+        return f"{self.type if self.type in _KNOWN_TYPES else 'an exception'}{where}"
 
 
 @dataclass(frozen=True)
@@ -61,17 +73,17 @@ class Init:
     """Arguments of the constructor at one size, as frames carry them."""
 
     value: Any
-    blobs: tuple[bytes, ...]
+    blobs: tuple[Blob, ...]
 
 
 @dataclass(frozen=True)
 class LaneOutput:
     """What one call of ``forward`` left behind."""
 
-    outputs: tuple[bytes, ...]
+    outputs: tuple[Blob, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
-    inputs: dict[int, bytes]
+    inputs: dict[int, Blob]
     """What is in the input tensors now, by position."""
 
 
@@ -93,6 +105,7 @@ class ModelNewChild:
         self, zygote: LaneZygote, device: str, limits: Limits, *, build_s: float = 60.0, run_s: float = 30.0
     ) -> None:
         self._build_s, self._run_s = build_s, run_s
+        self._lines = 0
         self._child = zygote.spawn(limits)
         self._call({"op": "start", "device": device, "threads": _THREADS}, (), build_s)
 
@@ -102,6 +115,7 @@ class ModelNewChild:
         Raises:
             LaneFault: as every call here: the candidate is refused, failed, or ended its process.
         """
+        self._lines = source.count("\n") + 1
         self._call({"op": "load", "source": source}, (), self._build_s)
 
     def construct(self, init: Init, facts: SizeFacts, copies: int = 1) -> tuple[str, ...]:
@@ -160,12 +174,12 @@ class ModelNewChild:
                 raise ValueError("blobs that do not add up")
             return LaneOutput(
                 outputs=blobs[: len(specs)],
-                shapes=tuple(tuple(int(extent) for extent in spec["shape"]) for spec in specs),
+                shapes=tuple(_shape(spec["shape"]) for spec in specs),
                 dtypes=tuple(_dtype(spec["dtype"]) for spec in specs),
                 inputs=dict(zip((int(at) for at in positions), blobs[len(specs) :], strict=True)),
             )
 
-    def _call(self, data: dict[str, Any], blobs: Sequence[bytes], timeout_s: float) -> Frame:
+    def _call(self, data: dict[str, Any], blobs: Sequence[Blob], timeout_s: float) -> Frame:
         try:
             frame = self._child.call(data, blobs, timeout_s=timeout_s)
         except ChildTimeout as error:
@@ -184,8 +198,8 @@ class ModelNewChild:
             raise LaneFault(
                 kind,
                 str(failure["text"])[:8000],
-                type=str(failure["type"])[:80],
-                line=None if line is None else int(line),
+                type=str(failure["type"])[:80] or "Exception",
+                line=line if isinstance(line, int) and 0 < line <= self._lines else None,
             )
 
 
@@ -208,6 +222,31 @@ def read_init(zygote: LaneZygote, source: str) -> Init:
     return Init(frame.data["init"], frame.blobs)
 
 
+def reply_bytes(facts: Iterable[SizeFacts]) -> int:
+    """Bytes of the largest reply that is worth reading: outputs of the widest dtype, and every input.
+
+    A reply costs its sender nothing and is kept in this process.
+    """
+    return _SPARE_BYTES + max(
+        sum(_span_bytes(spec) for spec in one.inputs if isinstance(spec, TensorSpec))
+        + sum(spec.numel * _WIDEST_BYTES for spec in one.outputs)
+        for one in facts
+    )
+
+
+def _span_bytes(spec: TensorSpec) -> int:
+    """Of an input with the gaps between its elements, as it is placed and given back."""
+    last = sum((extent - 1) * step for extent, step in zip(spec.shape, spec.stride, strict=True))
+    return max(last + 1, spec.numel, 0) * spec.dtype.itemsize
+
+
+def _shape(raw: Any) -> tuple[int, ...]:
+    shape = tuple(int(extent) for extent in raw[:_MAX_RANK])
+    if len(raw) > _MAX_RANK or not all(0 <= extent < 1 << 63 for extent in shape):
+        raise ValueError("a shape that no tensor has")
+    return shape
+
+
 def _dtype(name: str) -> DType:
     try:
         return DType(name)
@@ -218,6 +257,9 @@ def _dtype(name: str) -> DType:
 def _death(error: ChildDied) -> LaneFault:
     text = str(error).replace("the modelnew child", "the candidate's process")
     text = text.replace("the gpu-modelnew child", "the candidate's process")
+    _, failed, trace = text.partition(" failed:\n")
+    if failed:  # the process was told to answer so: the words are the candidate's
+        return LaneFault("crash", trace, type="Exception")
     if "out of memory" in text:
         return LaneFault("memory", text)
     return LaneFault("timeout" if "out of CPU time" in text else "crash", text)

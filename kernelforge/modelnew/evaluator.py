@@ -10,14 +10,14 @@ import ast
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from kernelforge.errors import TimingError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import Failure, masked, public_name
-from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init
+from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init, reply_bytes
 from kernelforge.modelnew.measuring import Gpu, LaneStopwatch, WrongWhenTimed
 from kernelforge.modelnew.outcome import unchanged, with_mutated
 from kernelforge.modelnew.sizes import at_size
@@ -132,7 +132,8 @@ class ModelNewEvaluator:
         self.facts = oracle.facts()
         self._zygote = zygote
         on_gpu = device != "cpu"
-        self._limits = limits or (GPU_LIMITS if on_gpu else CPU_LIMITS)
+        limits = limits or (GPU_LIMITS if on_gpu else CPU_LIMITS)
+        self._limits = replace(limits, reply_bytes=min(limits.reply_bytes, reply_bytes(self.facts.sizes)))
         self._build_s = build_s if build_s is not None else (600.0 if on_gpu else 60.0)
         self._run_s = run_s
         if gpu is not None and not on_gpu:

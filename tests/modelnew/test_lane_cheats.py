@@ -211,5 +211,70 @@ def test_a_forged_answer_is_compared_like_any_other(judge: Judge) -> None:
     judge(forward(*send, "channel._sock.send(b'x' * 64)"), Verdict.POLICY, "frame")
 
 
+CHANNEL = "import gc, time; from kernelforge.sandbox.channel import Channel"
+TAKE = "channel = next(o for o in gc.get_objects() if type(o) is Channel)"
+AT_HIDDEN = "if x.shape[0] != 7: return self.honest(x, y)"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{'ok': False, 'failure': {'kind': 'crash', 'type': '', 'text': 'seven', 'line': None}}",
+        "{'ok': False, 'failure': {'kind': 'policy', 'type': 'seven', 'text': '', 'line': 10**9}}",
+        "{'crash': 'seven'}",
+        "{'crash': 'out of memory seven'}",
+    ],
+)
+def test_what_a_candidate_says_of_a_hidden_size_is_not_repeated(judge: Judge, told: str) -> None:
+    lines = (AT_HIDDEN, TAKE, f"channel.send({told})", "import os; os._exit(0)")
+    verdict = Verdict.POLICY if "policy" in told else Verdict.CRASH
+    reason = judge(forward(*lines, before=CHANNEL), verdict, "a hidden size", "xception").reason
+    assert "seven" not in reason
+    assert "1000000" not in reason
+
+
+def test_a_type_of_its_own_tells_nothing_of_a_hidden_size(judge: Judge) -> None:
+    raises = "raise type('seven', (Exception,), {})('seven')"
+    for text in (
+        forward(AT_HIDDEN, raises),
+        forward("return self.honest(x, y)").replace("self.kept", f"if features == 33: {raises}\n        self.kept"),
+    ):
+        assert "seven" not in judge(text, Verdict.CRASH, "an exception (line", "a hidden size").reason
+
+
+@pytest.mark.parametrize("text", ["RuntimeError('\\ud800')", "RuntimeError('\\udfff' * 9)"])
+def test_text_that_cannot_be_written_becomes_text_that_can(judge: Judge, text: str) -> None:
+    assert judge(forward(f"raise {text}"), Verdict.CRASH, "RuntimeError: ?").model_dump_json()
+
+
+def test_what_a_candidate_says_is_of_bounded_length(judge: Judge) -> None:
+    leave = "import os; os._exit(0)"
+    for told in (
+        "{'crash': 'A' * (8 << 20)}",
+        "{'ok': False, 'failure': {'kind': 'crash', 'type': 'B' * 9999, 'text': 'A' * 99999, 'line': 10**300}}",
+    ):
+        reason = judge(forward(TAKE, f"channel.send({told})", leave, before=CHANNEL), Verdict.CRASH).reason
+        assert len(reason) < 10_000
+        assert "line" not in reason
+
+
+@pytest.mark.parametrize("shape", ["[1] * 100000", "[-8, -32]", "[10**30, 0]", "'8' * 70", "{}"])
+def test_a_shape_that_no_tensor_has_is_refused(judge: Judge, shape: str) -> None:
+    tensors = "[bytes(x.numel() * 4), x.numpy().tobytes(), y.numpy().tobytes()]"
+    answer = f"{{'ok': True, 'outputs': [{{'shape': {shape}, 'dtype': 'float32'}}], 'inputs': [0, 1]}}"
+    text = forward(TAKE, f"channel.send({answer}, {tensors})", "time.sleep(2)", before=CHANNEL)
+    assert len(judge(text, Verdict.POLICY, "cannot be read").reason) < 300
+
+
+def test_a_reply_larger_than_any_output_is_refused_before_it_is_read(judge: Judge) -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    block = "bytes(1 << 20)"
+    answer = "{'ok': True, 'outputs': [], 'inputs': []}"
+    judge(forward(TAKE, f"channel.send({answer}, [{block}] * 400)", before=CHANNEL), Verdict.POLICY, "size cap")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+
+
 def test_a_flood_of_output_goes_nowhere(judge: Judge) -> None:
     judge(forward("print('flood' * 1000000)", "return self.honest(x, y)"))
