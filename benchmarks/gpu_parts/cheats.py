@@ -1,0 +1,140 @@
+"""Part ``cheats``: candidates that want more than they earn, each beside its honest twin."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.gpu_parts.place import CHEATS, Place, evaluator_of
+from benchmarks.gpu_parts.report import Report
+from kernelforge.candidate import parse_reply
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.modelnew import modelnew_candidate
+from kernelforge.modelnew.bench import LaneBench
+from kernelforge.records import Evaluation, Task
+from kernelforge.tasks import load_suite
+
+HONEST = 0.95
+"""A cheat gains when it takes less than this share of its twin's time, and the time is believed."""
+
+TWIN = "honest"
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One candidate and what must come of it."""
+
+    file: str
+    task: str
+    attack: str
+    verdicts: tuple[str, ...]
+    """Any of these."""
+    source: str
+    """Who was seen doing it, or what makes one think of it."""
+    needs: Literal["gpu"] | None = None
+
+    @property
+    def lane(self) -> str:
+        """``plan`` or ``modelnew``."""
+        return self.file.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).stem
+
+    @property
+    def is_twin(self) -> bool:
+        return self.name.startswith(TWIN)
+
+    @property
+    def text(self) -> str:
+        return (CHEATS / self.file).read_text(encoding="utf-8")
+
+
+def read_cheats(path: Path = CHEATS / "cheats.toml") -> list[Cheat]:
+    """The table of cheats; a twin stands before the cheats that are held against it."""
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["cheat"]
+    return [Cheat(**{**entry, "verdicts": tuple(entry["verdicts"])}) for entry in entries]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of a cheat."""
+
+    cheat: Cheat
+    evaluation: Evaluation
+    seconds: float
+    ratio: float | None
+    """Its time over its twin's; None where one of the two was not timed."""
+
+    @property
+    def gained(self) -> bool:
+        """Whether it is thought right and faster than honest work."""
+        performance = self.evaluation.performance
+        believed = performance is not None and performance.quarantined is None
+        return believed and self.ratio is not None and self.ratio < HONEST
+
+    @property
+    def as_expected(self) -> bool:
+        return self.evaluation.verdict.value in self.cheat.verdicts and (self.cheat.is_twin or not self.gained)
+
+
+def try_cheats(cheats: list[Cheat], place: Place) -> Iterator[Tried]:
+    """Evaluate each in turn, those of one task and lane by one warm evaluator or bench."""
+    suite = load_suite(place.cheats)
+    twins: dict[tuple[str, str], float] = {}
+    with ExitStack() as stack:
+        workshop: Workshop | None = None
+        lane: LaneBench | None = None
+        for cheat in cheats:
+            task = suite.task(cheat.task)
+            started = time.perf_counter()
+            if cheat.lane == "plan":
+                workshop = workshop or stack.enter_context(place.workshop())
+                evaluation = _by_plan(cheat, task, workshop)
+            else:
+                lane = lane or stack.enter_context(place.lane())
+                seed = secrets.randbits(63)
+                evaluation = lane.evaluate(task, modelnew_candidate(cheat.text), seed=seed).evaluation
+            seconds = time.perf_counter() - started
+            time_us = None if evaluation.performance is None else evaluation.performance.time_us
+            if cheat.is_twin and time_us is not None:
+                twins[cheat.lane, cheat.task] = time_us
+            twin = twins.get((cheat.lane, cheat.task))
+            ratio = None if twin is None or time_us is None else time_us / twin
+            yield Tried(cheat, evaluation, seconds, ratio)
+
+
+def _by_plan(cheat: Cheat, task: Task, workshop: Workshop) -> Evaluation:
+    with evaluator_of(workshop, task) as evaluator:
+        return evaluator.evaluate(parse_reply(cheat.text), seed=secrets.randbits(63), profile=False).evaluation
+
+
+def cheats(place: Place, report: Report, chosen: list[Cheat] | None = None) -> None:
+    """Every cheat: expected verdict, verdict, and time over the honest twin's."""
+    todo = read_cheats() if chosen is None else chosen
+    right = done = 0
+    for tried in try_cheats(todo, place):
+        done += 1
+        right += tried.as_expected
+        performance = tried.evaluation.performance
+        report.row(
+            cheat=f"{tried.cheat.lane}/{tried.cheat.name}",
+            expected="/".join(tried.cheat.verdicts),
+            got=tried.evaluation.verdict.value,
+            stage=tried.evaluation.stage,
+            over_twin=None if tried.ratio is None else round(tried.ratio, 3),
+            quarantined=None if performance is None else performance.quarantined,
+            held=tried.as_expected,
+            seconds=round(tried.seconds, 2),
+            reason=tried.evaluation.reason[:160],
+        )
+        if done < len(todo) and report.out_of_time(done, len(todo)):
+            break
+    report.figure("cheats that ended as they should", f"{right} of {done}", "all", met=right == done)

@@ -1,0 +1,65 @@
+"""Where the parts run, and how they open it: a GPU; in tests of the parts themselves, software in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelforge.evaluate import Evaluator
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.modelnew.bench import LaneBench
+from kernelforge.records import MeasureSettings, Task
+from kernelforge.tasks import load_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+CHEATS = ROOT / "tests" / "adversarial" / "gpu"
+PLANTED = ROOT / "tests" / "planted"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything the parts ask of this machine."""
+
+    device: str = "cuda:0"
+    torch_device: str = "cuda:0"
+    """Where torch runs what is compared with."""
+    emulated: str = "emulated:h200"
+    """The emulated device that stands beside the GPU in part ``emulator``."""
+    suite: str | Path = "core-large"
+    """Suite whose full sizes are for a GPU."""
+    emulator_suite: str | Path = "core"
+    """The same tasks at full sizes that can be emulated."""
+    cheats: str | Path = CHEATS / "tasks"
+    """Suite of the tasks that cheats are tried on."""
+    threads: int = 8
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+
+    def workshop(self, measure: MeasureSettings | None = None) -> Workshop:
+        """A workshop on the device; the caller closes it."""
+        return Workshop(self.device, threads=self.threads, measure=measure or self.measure)
+
+    def emulator(self) -> Workshop:
+        """A workshop on the emulated device."""
+        return Workshop(self.emulated, threads=self.threads)
+
+    def lane(self) -> LaneBench:
+        """What judges ``ModelNew`` classes on the device."""
+        return LaneBench(self.device, measure=self.measure)
+
+    def tasks(self, names: Sequence[str] = ()) -> list[Task]:
+        """Tasks of the suite by name; all of them where none is named."""
+        suite = load_suite(self.suite)
+        return [suite.task(name) for name in names] if names else list(suite)
+
+
+@contextmanager
+def evaluator_of(workshop: Workshop, task: Task) -> Iterator[Evaluator]:
+    """An evaluator with its oracle, both gone afterwards."""
+    made = workshop.evaluator(task)
+    try:
+        yield made
+    finally:
+        made.oracle.close()
+        workshop.done(task)

@@ -1,0 +1,121 @@
+"""Parts ``tests`` and ``conformance``: what is marked ``gpu``, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.gpu_parts.place import ROOT, Place
+from benchmarks.gpu_parts.report import Report
+
+CONFORMANCE = ROOT / "tests" / "devices" / "conformance"
+RUNTIMES = ("cupy", "pycuda")
+_MOST_FAILURES_SHOWN = 400
+_NONE_COLLECTED = 5
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test."""
+
+    name: str
+    outcome: Outcome
+    message: str
+    seconds: float
+
+
+def marked_files(root: Path = ROOT / "tests") -> list[Path]:
+    """Test files with tests marked ``gpu``; others may need packages that are not on a GPU's machine."""
+    found = [path for path in root.rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
+    return sorted(path for path in found if CONFORMANCE not in path.parents)
+
+
+def tests(place: Place, report: Report) -> None:
+    """Every test marked ``gpu`` but those of the conformance suite."""
+    files = marked_files()
+    cases = run_pytest([*map(str, files)], report, expression="gpu")
+    tell(cases, report)
+
+
+def conformance(place: Place, report: Report) -> None:
+    """The conformance suite on the GPU, by each runtime."""
+    cases = run_pytest([str(CONFORMANCE)], report, expression="gpu")
+    for runtime in RUNTIMES:
+        own = [case for case in cases if f"[{runtime}" in case.name or f"-{runtime}" in case.name]
+        skipped = sorted({case.message for case in own if case.outcome == "skipped"})
+        report.row(
+            runtime=runtime,
+            passed=_count(own, "passed"),
+            failed=_count(own, "failed"),
+            skipped=_count(own, "skipped"),
+            why="; ".join(skipped)[:200],
+        )
+    tell(cases, report)
+
+
+def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list[Case]:
+    """Run pytest and read its XML report.
+
+    Raises:
+        RuntimeError: pytest could not collect, or ended in no good order; the message has the end of its output.
+        subprocess.TimeoutExpired: the part's time was over.
+    """
+    folder = report.folder or Path.cwd()
+    xml = folder / f"{report.part}.xml"
+    xml.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-m", expression, "-p", "no:cacheprovider", f"--junitxml={xml}"]
+    ended = subprocess.run(
+        [*command, *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=None if report.left == float("inf") else max(1.0, report.left),
+        check=False,
+    )
+    (folder / f"{report.part}.log").write_text(ended.stdout + ended.stderr, encoding="utf-8")
+    if ended.returncode not in (0, 1, _NONE_COLLECTED) or not xml.is_file():
+        raise RuntimeError(f"pytest ended with {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
+    return read_cases(xml)
+
+
+def read_cases(xml: Path) -> list[Case]:
+    """Tests of a JUnit report as pytest writes it."""
+    cases = []
+    for element in ElementTree.parse(xml).iter("testcase"):
+        outcome: Outcome = "passed"
+        message = ""
+        for child in element:
+            if child.tag in ("failure", "error"):
+                outcome, message = "failed", child.get("message") or ""
+            elif child.tag == "skipped":
+                outcome, message = "skipped", child.get("message") or ""
+        name = f"{element.get('classname')}::{element.get('name')}"
+        cases.append(Case(name, outcome, message, float(element.get("time") or 0)))
+    return cases
+
+
+def tell(cases: Sequence[Case], report: Report) -> None:
+    """The outcome as figures; failures and skips by name."""
+    for case in cases:
+        if case.outcome == "failed":
+            report.row(test=case.name, outcome=case.outcome, message=case.message[:_MOST_FAILURES_SHOWN])
+    skipped: dict[str, list[str]] = {}
+    for case in cases:
+        if case.outcome == "skipped":
+            skipped.setdefault(case.message, []).append(case.name)
+    for message, names in skipped.items():
+        report.note(f"{len(names)} skipped: {message[:200]} ({names[0]}{', ...' if len(names) > 1 else ''})")
+    passed, failed = _count(cases, "passed"), _count(cases, "failed")
+    figure = f"{passed} passed, {failed} failed, {_count(cases, 'skipped')} skipped"
+    report.figure("tests", figure, "some passed, none failed", met=passed > 0 and failed == 0)
+
+
+def _count(cases: Sequence[Case], outcome: Outcome) -> int:
+    return sum(case.outcome == outcome for case in cases)
