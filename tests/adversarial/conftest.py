@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from corpus import CANARY, axpy_task
+from axpy import axpy_task
+from corpus import CANARY
 
 from kernelforge.evaluate import Evaluator, Workshop
 

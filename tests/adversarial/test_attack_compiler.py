@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from corpus import KERNEL, PLAN, Case, body, judge
+from axpy import KERNEL, PLAN
+from corpus import Case, body, judge
 
 from kernelforge.compile import Artifact
 from kernelforge.compile.cubin import read_cubin

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from corpus import KERNEL, PLAN, Case, body, judge
+from axpy import KERNEL, PLAN
+from corpus import Case, body, judge
 
 from kernelforge.evaluate import Evaluator
 from kernelforge.evaluate.full import PADDING

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from corpus import CANARY, KERNEL, PLAN, REFERENCE, axpy_task
+from axpy import KERNEL, PLAN, REFERENCE, axpy_task
+from corpus import CANARY
 
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.errors import KernelForgeError, SandboxError, TaskError

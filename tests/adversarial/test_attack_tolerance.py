@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from corpus import axpy_task
+from axpy import axpy_task
 
 from kernelforge.evaluate.comparison import Got, compare_outputs
 from kernelforge.evaluate.expected import Reckoner

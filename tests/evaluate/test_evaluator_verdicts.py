@@ -7,55 +7,16 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from axpy import KERNEL, PLAN, axpy_task
 
 from kernelforge.candidate import parse_reply
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
-from kernelforge.records import Candidate, Origin, Size, Task, Verdict
-
-REFERENCE = """
-import torch
-import torch.nn as nn
-
-ROWS = 64
-COLS = 96
-
-
-class Model(nn.Module):
-    def forward(self, x, y):
-        return x * 2 + y
-
-
-def get_inputs():
-    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-KERNEL = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = 2.0f * x[i] + y[i];
-}
-"""
-
-PLAN = """def forward(x, y):
-    out = empty_like(x)
-    axpy[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
-    return out
-"""
+from kernelforge.records import Candidate, Origin, Verdict
 
 
 @pytest.fixture(scope="module")
 def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
-    sizes = (
-        Size(name="full"),
-        Size(name="small", constants={"ROWS": 8, "COLS": 32}),
-        Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
-        Size(name="hidden_tiny", constants={"ROWS": 1, "COLS": 5}),
-    )
-    task = Task(name="axpy", suite="test", title="2x + y", level=1, source=REFERENCE, sizes=sizes)
-    made = workshop.evaluator(task)
+    made = workshop.evaluator(axpy_task())
     yield made
     made.oracle.close()
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from axpy import KERNEL, PLAN, SIZES, axpy_task
 from devices.cuda.software import with_ptx
 
 from kernelforge.compile import Artifact, Compiler
@@ -27,9 +28,7 @@ from kernelforge.records import (
     MeasureSettings,
     Origin,
     Profile,
-    Size,
     SizeFacts,
-    Task,
     Verdict,
 )
 from kernelforge.rewards import reward
@@ -37,42 +36,7 @@ from kernelforge.sandbox import Zygote, probe
 
 pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
 
-REFERENCE = """
-import torch
-import torch.nn as nn
-
-ROWS = 64
-COLS = 96
-
-
-class Model(nn.Module):
-    def forward(self, x, y):
-        return x * 2 + y
-
-
-def get_inputs():
-    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
-
-
-def get_init_inputs():
-    return []
-"""
-KERNEL = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = 2.0f * x[i] + y[i];
-}
-"""
-PLAN = """def forward(x, y):
-    out = empty_like(x)
-    axpy[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
-    return out
-"""
-SIZES = (
-    Size(name="full"),
-    Size(name="small", constants={"ROWS": 8, "COLS": 32}),
-    Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
-)
-TASK = Task(name="axpy", suite="test", title="2x + y", level=1, source=REFERENCE, sizes=SIZES)
+TASK = axpy_task(sizes=SIZES[:3])
 SETTINGS = MeasureSettings(precision=0.5, seconds=1.0)
 
 
