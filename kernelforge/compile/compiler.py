@@ -194,7 +194,7 @@ class Compiler:
                 message = f"the compiler failed without a message: {log[:400]}"
                 diagnostics = (*diagnostics, Diagnostic(file=CANDIDATE_FILE, severity="error", message=message))
             return Artifact(Build(ok=False, diagnostics=diagnostics, seconds=seconds, **facts), b"", b"")
-        ptx, cubin = frame.blobs
+        ptx, cubin = (bytes(blob) for blob in frame.blobs)
         kernels = _kernels(names, [str(name) for name in reply["lowered"]], parse_ptxas(log), ptx, read_cubin(cubin))
         too_large = [
             Diagnostic(

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from kernelforge.devices.base import RunFault, RunRequest
 from kernelforge.errors import SandboxError
 from kernelforge.sandbox import Frame
+from kernelforge.sandbox.memory import Blob
 
 FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
 MAX_MESSAGE = 4000
@@ -42,7 +43,7 @@ def faults_in(reply: Frame) -> tuple[RunFault, ...]:
     return tuple(RunFault(kind, message[:MAX_MESSAGE]) for kind, message in pairs)
 
 
-def check_outputs(request: RunRequest, outputs: Sequence[bytes]) -> None:
+def check_outputs(request: RunRequest, outputs: Sequence[Blob]) -> None:
     """Whether outputs, and mutated inputs after them, have the plan's lengths.
 
     Raises:

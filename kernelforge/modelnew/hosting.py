@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelforge.modelnew.values import Slot, dtype_of, host_tensor, raw
 from kernelforge.modelnew.weights import Match, give_weights, match_weights
+from kernelforge.sandbox.memory import Blob
 
 _no_grad = torch.no_grad
 _synchronize: Callable[[], None] = getattr(torch._C, "_cuda_synchronize", lambda: None)
@@ -74,13 +75,13 @@ class Host:
         self._slots, self._arguments, self._left = [{}], [[]], {}
         return self._matches[0].notes
 
-    def give(self, number: int, blobs: Sequence[bytes]) -> None:
+    def give(self, number: int, blobs: Sequence[Blob]) -> None:
         """Give the weights of one draw to the ModelNew of a set."""
         pairs = zip(blobs, self._weights, strict=True)
         values = [host_tensor(blob, dtype_of(one["dtype"])).reshape(one["shape"]) for blob, one in pairs]
         give_weights(self._matches[number], values)
 
-    def place(self, sets: Sequence[Mapping[str, Any]], blobs: Sequence[bytes]) -> None:
+    def place(self, sets: Sequence[Mapping[str, Any]], blobs: Sequence[Blob]) -> None:
         """Put the inputs of one or more sets into memory: into the same memory as before, where they fit."""
         blobs, self._left = list(blobs), {}
         for number, inputs in enumerate(sets):
@@ -90,7 +91,7 @@ class Host:
         self._slots, self._arguments = self._slots[: len(sets)], self._arguments[: len(sets)]
         self._finish()
 
-    def _place_set(self, number: int, inputs: Mapping[str, Any], blobs: list[bytes]) -> None:
+    def _place_set(self, number: int, inputs: Mapping[str, Any], blobs: list[Blob]) -> None:
         slots = self._slots[number]
         arguments: list[Any] = [None] * inputs["count"]
         for position, spec in inputs["tensors"]:

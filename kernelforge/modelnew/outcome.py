@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernelforge.evaluate.oracle import Draw
 from kernelforge.modelnew.client import LaneOutput
 from kernelforge.records import DType, SizeFacts, TensorSpec
+from kernelforge.sandbox.memory import Blob, same_bytes
 
 
 def unchanged(draw: Draw, got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
@@ -15,7 +16,7 @@ def unchanged(draw: Draw, got: LaneOutput, facts: SizeFacts, mutates: Sequence[i
         if position in mutates:
             continue
         back = got.inputs.get(position)
-        if back != sent:
+        if back is None or not same_bytes(back, sent):
             return (
                 f"input {position} was changed: the reference leaves its inputs as they are, "
                 "and so must a candidate (write to a new tensor)"
@@ -25,7 +26,7 @@ def unchanged(draw: Draw, got: LaneOutput, facts: SizeFacts, mutates: Sequence[i
 
 def with_mutated(
     got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]
-) -> tuple[list[bytes], list[tuple[int, ...]], list[DType]]:
+) -> tuple[list[Blob], list[tuple[int, ...]], list[DType]]:
     """Outputs, shapes and dtypes as the oracle compares them: then the inputs that the task changes in place."""
     outputs, shapes, dtypes = list(got.outputs), list(got.shapes), list(got.dtypes)
     for position in mutates:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kernelforge.errors import TaskError
+from kernelforge.sandbox.memory import Blob
 
 _copy = torch.Tensor.copy_
 _set = torch.Tensor.set_
@@ -24,7 +25,7 @@ def dtype_of(name: str) -> torch.dtype:
     return found
 
 
-def host_tensor(blob: bytes | memoryview, dtype: torch.dtype) -> torch.Tensor:
+def host_tensor(blob: Blob, dtype: torch.dtype) -> torch.Tensor:
     """The flat elements of a blob, in memory of their own."""
     if not len(blob):
         return torch.empty(0, dtype=dtype)
@@ -34,16 +35,16 @@ def host_tensor(blob: bytes | memoryview, dtype: torch.dtype) -> torch.Tensor:
 class Slot:
     """Memory for one tensor that stays where it is while its values change, as a caller's reused buffer does."""
 
-    def __init__(self, spec: Mapping[str, Any], blob: bytes, device: torch.device) -> None:
+    def __init__(self, spec: Mapping[str, Any], blob: Blob, device: torch.device) -> None:
         self.spec = {name: spec[name] for name in ("shape", "dtype", "stride")}
         self._flat = host_tensor(blob, dtype_of(spec["dtype"])).to(device, copy=True)
 
-    def fits(self, spec: Mapping[str, Any], blob: bytes) -> bool:
+    def fits(self, spec: Mapping[str, Any], blob: Blob) -> bool:
         """Whether other values of the same shape, dtype, strides and size can take this place."""
         same = all(self.spec[name] == spec[name] for name in self.spec)
         return same and self._flat.numel() * self._flat.element_size() == len(blob)
 
-    def fill(self, blob: bytes) -> None:
+    def fill(self, blob: Blob) -> None:
         """Put new values in. The version counter of tensors given out does not move."""
         if self._flat.numel():
             _copy(self._flat.data, host_tensor(blob, self._flat.dtype))
@@ -105,7 +106,7 @@ def encode(value: Any, blobs: list[memoryview], where: str) -> Any:
     )
 
 
-def decode(value: Any, blobs: Sequence[bytes]) -> Any:
+def decode(value: Any, blobs: Sequence[Blob]) -> Any:
     """What :func:`encode` made a frame of."""
     if isinstance(value, list):
         return [decode(item, blobs) for item in value]

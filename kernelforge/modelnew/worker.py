@@ -22,6 +22,7 @@ from kernelforge.modelnew.hosting import Host, Refused
 from kernelforge.modelnew.values import decode, encode, raw
 from kernelforge.modelnew.weights import Unmatched
 from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.memory import Blob
 
 _Reply = tuple[dict[str, Any], Sequence[memoryview]]
 
@@ -51,7 +52,7 @@ class _Server:
 
     def __init__(self) -> None:
         self._host = Host("cpu")
-        self._operations: dict[str, Callable[[dict[str, Any], tuple[bytes, ...]], _Reply]] = {
+        self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
             "init": self._init,
             "start": self._start,
             "load": self._load,
@@ -75,7 +76,7 @@ class _Server:
             return {"ok": False, "failure": told(error, host.filename, host.device.type == "cuda")}, ()
         return {"ok": True, **data}, blobs
 
-    def _init(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _init(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         """Arguments of the constructor as a task file gives them. Never in a child that a candidate is loaded in."""
         module = types.ModuleType("kernelforge_task")
         with seeded(0):
@@ -87,36 +88,36 @@ class _Server:
         out: list[memoryview] = []
         return {"init": encode(init, out, "get_init_inputs()")}, out
 
-    def _start(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _start(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
         self._host = Host(data["device"])
         return {}, ()
 
-    def _load(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.load(data["source"])
         return {}, ()
 
-    def _construct(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _construct(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         notes = self._host.construct(decode(data["init"], blobs), data["weights"], int(data["copies"]))
         return {"notes": notes}, ()
 
-    def _weights(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _weights(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.give(data["set"], blobs)
         return {}, ()
 
-    def _place(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _place(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.place(data["sets"], blobs)
         return {}, ()
 
-    def _run(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _run(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.run()
         return self._outputs({**data, "set": 0}, blobs)
 
-    def _window(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _window(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.window(int(data["calls"]))
         return {}, ()
 
-    def _outputs(self, data: dict[str, Any], blobs: tuple[bytes, ...]) -> _Reply:
+    def _outputs(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         specs, out = self._host.outputs(data["set"])
         positions, inputs = self._host.inputs(data["set"], data["elements"])
         return {"outputs": specs, "inputs": positions}, [*out, *inputs]

@@ -1,27 +1,39 @@
 """Length-capped binary frames over a socket: the only way in and out of a confined child.
 
-A frame is a fixed header (magic, JSON length, blob count), the blob lengths, the JSON text, the blobs. Nothing is
-pickled; a frame over the caps or with a wrong header is an error of the channel, never of the parser.
+A frame is a fixed header (magic, JSON length, counts of blobs and files), the blob lengths, a mark for each blob, the
+JSON text, the blobs. Nothing is pickled; a frame over the caps or with a wrong header is an error of the channel, never
+of the parser.
+
+A marked blob is not in the stream: its bytes are in a sealed memory file (:mod:`kernelforge.sandbox.memory`), whose
+descriptor comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import re
 import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox.memory import SMALLEST_FILE, Blob, MemoryFile, descriptor_of, seal
 
-_HEADER = struct.Struct("<4sIIQ")
-_MAGIC = b"KFF1"
+_HEADER = struct.Struct("<4sIIIQ")
+_MAGIC = b"KFF2"
 MAX_JSON_BYTES = 64 << 20
 MAX_BLOBS = 4096
+MAX_FILES = 64
+"""Memory files in one frame: a child may have 256 descriptors in all."""
+_RIGHTS_BYTES = socket.CMSG_SPACE(MAX_FILES * array("i").itemsize)
 _LARGE = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -29,25 +41,38 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: JSON data and raw blobs."""
+    """One message: JSON data and raw blobs. Large ones may be read-only views of memory that other processes see."""
 
     data: dict[str, Any]
-    blobs: tuple[bytes, ...] = ()
+    blobs: tuple[Blob, ...] = ()
 
 
 class Channel:
     """One end of a stream socket, speaking frames.
 
-    ``max_blob_bytes`` caps the sum of a received frame's blobs, ``max_json_bytes`` its text.
+    Args:
+        sock: The socket; closed with the channel.
+        max_blob_bytes: Caps the sum of a received frame's blobs.
+        max_json_bytes: Caps its text.
+        forwards: Keep the descriptors of received files, so that another channel sends them on without a copy.
+        files_from: Bytes from which a blob is sent as a file; None for never.
     """
 
     def __init__(
-        self, sock: socket.socket, *, max_blob_bytes: int = 8 << 30, max_json_bytes: int = MAX_JSON_BYTES
+        self,
+        sock: socket.socket,
+        *,
+        max_blob_bytes: int = 8 << 30,
+        max_json_bytes: int = MAX_JSON_BYTES,
+        forwards: bool = False,
+        files_from: int | None = SMALLEST_FILE,
     ) -> None:
         self._sock = sock
         self._sock.setblocking(False)
         self.max_blob_bytes = max_blob_bytes
         self.max_json_bytes = max_json_bytes
+        self._forwards = forwards
+        self._files_from = files_from
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -55,9 +80,7 @@ class Channel:
     def close(self) -> None:
         self._sock.close()
 
-    def send(
-        self, data: dict[str, Any], blobs: Sequence[bytes | memoryview] = (), *, timeout_s: float | None = None
-    ) -> None:
+    def send(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> None:
         """Send one frame.
 
         Raises:
@@ -67,10 +90,14 @@ class Channel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         text = json.dumps(data, separators=(",", ":")).encode()
         views = [memoryview(blob).cast("B") for blob in blobs]
-        lengths = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
-        total = sum(view.nbytes for view in views)
-        self._write(memoryview(_HEADER.pack(_MAGIC, len(text), len(views), total) + lengths + text), deadline)
-        for view in views:
+        with self._files(views) as files:
+            try:
+                self._write_head(_head(text, views, files), tuple(files.values()), deadline)
+            except _TooManyInFlight:
+                files.clear()
+                self._write_head(_head(text, views, files), (), deadline)
+            inline = [view for position, view in enumerate(views) if position not in files]
+        for view in inline:
             self._write(view, deadline)
 
     def receive(self, *, timeout_s: float | None = None) -> Frame:
@@ -82,24 +109,52 @@ class Channel:
             SandboxError: the frame breaks the format or a cap.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        magic, text_bytes, count, total = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        files: list[int] = []
+        try:
+            return self._receive(files, deadline)
+        finally:
+            for fd in files:
+                os.close(fd)
+
+    def _receive(self, files: list[int], deadline: float | None) -> Frame:
+        """The next frame. ``files`` takes the descriptors that came, and keeps those that were not taken over."""
+        magic, text_bytes, count, passed, total = _HEADER.unpack(self._read_header(files, deadline))
         if magic != _MAGIC or text_bytes > self.max_json_bytes or count > MAX_BLOBS or total > self.max_blob_bytes:
             raise SandboxError("a confined child broke the frame format or a size cap")
         lengths = struct.unpack(f"<{count}Q", self._read(8 * count, deadline))
+        marks = self._read(count, deadline)
         if sum(lengths) != total:
             raise SandboxError("a confined child announced blobs that do not add up")
+        if passed != len(files) or marks.count(1) != passed or marks.count(0) != count - passed:
+            raise SandboxError("a confined child announced other memory files than it passed")
         text = self._read(text_bytes, deadline)
-        blobs = tuple(self._read(length, deadline) for length in lengths)
+        blobs = tuple(
+            MemoryFile.map(files.pop(0), length, keep=self._forwards) if mark else self._read(length, deadline)
+            for length, mark in zip(lengths, marks, strict=True)
+        )
+        return Frame(_object(text), blobs)
+
+    @contextlib.contextmanager
+    def _files(self, views: Sequence[memoryview]) -> Iterator[dict[int, int]]:
+        """Descriptors of the largest blobs by position, ascending. Those made here are closed afterwards."""
+        least = self._files_from
+        large = [] if least is None else [at for at, view in enumerate(views) if view.nbytes >= max(least, 1)]
+        large = sorted(sorted(large, key=lambda at: views[at].nbytes)[-MAX_FILES:])
+        files: dict[int, int] = {}
+        made: list[int] = []
         try:
-            # As text: of bytes, ``json`` would take UTF-16 and halves of surrogate pairs too.
-            data = json.loads(text.decode())
-            if _SURROGATE.search(text):
-                data = _writable(data)
-        except (ValueError, RecursionError) as error:
-            raise SandboxError("a confined child sent a frame that is not JSON") from error
-        if not isinstance(data, dict):
-            raise SandboxError("a confined child sent a frame that is not an object")
-        return Frame(data, blobs)
+            for at in large:
+                fd = descriptor_of(views[at])
+                if fd is None:
+                    fd = seal(views[at])
+                    if fd is None:
+                        continue
+                    made.append(fd)
+                files[at] = fd
+            yield files
+        finally:
+            for fd in made:
+                os.close(fd)
 
     def _wait(self, read: bool, deadline: float | None) -> None:
         remaining = None if deadline is None else deadline - time.monotonic()
@@ -110,6 +165,23 @@ class Channel:
         if not poller.poll(None if remaining is None else remaining * 1000):
             raise ChildTimeout("no answer in time")
 
+    def _write_head(self, head: bytes, files: Sequence[int], deadline: float | None) -> None:
+        """Send what comes before the blobs, with descriptors, which go with the first byte."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))] if files else []
+        while True:
+            try:
+                sent = self._sock.sendmsg([head], rights)
+                break
+            except BlockingIOError:
+                self._wait(False, deadline)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise ChildDied("the child is gone") from error
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS and files:
+                    raise _TooManyInFlight from error
+                raise
+        self._write(memoryview(head)[sent:], deadline)
+
     def _write(self, view: memoryview, deadline: float | None) -> None:
         while view.nbytes:
             try:
@@ -119,19 +191,46 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise ChildDied("the child is gone") from error
 
+    def _read_header(self, files: list[int], deadline: float | None) -> bytes:
+        """The fixed part of a frame, and to ``files`` every descriptor that came with it."""
+        header = b""
+        while len(header) < _HEADER.size:
+            try:
+                piece, ancillary, flags, _ = self._sock.recvmsg(
+                    _HEADER.size - len(header), _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                self._wait(True, deadline)
+                continue
+            except ConnectionResetError as error:
+                raise ChildDied("the child is gone") from error
+            for level, kind, content in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    whole = len(content) - len(content) % array("i").itemsize
+                    files.extend(array("i", content[:whole]))
+            _refuse_more(flags)
+            if len(files) > MAX_FILES:
+                raise SandboxError(f"a confined child passed more than {MAX_FILES} descriptors")
+            if not piece:
+                raise ChildDied("the child closed its channel")
+            header += piece
+        return header
+
     def _read(self, count: int, deadline: float | None) -> bytes:
+        """Bytes without descriptors: any that come with them are closed by the kernel, which says so."""
         if count >= _LARGE:
             return self._read_large(count, deadline)
         buffer = bytearray(count)
         view, done = memoryview(buffer), 0
         while done < count:
             try:
-                got = self._sock.recv_into(view[done:])
+                got, _, flags, _ = self._sock.recvmsg_into([view[done:]])
             except BlockingIOError:
                 self._wait(True, deadline)
                 continue
             except ConnectionResetError as error:
                 raise ChildDied("the child is gone") from error
+            _refuse_more(flags)
             if got == 0:
                 raise ChildDied("the child closed its channel")
             done += got
@@ -150,11 +249,12 @@ class Channel:
                 limit = _TIMEVAL.pack(seconds, int((remaining - seconds) * 1e6) + (deadline is not None))
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
                 try:
-                    piece = self._sock.recv(count, socket.MSG_WAITALL)
+                    piece, _, flags, _ = self._sock.recvmsg(count, 0, socket.MSG_WAITALL)
                 except BlockingIOError:
                     continue
                 except ConnectionResetError as error:
                     raise ChildDied("the child is gone") from error
+                _refuse_more(flags)
                 if not piece:
                     raise ChildDied("the child closed its channel")
                 pieces.append(piece)
@@ -162,6 +262,24 @@ class Channel:
         finally:
             self._sock.setblocking(False)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """The JSON object of a frame.
+
+    Raises:
+        SandboxError: it is none.
+    """
+    try:
+        # As text: of bytes, ``json`` would take UTF-16 and halves of surrogate pairs too.
+        data = json.loads(text.decode())
+        if _SURROGATE.search(text):
+            data = _writable(data)
+    except (ValueError, RecursionError) as error:
+        raise SandboxError("a confined child sent a frame that is not JSON") from error
+    if not isinstance(data, dict):
+        raise SandboxError("a confined child sent a frame that is not an object")
+    return data
 
 
 def _writable(value: Any) -> Any:
@@ -173,3 +291,28 @@ def _writable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_writable(key): _writable(item) for key, item in value.items()}
     return value
+
+
+class _TooManyInFlight(Exception):
+    """So many descriptors of this user are on their way already that the kernel takes no more."""
+
+
+def _head(text: bytes, views: Sequence[memoryview], files: Mapping[int, int]) -> bytes:
+    """What comes before the blobs: header, lengths, marks, text."""
+    lengths = [view.nbytes for view in views]
+    header = _HEADER.pack(_MAGIC, len(text), len(views), len(files), sum(lengths))
+    marks = bytes(position in files for position in range(len(views)))
+    return header + struct.pack(f"<{len(views)}Q", *lengths) + marks + text
+
+
+def _refuse_more(flags: int) -> None:
+    """Stop where the kernel dropped descriptors: those of a frame come with its header and fit.
+
+    Raises:
+        SandboxError: it did.
+    """
+    if flags & socket.MSG_CTRUNC:
+        raise SandboxError(
+            "descriptors that came with a frame were dropped: the sender passed some that no frame has, or this "
+            "process has too many open files (ulimit -n)"
+        )

@@ -38,7 +38,7 @@ def test_what_is_sent_is_received(ends, sizes):
 
 
 def raw_frame(text: bytes) -> bytes:
-    return struct.pack("<4sIIQ", b"KFF1", len(text), 0, 0) + text
+    return struct.pack("<4sIIIQ", b"KFF2", len(text), 0, 0, 0) + text
 
 
 def test_half_a_surrogate_pair_becomes_text_that_can_be_written(ends):
@@ -75,7 +75,7 @@ def test_a_slow_sender_is_a_timeout_however_it_dribbles(announced):
     stop = threading.Event()
 
     def dribble():
-        left.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, announced) + struct.pack("<Q", announced) + b"{}")
+        left.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, announced) + struct.pack("<QB", announced, 0) + b"{}")
         while not stop.wait(0.02):
             left.send(b"x")
 
@@ -91,9 +91,13 @@ def test_a_slow_sender_is_a_timeout_however_it_dribbles(announced):
     channel.close()
 
 
-def test_a_receiver_that_does_not_read_is_a_timeout(ends):
+def test_a_receiver_that_does_not_read_is_a_timeout():
+    left, right = socket.socketpair()
+    sender = Channel(left, files_from=None)
     with pytest.raises(ChildTimeout):
-        ends[0].send({}, [bytes(64 << 20)], timeout_s=0.2)
+        sender.send({}, [bytes(64 << 20)], timeout_s=0.2)
+    sender.close()
+    right.close()
 
 
 def test_the_other_side_going_away_is_a_death(ends):
@@ -107,7 +111,7 @@ def test_the_other_side_going_away_is_a_death(ends):
 def test_a_death_in_the_middle_of_a_large_blob_is_a_death():
     left, right = socket.socketpair()
     channel = Channel(right)
-    left.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, 4 << 20) + struct.pack("<Q", 4 << 20) + b"{}" + b"x" * 1000)
+    left.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 4 << 20) + struct.pack("<QB", 4 << 20, 0) + b"{}" + b"x" * 1000)
     left.close()
     with pytest.raises(ChildDied):
         channel.receive(timeout_s=5)
@@ -116,7 +120,7 @@ def test_a_death_in_the_middle_of_a_large_blob_is_a_death():
 
 def test_an_announced_length_alone_takes_no_memory(ends):
     ends[0]._sock.setblocking(True)
-    ends[0]._sock.sendall(struct.pack("<4sIIQ", b"KFF1", 2, 1, 4 << 30) + struct.pack("<Q", 4 << 30) + b"{}")
+    ends[0]._sock.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 4 << 30) + struct.pack("<QB", 4 << 30, 0) + b"{}")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ChildTimeout):
         ends[1].receive(timeout_s=0.2)

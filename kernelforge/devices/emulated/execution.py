@@ -28,6 +28,7 @@ from kernelforge.devices.emulated.memory import CacheModel
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.report import Fault, LaunchReport
+from kernelforge.sandbox.memory import Blob
 
 if TYPE_CHECKING:
     from kernelforge.devices.emulated.runner import Runner
@@ -52,7 +53,7 @@ class Work:
     """One run of a plan, as :class:`~kernelforge.devices.base.RunRequest` describes it."""
 
     plan: ResolvedPlan
-    tensors: Mapping[int, bytes]
+    tensors: Mapping[int, Blob]
     poison: int
     mutable: frozenset[int]
     deadline_s: float
@@ -165,7 +166,7 @@ class Execution:
         elif isinstance(step, Fill):
             self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
 
-    def outputs(self) -> tuple[bytes, ...]:
+    def outputs(self) -> tuple[Blob, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
         found = [self._memory.read(self._address[o.buffer] + o.offset_bytes, o.nbytes) for o in self._work.plan.outputs]
         sizes = {buffer.id: buffer.nbytes for buffer in self._work.plan.buffers}

@@ -19,6 +19,7 @@ from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.occupancy import occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
+from kernelforge.sandbox.memory import Blob
 
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
@@ -36,7 +37,7 @@ class Kernel:
 class Ran:
     """What one run gave: outputs and mutated inputs, or faults."""
 
-    outputs: tuple[bytes, ...]
+    outputs: tuple[Blob, ...]
     faults: tuple[RunFault, ...]
     thread_instructions: int
     seconds: float
@@ -71,7 +72,7 @@ class Runner:
         """
         start = time.perf_counter()
         execution: Execution | None = None
-        outputs: tuple[bytes, ...] = ()
+        outputs: tuple[Blob, ...] = ()
         faults: tuple[RunFault, ...] = ()
         try:
             execution = Execution(self, work)

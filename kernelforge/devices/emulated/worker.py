@@ -16,6 +16,7 @@ from kernelforge.devices.emulated.runner import Kernel, Runner
 from kernelforge.errors import ChildDied
 from kernelforge.hardware.specs import SPECS
 from kernelforge.sandbox.channel import Channel
+from kernelforge.sandbox.memory import Blob
 
 
 def warm_up(options: dict[str, Any]) -> None:
@@ -34,7 +35,7 @@ def serve(channel: Channel) -> None:
             return
         request = frame.data
         if request["op"] == "load":
-            runner = _load(request, frame.blobs[0])
+            runner = _load(request, bytes(frame.blobs[0]))
             channel.send({"loaded": True})
             continue
         if runner is None:
@@ -70,7 +71,7 @@ def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFault:
         return RunFault("memory", f"the module's variables do not fit: {error}")
 
 
-def _work(request: dict[str, Any], blobs: Sequence[bytes]) -> Work:
+def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
     return Work(
         plan=ResolvedPlan.from_wire(request["plan"]),
         tensors=dict(zip(request["tensors"], blobs, strict=True)),

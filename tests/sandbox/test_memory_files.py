@@ -1,0 +1,410 @@
+"""Large blobs travel as sealed memory files; whatever else is passed ends the frame, and nothing is left open."""
+
+import array
+import contextlib
+import fcntl
+import gc
+import mmap
+import os
+import resource
+import socket
+import struct
+import threading
+
+import numpy as np
+import pytest
+from jail_setup import LIMITS
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox import Channel
+from kernelforge.sandbox.channel import MAX_FILES
+from kernelforge.sandbox.memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal
+
+SIZE = 64 << 10
+ALL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+HUGE_2_MB = os.MFD_HUGETLB | 21 << 26
+
+
+@pytest.fixture
+def ends():
+    left, right = socket.socketpair()
+    pair = Channel(left, files_from=SIZE), Channel(right, forwards=True, files_from=SIZE)
+    yield pair
+    for end in pair:
+        end.close()
+
+
+@pytest.fixture
+def hostile():
+    """A raw socket, and the channel that reads from it."""
+    left, right = socket.socketpair()
+    channel = Channel(right)
+    yield left, channel
+    left.close()
+    channel.close()
+
+
+def open_descriptors():
+    gc.collect()
+    return set(os.listdir("/proc/self/fd"))
+
+
+def frame(*lengths, files=None, marks=None, text=b"{}"):
+    """A frame's head by hand: all blobs in files unless said otherwise."""
+    marks = bytes([1] * len(lengths)) if marks is None else marks
+    count = len(lengths) if files is None else files
+    head = struct.pack("<4sIIIQ", b"KFF2", len(text), len(lengths), count, sum(lengths))
+    return head + struct.pack(f"<{len(lengths)}Q", *lengths) + marks + text
+
+
+def passing(left, data, fds):
+    left.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+
+
+def memory_file(size=SIZE, *, content=None, seals=ALL, flags=os.MFD_ALLOW_SEALING):
+    fd = os.memfd_create("test", flags)
+    os.ftruncate(fd, size)
+    if content is None:
+        content = b"x" * size
+    os.pwrite(fd, content, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def test_large_blobs_come_as_read_only_views_among_small_ones_in_order(ends):
+    blobs = [b"small", os.urandom(SIZE), b"", os.urandom(3 * SIZE), os.urandom(SIZE - 1)]
+    ends[0].send({"a": 1}, blobs, timeout_s=5)
+    got = ends[1].receive(timeout_s=5)
+    assert got.data == {"a": 1}
+    assert [bytes(blob) for blob in got.blobs] == blobs
+    assert [isinstance(blob, memoryview) for blob in got.blobs] == [False, True, False, True, False]
+    for view in (got.blobs[1], got.blobs[3]):
+        assert view.readonly
+        assert view.format == "B"
+        with pytest.raises(TypeError):
+            view[0] = 1
+
+
+def test_a_file_is_sent_while_nobody_reads_and_whatever_its_size(ends):
+    ends[0].send({}, [bytes(64 << 20)], timeout_s=5)
+    assert len(ends[1].receive(timeout_s=5).blobs[0]) == 64 << 20
+
+
+def test_small_blobs_need_no_file_by_default():
+    left, right = socket.socketpair()
+    sender, receiver = Channel(left), Channel(right)
+    sent = threading.Thread(target=sender.send, args=({}, [bytes(SMALLEST_FILE - 1), bytes(SMALLEST_FILE)]))
+    sent.start()
+    kinds = [type(blob) for blob in receiver.receive(timeout_s=5).blobs]
+    sent.join()
+    assert kinds == [bytes, memoryview]
+    sender.close()
+    receiver.close()
+
+
+def test_what_came_in_a_file_is_sent_on_in_the_same_file(ends):
+    content = os.urandom(SIZE)
+    ends[0].send({}, [content], timeout_s=5)
+    view = ends[1].receive(timeout_s=5).blobs[0]
+    inode = os.fstat(descriptor_of(view)).st_ino
+    left, right = socket.socketpair()
+    onward, last = Channel(left), Channel(right, forwards=True)
+    onward._files_from = SIZE
+    onward.send({}, [view], timeout_s=5)
+    arrived = last.receive(timeout_s=5).blobs[0]
+    assert os.fstat(descriptor_of(arrived)).st_ino == inode
+    assert arrived == content
+    onward.close()
+    last.close()
+
+
+def test_part_of_a_file_is_sent_without_the_rest(ends):
+    content = os.urandom(3 * SIZE)
+    ends[0].send({}, [content], timeout_s=5)
+    view = ends[1].receive(timeout_s=5).blobs[0][SIZE:]
+    assert descriptor_of(view) is None
+    ends[1].send({}, [view], timeout_s=5)
+    part = ends[0].receive(timeout_s=5).blobs[0]
+    assert part == content[SIZE:]
+    assert len(part.obj) == 2 * SIZE
+
+
+def test_of_many_large_blobs_the_largest_come_as_files(ends):
+    blobs = [bytes([n]) * (SIZE + n) for n in range(MAX_FILES + 4)]
+    sent = threading.Thread(target=ends[0].send, args=({}, blobs))
+    sent.start()
+    got = ends[1].receive(timeout_s=10).blobs
+    sent.join()
+    assert [isinstance(blob, memoryview) for blob in got] == [False] * 4 + [True] * MAX_FILES
+    assert [bytes(blob) for blob in got] == blobs
+
+
+def test_two_hundred_frames_leave_no_descriptor_open(ends):
+    before = open_descriptors()
+    for number in range(200):
+        ends[0].send({}, [bytes([number]) * SIZE, bytes(SIZE)], timeout_s=5)
+        view = ends[1].receive(timeout_s=5).blobs[0]
+        ends[1].send({}, [view], timeout_s=5)
+        assert ends[0].receive(timeout_s=5).blobs[0][0] == number
+    del view
+    assert open_descriptors() == before
+
+
+def test_views_outlive_their_channel_and_hold_descriptors_only_while_they_live(ends):
+    ends[0].send({}, [b"y" * SIZE], timeout_s=5)
+    before = open_descriptors()
+    view = ends[1].receive(timeout_s=5).blobs[0]
+    ends[1].close()
+    assert view[-1] == ord("y")
+    assert len(open_descriptors() - before) >= 1
+    del view
+    assert open_descriptors() < before
+
+
+def test_a_channel_that_forwards_nothing_keeps_no_descriptor_of_its_own():
+    left, right = socket.socketpair()
+    sender, receiver = Channel(left), Channel(right)
+    passing(left, frame(SIZE), [memory_file()])
+    view = receiver.receive(timeout_s=5).blobs[0]
+    assert descriptor_of(view) is None
+    sender.close()
+    receiver.close()
+
+
+def test_past_a_share_of_the_descriptors_files_are_copied(ends, monkeypatch):
+    gc.collect()
+    enough = 4 * (len(MemoryFile._mapped) + 3)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (enough, enough))
+    for _ in range(5):
+        ends[0].send({}, [b"z" * SIZE], timeout_s=5)
+    got = [ends[1].receive(timeout_s=5).blobs[0] for _ in range(5)]
+    assert [type(blob) for blob in got] == [memoryview] * 3 + [bytes] * 2
+    assert all(blob == b"z" * SIZE for blob in got)
+
+
+def pipe():
+    read, write = os.pipe()
+    os.close(write)
+    return read
+
+
+def unix_socket():
+    one, other = socket.socketpair()
+    other.close()
+    return one.detach()
+
+
+def plain_file(tmp_path):
+    path = tmp_path / "plain"
+    path.write_bytes(b"x" * SIZE)
+    return os.open(path, os.O_RDWR)
+
+
+def fallocated_beyond_its_end():
+    """As many pages as a whole file would have, but none of them in it."""
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.posix_fallocate(fd, 0, 2 * SIZE)
+    os.ftruncate(fd, SIZE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL)
+    return fd
+
+
+def huge_pages():
+    try:
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | HUGE_2_MB)
+    except OSError as error:
+        pytest.skip(f"no huge pages here: {error}")
+    os.ftruncate(fd, 2 << 20)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL)
+    return fd
+
+
+def write_only():
+    fd = memory_file()
+    again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_PATH)
+    os.close(fd)
+    return again
+
+
+BAD = {
+    "a pipe": lambda tmp_path: pipe(),
+    "a socket": lambda tmp_path: unix_socket(),
+    "a folder": lambda tmp_path: os.open(tmp_path, os.O_RDONLY),
+    "a device": lambda tmp_path: os.open("/dev/zero", os.O_RDWR),
+    "a file of the disk": plain_file,
+    "a path": lambda tmp_path: write_only(),
+    "no seals": lambda tmp_path: memory_file(seals=0),
+    "not sealed against sealing": lambda tmp_path: memory_file(seals=ALL & ~fcntl.F_SEAL_SEAL),
+    "not sealed against shrinking": lambda tmp_path: memory_file(seals=ALL & ~fcntl.F_SEAL_SHRINK),
+    "not sealed against growing": lambda tmp_path: memory_file(seals=ALL & ~fcntl.F_SEAL_GROW),
+    "not sealed against writing": lambda tmp_path: memory_file(seals=ALL & ~fcntl.F_SEAL_WRITE),
+    "too short": lambda tmp_path: memory_file(SIZE - 1),
+    "too long": lambda tmp_path: memory_file(SIZE + 1),
+    "empty": lambda tmp_path: memory_file(0),
+    "all hole": lambda tmp_path: memory_file(content=b""),
+    "a hole at the end": lambda tmp_path: memory_file(content=b"x" * (SIZE - mmap.PAGESIZE)),
+    "pages set aside and never written": lambda tmp_path: fallocated_beyond_its_end(),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_anything_but_a_whole_sealed_file_of_the_announced_size_is_refused_and_closed(hostile, kind, tmp_path):
+    left, channel = hostile
+    before = open_descriptors()
+    fd = BAD[kind](tmp_path)
+    passing(left, frame(SIZE), [fd])
+    os.close(fd)
+    with pytest.raises(SandboxError, match="memory file"):
+        channel.receive(timeout_s=5)
+    assert open_descriptors() == before
+
+
+def test_huge_pages_are_refused(hostile):
+    left, channel = hostile
+    fd = huge_pages()
+    passing(left, frame(2 << 20), [fd])
+    os.close(fd)
+    with pytest.raises(SandboxError, match="memory file"):
+        channel.receive(timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("head", "passed"),
+    [
+        pytest.param(frame(SIZE), 0, id="announced, not passed"),
+        pytest.param(frame(SIZE), 2, id="one more than announced"),
+        pytest.param(frame(SIZE, SIZE), 1, id="one less than announced"),
+        pytest.param(frame(), 1, id="passed, not announced"),
+        pytest.param(frame(4, files=0, marks=b"\0"), 1, id="passed with a blob of the stream"),
+        pytest.param(frame(SIZE, SIZE, files=1), 1, id="two marks for one"),
+        pytest.param(frame(SIZE, marks=b"\2"), 1, id="an unknown mark"),
+        pytest.param(frame(SIZE, marks=b"\0"), 1, id="no mark"),
+        pytest.param(frame(SIZE, files=2**32 - 1), 1, id="an absurd count"),
+        pytest.param(b"KFF1" + frame(SIZE)[4:], 1, id="a wrong header"),
+        pytest.param(frame(9 << 30), 1, id="over the cap"),
+        pytest.param(frame(SIZE)[:10], 1, id="half a header"),
+        pytest.param(frame(SIZE)[:30], 1, id="half a head"),
+        pytest.param(frame(SIZE, text=b"["), 1, id="no JSON"),
+    ],
+)
+def test_a_broken_frame_leaves_no_descriptor_open(hostile, head, passed):
+    left, channel = hostile
+    before = open_descriptors()
+    fd = memory_file()
+    if passed:
+        passing(left, head, [fd] * passed)
+    else:
+        left.sendall(head)
+    os.close(fd)
+    left.shutdown(socket.SHUT_WR)
+    with pytest.raises((SandboxError, ChildDied)) as stopped:
+        channel.receive(timeout_s=5)
+    del stopped
+    assert open_descriptors() == before
+
+
+def test_a_sender_that_stops_after_its_descriptors_is_a_timeout_and_leaves_none_open(hostile):
+    left, channel = hostile
+    before = open_descriptors()
+    fd = memory_file()
+    passing(left, frame(SIZE)[:30], [fd])
+    os.close(fd)
+    with pytest.raises(ChildTimeout):
+        channel.receive(timeout_s=0.1)
+    assert open_descriptors() == before
+
+
+def test_more_descriptors_than_a_frame_may_have_are_dropped(hostile):
+    left, channel = hostile
+    before = open_descriptors()
+    fd = memory_file()
+    passing(left, frame(*[SIZE] * (MAX_FILES + 1)), [fd] * (MAX_FILES + 1))
+    os.close(fd)
+    with pytest.raises(SandboxError, match="descriptors"):
+        channel.receive(timeout_s=5)
+    assert open_descriptors() == before
+
+
+def test_descriptors_dribbled_with_every_byte_of_the_header_are_counted_together(hostile):
+    left, channel = hostile
+    before = open_descriptors()
+    fd = memory_file()
+    with contextlib.suppress(OSError):
+        for byte in frame(*[SIZE] * MAX_FILES)[:20]:
+            passing(left, bytes([byte]), [fd] * 16)
+    os.close(fd)
+    with pytest.raises(SandboxError, match="descriptors"):
+        channel.receive(timeout_s=5)
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("size", [8, 2 << 20])
+def test_descriptors_after_the_header_are_dropped_and_end_the_frame(hostile, size):
+    left, channel = hostile
+    before = open_descriptors()
+    head = frame(size, files=0, marks=b"\0")
+    left.sendall(head)
+    fd = memory_file()
+    passing(left, b"x" * 8, [fd])
+    os.close(fd)
+    with pytest.raises(SandboxError, match="descriptors"):
+        channel.receive(timeout_s=5)
+    assert open_descriptors() == before
+
+
+def test_a_sealed_file_can_neither_be_written_nor_cut_by_its_sender():
+    content = os.urandom(SIZE)
+    fd = seal(memoryview(content))
+    for change in (
+        lambda: os.pwrite(fd, b"!", 0),
+        lambda: os.ftruncate(fd, 1),
+        lambda: os.ftruncate(fd, 2 * SIZE),
+        lambda: mmap.mmap(fd, SIZE),
+    ):
+        with pytest.raises(PermissionError):
+            change()
+    view = MemoryFile.map(fd, SIZE, keep=False)
+    assert view == content
+
+
+def test_a_process_that_may_make_no_memory_file_sends_through_the_socket(ends, monkeypatch):
+    def refused(name, flags=0):
+        raise PermissionError(1, "memfd_create")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    ends[0].send({}, [b"w" * SIZE], timeout_s=5)
+    assert ends[1].receive(timeout_s=5).blobs == (b"w" * SIZE,)
+    assert seal(memoryview(b"w")) is None
+
+
+def test_a_file_over_the_limit_on_files_is_sent_through_the_socket(ends):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = open_descriptors()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
+    try:
+        ends[0].send({}, [b"v" * SIZE], timeout_s=5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ends[1].receive(timeout_s=5).blobs == (b"v" * SIZE,)
+    assert open_descriptors() == before
+
+
+def test_a_confined_child_reads_what_comes_in_a_file(zygote):
+    content = os.urandom(SMALLEST_FILE)
+    with zygote.spawn(LIMITS) as child:
+        got = child.call({"act": "digest"}, [content]).data["reply"]
+    assert got["kinds"] == ["memoryview"]
+    assert got["sum"] == sum(content)
+
+
+def test_equal_bytes_are_equal_however_they_are_held():
+    content = os.urandom(1000)
+    other = content[:-1] + bytes([content[-1] ^ 1])
+    held = (content, memoryview(content), memoryview(np.frombuffer(bytearray(content), np.uint8)))
+    for left in held:
+        for right in held:
+            assert same_bytes(left, right)
+        assert not same_bytes(left, other)
+        assert not same_bytes(left, memoryview(other))
+        assert not same_bytes(left, content[:-1])
+    assert same_bytes(b"", memoryview(b""))
