@@ -106,6 +106,8 @@ class TimeRow(View):
     speedup: float | None
     """Against the fastest baseline; measured only."""
     speedup_lower: float | None
+    quarantined: str | None
+    """Why a measured time is not believed; it then has no speedup."""
 
 
 class EvaluationAnswer(View):
@@ -171,6 +173,8 @@ class ProfileAnswer(View):
     metrics: tuple[MetricRow, ...]
     """Totals over the plan."""
     kernels: tuple[KernelMetrics, ...]
+    notes: tuple[str, ...]
+    """What a reader of the metrics must know."""
     finding: FindingRow
 
 
@@ -246,6 +250,7 @@ def evaluation_answer(task: str, evaluation: Evaluation, left: int | None) -> Ev
             interval_us=speed.interval_us,
             speedup=speed.speedup,
             speedup_lower=speed.speedup_lower,
+            quarantined=None if speed.quarantined is None else _bounded(speed.quarantined),
         ),
         kernels=_kernels(evaluation.build),
         diagnostics=_diagnostics(evaluation.build),
@@ -276,6 +281,7 @@ def profile_answer(
             )
             for one in (profile.kernels if profile else ())
         ),
+        notes=tuple(_bounded(note) for note in profile.notes) if profile else (),
         finding=finding_row(finding),
     )
 

@@ -73,6 +73,8 @@ class AttemptView(View):
     performance: Performance | None
     finding: Finding | None
     metrics: tuple[MetricChange, ...]
+    profile_notes: tuple[str, ...]
+    """What a reader of the metrics must know."""
     trials: tuple[TrialRow, ...]
     """The furthest and fastest first."""
     reward: Reward
@@ -120,6 +122,7 @@ def attempt_view(attempt: Attempt, parent: Attempt | None, *, messages: bool = F
         performance=evaluation.performance,
         finding=attempt.finding,
         metrics=metric_changes(attempt, parent),
+        profile_notes=attempt.profile.notes if attempt.profile else (),
         trials=_trials(attempt),
         reward=attempt.reward,
         accepted=attempt.accepted,

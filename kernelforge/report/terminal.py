@@ -196,6 +196,7 @@ def attempt_lines(view: AttemptView) -> Group:
         ]
     if view.metrics:
         parts += [Text(), metric_table(view.metrics, title="Metrics", compared=view.parent is not None).to_rich()]
+    parts += [_field("note", one_line(note)) for note in view.profile_notes]
     for message in view.messages or ():
         parts += _message(message)
     return Group(*parts)
@@ -347,6 +348,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
             _field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
             Text(),
             metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
+            *(_field("note", one_line(note)) for note in profile.notes),
         ]
     return Group(*parts)
 

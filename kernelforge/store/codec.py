@@ -206,7 +206,13 @@ def _profile_rows(attempt: str, profile: Profile) -> Rows:
             )
         )
         metrics += metric_rows(position, kernel.metrics)
-    head = _row(attempt=attempt, size=profile.size, device=profile.device, **profile.roofline.model_dump())
+    head = _row(
+        attempt=attempt,
+        size=profile.size,
+        device=profile.device,
+        notes=_json(profile.notes),
+        **profile.roofline.model_dump(),
+    )
     return {"profiles": [head], "profile_kernels": kernels, "metrics": metrics}
 
 
@@ -354,6 +360,7 @@ def _profile(row: Row, rows: Mapping[str, list[Row]]) -> Profile:
         kernels=kernels,
         metrics=tuple(by_kernel.get(WHOLE_PLAN, ())),
         roofline=Roofline.model_validate({name: row[name] for name in _ROOFLINE}),
+        notes=tuple(json.loads(row["notes"])),
     )
 
 

@@ -301,7 +301,11 @@ ALTER TABLE evaluations ADD COLUMN quarantined TEXT;
 ALTER TABLE evaluations ADD COLUMN timing TEXT CHECK (timing IS NULL OR json_valid(timing));
 """
 
-MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3)
+_VERSION_4 = """
+ALTER TABLE profiles ADD COLUMN notes TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(notes));
+"""
+
+MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
 
 SCHEMA_VERSION = len(MIGRATIONS)

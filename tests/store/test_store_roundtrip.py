@@ -52,6 +52,7 @@ ROOFLINE = st.builds(
 PROFILE = st.builds(
     Profile, size=TEXT, device=st.just("emulated:h100"), kernels=st.lists(KERNEL, max_size=2).map(tuple),
     metrics=st.lists(METRIC, max_size=4).map(tuple), roofline=ROOFLINE,
+    notes=st.lists(TEXT, max_size=3).map(tuple),
 )  # fmt: skip
 CHECK = st.builds(
     SizeCheck, size=TEXT.map("hidden_".__add__), status=st.sampled_from(["passed", "guarded", "skipped"]),
