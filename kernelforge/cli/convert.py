@@ -33,6 +33,7 @@ def convert(
 ) -> None:
     """Convert a ModelNew whose host part is a plain launch. Leaves with 1 if something could not be converted."""
     from kernelforge.modelnew.convert import convert as convert_text
+    from kernelforge.report.text import one_line, printable
 
     conversion = convert_text(_read(file))
     refused = ""
@@ -50,14 +51,15 @@ def convert(
         }
         write_text(json.dumps(data, indent=2), output)
     elif good:
-        write_text(conversion.as_reply(), output)
+        reply = conversion.as_reply()
+        write_text(printable(reply) if output is None else reply, output)
     err = console(stderr=True)
     for problem in () if as_json else conversion.problems:
-        err.print(f"{file.name}, {problem}")
+        err.print(one_line(f"{file.name}, {problem}"))
     for note in () if as_json else conversion.notes:
-        err.print(f"note: {note}")
+        err.print(one_line(f"note: {note}"))
     if refused and not as_json:
-        err.print(f"converted, but {refused}")
+        err.print(printable(f"converted, but {refused}"))
     raise typer.Exit(0 if good else 1)
 
 

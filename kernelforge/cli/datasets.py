@@ -106,6 +106,8 @@ def _finish(
     allow_unconfined: bool,
     as_json: bool,
 ) -> None:
+    from kernelforge.report.text import one_line
+
     constants = _constants(small or [])
     if constants and not evaluate:
         raise UsageError("--small says at which size to evaluate; add --evaluate")
@@ -123,20 +125,20 @@ def _finish(
                 bad = bad or found_out["verdict"] != "OK"
                 rows.append(_row(one) | found_out)
                 if not as_json:
-                    out.print(f"{one.name}: {_told(found_out)}"[:2000], soft_wrap=True)
+                    out.print(one_line(f"{one.name}: {_told(found_out)}", 2000), soft_wrap=True)
     else:
         rows = [_row(one) for one in found.candidates]
         if not as_json:
             for one in found.candidates:
                 score = "no published score" if one.published_score is None else f"published {one.published_score:g}x"
                 known = "" if one.reference is not None else ", no reference"
-                out.print(f"{one.name}: {score}{known} ({one.origin})", soft_wrap=True)
+                out.print(one_line(f"{one.name}: {score}{known} ({one.origin})"), soft_wrap=True)
     unread = [{"origin": one.origin, "name": one.name, "reason": one.reason} for one in found.unread]
     if as_json:
         typer.echo(json.dumps({"candidates": rows, "unread": unread}, indent=2))
     else:
         for line in found.unread:
-            out.print(f"not read: {line.origin} {line.name}: {line.reason}", soft_wrap=True)
+            out.print(one_line(f"not read: {line.origin} {line.name}: {line.reason}", 1000), soft_wrap=True)
         out.print(f"{len(rows)} candidates, {len(unread)} not read")
     raise typer.Exit(1 if bad else 0)
 

@@ -16,6 +16,7 @@ from kernelforge.cli.measuring import (
     RuntimeOption,
     SanitizerOption,
     measure_settings,
+    say_unused_gpu,
 )
 from kernelforge.errors import UsageError
 
@@ -68,6 +69,8 @@ def evaluate(
     """Evaluate one candidate against one task. Leaves with 0 for verdict OK, with 1 for any other."""
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
+    if device is None:
+        say_unused_gpu()
     if lane is Lane.MODELNEW:
         if choices:
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
@@ -155,6 +158,7 @@ def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = No
         console().print(evaluation_lines(view))
     if telemetry is not None:
         from kernelforge.modelnew.static import static_findings
+        from kernelforge.report.text import one_line
 
         for finding in static_findings(telemetry):
-            console().print(f"seen in line {finding.line}: {finding.text} ({finding.rule})")
+            console().print(one_line(f"seen in line {finding.line}: {finding.text} ({finding.rule})"))

@@ -74,3 +74,12 @@ def measure_settings(
         return MeasureSettings.model_validate(values | {"sanitizer": sanitizer}, strict=False)
     except ValidationError as error:
         raise UsageError(f"--measure {first_fault(error)}") from error
+
+
+def say_unused_gpu() -> None:
+    """Say on stderr where a GPU is passed over because of what is not installed."""
+    from kernelforge.devices import unused_gpu
+
+    why = unused_gpu()
+    if why is not None:
+        typer.echo(f"note: {why}", err=True)

@@ -28,6 +28,7 @@ from kernelforge.cli.measuring import (
     RuntimeOption,
     SanitizerOption,
     measure_settings,
+    say_unused_gpu,
 )
 from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
 from kernelforge.errors import KernelForgeError
@@ -174,6 +175,8 @@ def run(
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
+    if device is None:
+        say_unused_gpu()
     if dry_run:
         from kernelforge.cli.estimate import print_estimate
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.specs import SPECS
+from kernelforge.hardware.specs import SPECS, nearest_spec
 
 if TYPE_CHECKING:
     from kernelforge.records import MeasureSettings
 
-__all__ = ["Device", "best_device", "check_device", "device_names", "make_device", "screen_for"]
+__all__ = ["Device", "best_device", "check_device", "device_names", "make_device", "screen_for", "unused_gpu"]
 
 _EMULATED, _CUDA = "emulated:", "cuda:"
 
@@ -26,8 +26,22 @@ def device_names() -> tuple[str, ...]:
 
 
 def best_device() -> str:
-    """Name of the device that is used when none is named."""
-    return device_names()[0]
+    """Name of the device that is used when none is named: the first GPU, if what it takes is installed."""
+    return _emulated_names()[0] if unused_gpu() else device_names()[0]
+
+
+def unused_gpu() -> str | None:
+    """Why a GPU of this machine is not used unless it is named; None where none is passed over."""
+    name = device_names()[0]
+    if name.startswith(_EMULATED):
+        return None
+    from kernelforge.devices.cuda.discovery import require_packages
+
+    try:
+        require_packages("cupy")
+    except DeviceError as error:
+        return f"{name} is there and not used: {error}"
+    return None
 
 
 def check_device(name: str) -> str:
@@ -92,10 +106,9 @@ def make_device(
     )
 
 
-def screen_for(arch: str) -> str:
-    """Name of the emulated device that checks the accesses of kernels built for a GPU: of its architecture, if any."""
-    of_arch = [_EMULATED + key for key, spec in SPECS.items() if spec.arch == arch]
-    return (*of_arch, *_emulated_names())[0]
+def screen_for(arch: str, gpu_name: str = "") -> str:
+    """Name of the emulated device that checks the accesses of kernels built for a GPU: the one nearest to it."""
+    return _EMULATED + nearest_spec(gpu_name, arch).key
 
 
 def _emulated_names() -> tuple[str, ...]:

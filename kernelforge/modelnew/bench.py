@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.metadata import version
 from types import TracebackType
 
-from kernelforge.devices import check_device, device_names
+from kernelforge.devices import best_device, check_device
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.oracle import Oracle
@@ -30,7 +30,7 @@ def lane_device(name: str | None) -> str:
         DeviceError: there is no such device.
     """
     if name is None:
-        best = device_names()[0]
+        best = best_device()
         return CPU if best.startswith("emulated") else best
     if name == CPU:
         return CPU

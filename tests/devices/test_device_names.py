@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kernelforge.devices import best_device, check_device, device_names, make_device, screen_for
+from kernelforge.devices import best_device, check_device, device_names, make_device, screen_for, unused_gpu
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
 from kernelforge.devices.cuda.gpu import GpuInfo
@@ -62,6 +62,18 @@ def test_gpus_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_device("emulated") == "emulated:h100"
     with pytest.raises(DeviceError, match=r"this machine has cuda:0, cuda:1\."):
         check_device("cuda:2")
+
+
+def test_a_gpu_is_passed_over_with_a_word_where_its_packages_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 1)
+    assert unused_gpu() is None
+    monkeypatch.setattr(discovery, "_installed", lambda module: "cupy" not in module)
+    assert best_device() == "emulated:h100"
+    said = unused_gpu()
+    assert said is not None
+    assert "cuda:0 is there and not used: cupy needs cupy-cuda13x" in said
+    assert "pip install" in said
+    assert check_device("cuda:0") == "cuda:0"  # named, it is asked for
 
 
 def test_a_driver_that_fails_hides_its_gpus_and_says_why_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
