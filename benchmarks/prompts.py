@@ -59,7 +59,7 @@ def rows(workshop: Workshop, task: str, count: Callable[[str], int] | None) -> I
     """Every prompt for one task; the profile is shown in full where one is shown at all."""
     evaluator = workshop.evaluator(load_task(f"core/{task}"))
     try:
-        brief = make_brief(evaluator, workshop.device.describe())
+        brief = make_brief(evaluator)
         failed, correct = made_here("repair", brief, evaluator), made_here("optimise", brief, evaluator)
     finally:
         evaluator.oracle.close()

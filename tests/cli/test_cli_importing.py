@@ -110,3 +110,43 @@ def test_a_size_without_an_evaluation_is_refused(runner: CliRunner, tmp_path: Pa
     result = runner.invoke(import_app, ["cuda-l1", str(rows(tmp_path / "a.json")), "--small", "N=5"])
     assert result.exit_code != 0
     assert "--evaluate" in str(result.exception)
+
+
+def test_names_that_others_chose_do_not_reach_the_terminal_raw(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "x\x1b[2J.py").write_text("x = 1")
+    result = runner.invoke(import_app, ["kernelbench", str(tmp_path)])
+    assert "x\\x1b[2J.py" in result.output
+    assert "\x1b" not in result.output
+    (tmp_path / "a.json").write_text(json.dumps({"level_id": "\x1b[2J", "task_id": 1}) + "\n")
+    assert "\x1b" not in runner.invoke(import_app, ["cuda-l1", str(tmp_path / "a.json")]).output
+
+
+def test_a_conversion_does_not_reach_the_terminal_raw(runner: CliRunner, tmp_path: Path) -> None:
+    path = tmp_path / "swish.py"
+    path.write_text(SWISH.replace("{\n    int i", "{ // \x1b[2J ```\n    int i"))
+    result = runner.invoke(convert_app, [str(path)])
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    path.write_text("x = " + "-" * 100000 + "1")
+    result = runner.invoke(convert_app, [str(path)])
+    assert result.exit_code == 1
+    assert "nested too deeply" in result.output
+
+
+def test_a_conversion_too_large_for_a_candidate_is_a_problem(runner: CliRunner, tmp_path: Path) -> None:
+    path = tmp_path / "swish.py"
+    path.write_text(SWISH.replace("{\n    int i", "{ //" + "x" * 300_000 + "\n    int i"))
+    result = runner.invoke(convert_app, [str(path)])
+    assert result.exit_code == 1
+    assert "no candidate" in result.output
+
+
+def test_code_with_a_fence_in_it_comes_back_whole() -> None:
+    from kernelforge.candidate import parse_reply
+    from kernelforge.modelnew.convert import convert as convert_text
+
+    conversion = convert_text(SWISH.replace("{\n    int i", "{ /*\n```\n```python\nx\n```\n*/\n    int i"))
+    assert conversion.candidate is not None
+    again = parse_reply(conversion.as_reply())
+    assert again.source.split() == conversion.candidate.source.split()
+    assert again.plan.split() == conversion.candidate.plan.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,53 @@ def test_a_reference_becomes_a_task_that_shrinks_only_as_told(tmp_path: Path) ->
 def test_a_candidate_without_a_reference_is_no_task(run_folder: Path) -> None:
     with pytest.raises(TaskError, match="without its reference"):
         as_task(read_kernelbench(run_folder).candidates[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"level_id": "1" * 6000}, "name no problem"),
+        ({"level_id": "\u0663"}, "name no problem"),
+        ({"task_id": "a" * 5000}, "name no problem"),
+        ({"task_id": "\u2177"}, "name no problem"),
+        ({"custom_code": "x = '\ud800'"}, "half a surrogate pair"),
+        ({"ref_code": "\udfff"}, "half a surrogate pair"),
+    ],
+)
+def test_rows_that_no_file_can_hold_are_listed(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    found = read_cuda_l1(lines(tmp_path / "a.json", row() | change))
+    assert not found.candidates
+    (unread,) = found.unread
+    assert reason in unread.reason
+    assert len(unread.reason) < 300
+
+
+def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path) -> None:
+    found = read_cuda_l1(lines(tmp_path / "a.json", row() | {"task_id": "A"}, row() | {"task_id": "a"}))
+    assert len(found.candidates) == 1
+    assert "a.json:1:custom_code has this name already" in found.unread[0].reason
+
+
+@pytest.mark.parametrize("score", ["1" + "0" * 400, "NaN", "Infinity", "[]"])
+def test_scores_that_are_no_numbers_are_none(tmp_path: Path, score: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(row() | {"score_default": "SCORE"}).replace('"SCORE"', score))
+    assert read_cuda_l1(path).candidates[0].published_score is None
+
+
+def test_results_of_impossible_size_are_none(run_folder: Path) -> None:
+    text = '{"9": {"sample_id": 0, "runtime": 1e-300, "ref_runtime": %s}, "%s": {"sample_id": 0}}'
+    for reference in ("1e300", "1" + "0" * 400, "NaN"):
+        (run_folder / "eval_results.json").write_text(text % (reference, "1" * 6000))
+        assert all(one.published_score is None for one in read_kernelbench(run_folder).candidates)
+
+
+def test_only_plain_files_of_a_run_folder_are_read(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "private.py").write_text("secret = 1\n")
+    (run_folder / "level_1_problem_20_sample_0_kernel.py").symlink_to(tmp_path / "private.py")
+    os.mkfifo(run_folder / "level_1_problem_21_sample_0_kernel.py")
+    (run_folder / "eval_results.json").unlink()
+    (run_folder / "eval_results.json").symlink_to("/dev/zero")
+    found = read_kernelbench(run_folder)
+    assert not any("secret" in one.source for one in found.candidates)
+    assert sum("no plain file" in one.reason for one in found.unread) == 3

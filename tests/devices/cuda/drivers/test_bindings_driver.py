@@ -239,11 +239,13 @@ def test_events_measure_in_microseconds_and_are_destroyed(software):
         driver = open_driver()
         start, _, end = driver.event(), driver.event(), driver.event()
         took = driver.elapsed_us(start, end)
+        again = driver.event(end) is end
+        later = driver.elapsed_us(start, end)
         del start, _, end
-        answer = took, record()
+        answer = took, again, later > took, record()
         """
     )
-    assert answer == [1000.0, ["event flags 0"] * 3 + ["destroy event"] * 3]
+    assert answer == [1000.0, True, True, ["event flags 0"] * 3 + ["destroy event"] * 3]
 
 
 def test_a_lost_context_is_a_sticky_error(software):

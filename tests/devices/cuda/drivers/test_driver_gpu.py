@@ -168,6 +168,49 @@ def test_events_time_what_lies_between_them(gpu):
 
 @pytest.mark.gpu
 @needs_gpu
+def test_events_can_be_recorded_again(gpu):
+    first, second = gpu(
+        """
+        target = driver.allocate(1 << 28)
+        start, end = driver.event(), None
+        times = []
+        for _ in range(2):
+            driver.fill(target, 1, 1 << 28)
+            end = driver.event(end)
+            driver.synchronize()
+            times.append(driver.elapsed_us(start, end))
+        answer = times
+        """
+    )
+    assert 0 < first < second
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
+    clean, seen, gbps = gpu(
+        """
+        from kernelforge.devices.cuda.flush import Flush
+        nbytes = 2 * driver.facts.l2_bytes
+        flush = Flush(driver, nbytes)
+        start = driver.event()
+        for _ in range(20):
+            flush.run()
+        end = driver.event()
+        driver.synchronize()
+        clean = len(flush.faults())
+        driver.fill(flush._buffer + nbytes - 1, 1, 1)
+        flush.run()
+        answer = clean, len(flush.faults()), 20 * nbytes / driver.elapsed_us(start, end) / 1e3
+        flush.close()
+        """
+    )
+    assert (clean, seen) == (0, 1)
+    assert gbps > 0.4 * GPUS[0].bandwidth_gbps if hasattr(GPUS[0], "bandwidth_gbps") else gbps > 200
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("size", [2, 8, 16])
 def test_clusters_have_the_size_asked_for(gpu, size):
     answer = gpu(
