@@ -8,6 +8,8 @@ ref_code custom_code score``. A missing text is null, empty, or the string ``Non
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
 from kernelforge.errors import UsageError
 
 MAX_FILE_BYTES = 256 << 20
+_ID = re.compile("[0-9A-Za-z]{1,40}")
 
 _VARIANTS = (("custom_code", "", "score_default"), ("cuda_graph_code", "_cuda_graph", "score_cuda_graph"),
              ("cudnn_code", "_cudnn", "score_cudnn"))  # fmt: skip
@@ -32,10 +35,16 @@ def read_cuda_l1(path: Path) -> Import:
     text = read_text(path, MAX_FILE_BYTES)
     candidates: list[ImportedCandidate] = []
     unread: list[Unread] = []
+    taken: dict[str, str] = {}
     for origin, level, row in _rows(path.name, text, unread):
         found, missing = _row(origin, level, row)
-        candidates += found
         unread += missing
+        for one in found:
+            first = taken.setdefault(one.name, one.origin)
+            if first == one.origin:
+                candidates.append(one)
+            else:
+                unread.append(Unread(one.origin, one.name, f"{first} has this name already"))
     return Import(tuple(candidates), tuple(unread))
 
 
@@ -89,10 +98,13 @@ def _object(text: str) -> Any:
 
 def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[ImportedCandidate], list[Unread]]:
     number, problem = _number(level), row.get("task_id")
-    if number is None or not isinstance(problem, int | str) or isinstance(problem, bool) or not str(problem).isalnum():
-        reason = f"level {level!r} and task_id {problem!r} name no problem"
+    if number is None or isinstance(problem, bool) or not _ID.fullmatch(str(problem)):
+        reason = f"level {level!r:.40} and task_id {problem!r:.40} name no problem"
         return [], [Unread(origin, "", reason)]
     name = f"level{number}_problem{problem}".lower()
+    for key in ("ref_code", *(key for key, _, _ in _VARIANTS)):
+        if isinstance(row.get(key), str) and not writable(row[key]):
+            return [], [Unread(origin, name, f"{key} holds half a surrogate pair: no file can")]
     reference = _text(row.get("ref_code"))
     if reference is None:
         return [], [Unread(origin, name, "no ref_code")]
@@ -104,7 +116,7 @@ def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[Imported
         published = row.get(score, row.get("score") if key == "custom_code" else None)
         found.append(
             ImportedCandidate(
-                name + suffix, number, str(problem), reference, source, _float(published), None, f"{origin}:{key}"
+                name + suffix, number, str(problem), reference, source, finite(published), None, f"{origin}:{key}"
             )
         )
     missing = (
@@ -117,14 +129,23 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() not in ("", "None") else None
 
 
-def _number(value: Any) -> int | None:
-    return (
-        int(value) if isinstance(value, int | str) and not isinstance(value, bool) and str(value).isdecimal() else None
-    )
-
-
-def _float(value: Any) -> float | None:
+def writable(text: str) -> bool:
+    """Whether a text is Unicode that a file can hold: JSON may hold half a surrogate pair."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _number(value: Any) -> int | None:
+    return int(value) if not isinstance(value, bool) and re.fullmatch("[0-9]{1,4}", str(value)) else None
+
+
+def finite(value: Any) -> float | None:
+    """A number that is one; None for all else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None

@@ -7,12 +7,14 @@ of older versions. References are not in a run folder: they come from a folder o
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernelforge.datasets.cuda_l1 import read_text
+from kernelforge.datasets.cuda_l1 import finite, read_text
 from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
 from kernelforge.errors import UsageError
 
@@ -51,7 +53,7 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
             unread.append(Unread(path.name, "", "not called level_L_problem_P_sample_S_kernel.py"))
             continue
         try:
-            source = read_text(path, _MAX_KERNEL_BYTES)
+            source = _own_text(path)
         except UsageError as error:
             unread.append(Unread(path.name, "", str(error)))
             continue
@@ -64,6 +66,17 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
     return Import(tuple(candidates), tuple(unread))
 
 
+def _own_text(path: Path) -> str:
+    """A file's text; others packed the folder, so a link out of it or a pipe is not followed.
+
+    Raises:
+        UsageError: it is no plain file, or cannot be read.
+    """
+    if path.is_symlink() or not path.is_file():
+        raise UsageError(f"{path} is no plain file")
+    return read_text(path, _MAX_KERNEL_BYTES)
+
+
 def _name(path: Path) -> _Name | None:
     parts = path.stem.split("_")
     if len(parts) != 7 or parts[0::2] != ["level", "problem", "sample", "kernel"][:4]:
@@ -73,10 +86,8 @@ def _name(path: Path) -> _Name | None:
 
 
 def _candidate(path: Path, name: _Name, source: str, result: Mapping[str, Any]) -> ImportedCandidate:
-    runtime, reference = result.get("runtime"), result.get("ref_runtime")
-    score = None
-    if isinstance(runtime, int | float) and isinstance(reference, int | float) and runtime > 0 and reference > 0:
-        score = reference / runtime
+    runtime, reference = finite(result.get("runtime")), finite(result.get("ref_runtime"))
+    score = finite(reference / runtime) if runtime and reference and runtime > 0 and reference > 0 else None
     correct = result.get("correctness")
     return ImportedCandidate(
         name=f"level{name.level}_problem{name.problem}_sample{name.sample}",
@@ -91,9 +102,11 @@ def _candidate(path: Path, name: _Name, source: str, result: Mapping[str, Any]) 
 
 
 def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[str, Any]]:
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}
     try:
+        if path.is_symlink() or not path.is_file():
+            raise UsageError("it is no plain file")
         data = json.loads(read_text(path, _MAX_RESULTS_BYTES))
     except (UsageError, ValueError, RecursionError) as error:
         unread.append(Unread(path.name, "", f"cannot be read: {error}"))
@@ -102,7 +115,7 @@ def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[
     for problem, entry in data.items() if isinstance(data, dict) else ():
         for one in entry if isinstance(entry, list) else [entry]:
             sample = one.get("sample_id", 0) if isinstance(one, dict) else None
-            if isinstance(sample, int) and str(problem).isdecimal():
+            if isinstance(sample, int) and re.fullmatch("[0-9]{1,6}", problem):
                 found[int(problem), sample] = one
             else:
                 unread.append(Unread(path.name, str(problem)[:40], "a result that is no object with a sample_id"))
@@ -117,7 +130,7 @@ def _with_reference(item: ImportedCandidate, references: Path, unread: list[Unre
         unread.append(Unread(item.origin, item.name, reason))
         return item
     try:
-        return replace(item, reference=read_text(paths[0], _MAX_KERNEL_BYTES))
+        return replace(item, reference=_own_text(paths[0]))
     except UsageError as error:
         unread.append(Unread(item.origin, item.name, str(error)))
         return item

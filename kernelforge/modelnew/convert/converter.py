@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from kernelforge.candidate import parse_plan
+from pydantic import ValidationError
+
+from kernelforge.candidate import format_reply, parse_plan
 from kernelforge.errors import CandidateError
 from kernelforge.modelnew.convert.host import convert_host
 from kernelforge.modelnew.convert.problems import Problem, Unconvertible
@@ -33,7 +35,7 @@ class Conversion:
         """
         if self.candidate is None:
             raise ValueError("nothing was converted")
-        return f"```cuda\n{self.candidate.source.rstrip()}\n```\n\n```python\n{self.candidate.plan.rstrip()}\n```\n"
+        return format_reply(self.candidate)
 
 
 def convert(text: str) -> Conversion:
@@ -56,9 +58,9 @@ def convert(text: str) -> Conversion:
         plan = _plan(found, unit, problems, notes)
     except Unconvertible as error:
         problems.append(error.problem)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
-        problems.append(Problem(line, "", f"this is not Python text: {error}"))
+        problems.append(Problem(line, "", f"this is not Python text: {str(error) or 'it is nested too deeply'}"))
     except LookupError:
         # Source that a compiler would refuse as well: an operand, an argument or a name is missing.
         problems.append(Problem(1, "", "the CUDA source or the host code is cut short or malformed"))
@@ -71,7 +73,12 @@ def convert(text: str) -> Conversion:
         return Conversion(
             None, (Problem(1, "launch plan", f"the plan that came out is refused: {error}"),), tuple(notes)
         )
-    return Conversion(Candidate(source="\n".join(unit.device) + "\n", plan=plan), (), tuple(dict.fromkeys(notes)))
+    try:
+        candidate = Candidate(source="\n".join(unit.device) + "\n", plan=plan)
+    except ValidationError as error:
+        told = error.errors()[0]["msg"]
+        return Conversion(None, (Problem(1, "", f"what came out is no candidate: {told}"),), tuple(notes))
+    return Conversion(candidate, (), tuple(dict.fromkeys(notes)))
 
 
 def _plan(found: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> str:
