@@ -168,6 +168,9 @@ class Armed:
         Raises:
             RuntimeError: something in the work cannot be captured.
         """
+        # A kernel's first launch may load it, which a capture cannot hold.
+        self._overhead_work()
+        wait(self._device)
         self._graph = _captured(self._sample_work, self._device)
         if self._shape.flush_bytes:
             self._flush_graph = _captured(self._overhead_work, self._device)
@@ -223,7 +226,6 @@ class Armed:
                 if not self._shape.flush_bytes:
                     # Nothing is subtracted then: what is restored ends before the first mark.
                     self._restore()
-                    wait(self._device)
                 if gaps_us:
                     wait(self._device)
                     _idle(gaps_us[position])

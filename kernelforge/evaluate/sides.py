@@ -17,8 +17,8 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 class BaselineSide:
     """One armed baseline: a :class:`~kernelforge.devices.base.TimedSide`.
 
-    A sample is one execution on each of its sets, whose inputs were restored before where the work changes them. A reply is checked like any other of a child that runs third-party
-    code: as many positive times as samples were asked for.
+    A sample is one execution on each of its sets; inputs that the work changes are restored before. A reply is checked
+    like any other of a child that runs third-party code: as many positive times as samples were asked for.
     """
 
     name: str

@@ -60,9 +60,8 @@ $next:
     bra $next;
 
 $end:
-    setp.eq.u32 %p2, %r5, 0;
-    @%p2 ret;
-    st.global.u32 [%rd2], %r5;
+    setp.ne.u32 %p2, %r5, 0;
+    @%p2 st.global.u32 [%rd2], %r5;
     ret;
 }}
 """
@@ -98,6 +97,8 @@ class Flush:
             raise
         self._shape = LaunchShape((BLOCKS_PER_SM * driver.facts.sm_count, 1, 1), (THREADS, 1, 1))
         self._arguments = [struct.pack("<Q", value) for value in (self._buffer, self._sink, nbytes // _VECTOR_BYTES)]
+        # The first launch of a kernel may load it, which a capture cannot hold.
+        self.run()
 
     def run(self) -> None:
         """Put it onto the stream."""

@@ -38,8 +38,8 @@ FLUSH_APART = 0.5
 """How much longer than its baseline's the candidate's flushes may take: the same bytes are read on the same GPU, but by
 another kernel. That they are shorter gains a candidate nothing."""
 
-RESET_US = 5.0
-"""What filling or copying one buffer may take beside moving its bytes: a node of a graph, or a launch."""
+RESET_US = 10.0
+"""What filling or copying one buffer may take beside moving its bytes: a node of a graph, or a call from the host."""
 
 RESET_SHARE = 0.25
 """Part of the peak bandwidth that filling and copying reach at least, when the buffers are not tiny."""

@@ -2,8 +2,9 @@
 
 As in its first release (``time_execution_with_cuda_event`` of ``src/eval.py``; arXiv 2502.10517): three warm-ups, then
 100 calls on one set of tensors, each between two CUDA events and waited for before the next, so that the L2 is as warm
-as the call before left it, but for the outputs: they are reset between calls, outside the events; the score is the mean of eager PyTorch over the mean of the candidate, timed one after the
-other. Later versions flush the L2 before every call and drop the first; numbers that others published do not.
+as the call before left it; the score is the mean of eager PyTorch over the mean of the candidate, timed one after the
+other. Later versions flush the L2 before every call and drop the first; numbers that others published do not. One thing
+differs: outputs and workspace are poisoned between calls, outside the events, so that no call finds its work done.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ class SampleShape:
 def plan_sets(set_bytes: int, l2_bytes: int, free_bytes: int, *, limit: int = MAX_SETS) -> SampleShape:
     """As many sets as exceed twice the L2 together; a flush before each where memory or ``limit`` allows too few.
 
-    Every sample begins with a flush, so that both sides and every sample find the same L2. Twice the L2, because a cache that is not strictly least-recently-used keeps a part of what is only a little larger
-    than itself. flashinfer's ``bench_gpu_time_with_cudagraph`` rotates buffers by the same rule.
+    Every sample begins with a flush, so that both sides and all samples find the same L2. Twice the L2, because a cache
+    that is not strictly least-recently-used keeps a part of what is only a little larger than itself. flashinfer's
+    ``bench_gpu_time_with_cudagraph`` rotates buffers by the same rule.
 
     Args:
         set_bytes: Inputs, weights, outputs and workspace of one execution.

@@ -188,25 +188,24 @@ def test_events_can_be_recorded_again(gpu):
 @pytest.mark.gpu
 @needs_gpu
 def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
-    clean, seen, gbps = gpu(
+    answer = gpu(
         """
+        import contextlib
         from kernelforge.devices.cuda.flush import Flush
         nbytes = 2 * driver.facts.l2_bytes
         flush = Flush(driver, nbytes)
-        start = driver.event()
-        for _ in range(20):
+        with driver.capture() if "graphs" not in driver.lacks else contextlib.nullcontext() as held:
             flush.run()
-        end = driver.event()
-        driver.synchronize()
+        if held is not None:
+            held.graph.launch()
         clean = len(flush.faults())
         driver.fill(flush._buffer + nbytes - 1, 1, 1)
         flush.run()
-        answer = clean, len(flush.faults()), 20 * nbytes / driver.elapsed_us(start, end) / 1e3
+        answer = clean, len(flush.faults())
         flush.close()
         """
     )
-    assert (clean, seen) == (0, 1)
-    assert gbps > 0.4 * GPUS[0].bandwidth_gbps if hasattr(GPUS[0], "bandwidth_gbps") else gbps > 200
+    assert answer == [0, 1]
 
 
 @pytest.mark.gpu

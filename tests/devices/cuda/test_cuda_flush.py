@@ -1,0 +1,101 @@
+"""The kernel that empties the L2, and copies that inputs are reset from: nobody else may write there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from devices.cuda import plans
+from devices.cuda.plans import given, randoms, resolve
+from devices.cuda.software import SoftwareDriver
+
+from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.flush import PTX, Flush
+from kernelforge.devices.cuda.tensors import Tensors
+
+NBYTES = 100_000
+
+
+@pytest.fixture
+def driver() -> SoftwareDriver:
+    return SoftwareDriver()
+
+
+@pytest.fixture
+def flush(driver: SoftwareDriver) -> Iterator[Flush]:
+    made = Flush(driver, NBYTES)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("at", [0, 15, 4096, NBYTES // 2, NBYTES - 1])
+def test_every_byte_is_read(driver: SoftwareDriver, flush: Flush, at: int) -> None:
+    flush.run()
+    assert flush.faults() == []
+    driver.fill(flush._buffer + at, 1, 1)
+    flush.run()
+    (fault,) = flush.faults()
+    assert fault.kind == "sanitizer"
+    assert "harness reads to empty the L2" in fault.message
+
+
+def test_what_was_written_there_in_between_is_remembered(driver: SoftwareDriver, flush: Flush) -> None:
+    driver.fill(flush._buffer, 1, 1)
+    flush.run()
+    driver.fill(flush._buffer, 0, 1)
+    flush.run()
+    assert len(flush.faults()) == 1
+
+
+def test_nothing_stays_allocated(driver: SoftwareDriver) -> None:
+    before = driver.memory()
+    Flush(driver, NBYTES).close()
+    assert driver.memory() == before
+    with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
+        Flush(driver, 2 << 30)
+    assert driver.memory() == before
+
+
+class Jitless(SoftwareDriver):
+    def load(self, image: bytes) -> None:
+        raise DriverError("CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "loading a module")
+
+
+def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None:
+    with pytest.raises(RuntimeError, match=r"libnvidia-ptxjitcompiler\.so\.1"):
+        Flush(Jitless(), NBYTES)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a"])
+def test_the_text_is_right_for_every_gpu(arch: str, tmp_path: Path) -> None:
+    found = shutil.which("ptxas") or next(map(str, Path("/usr/local").glob("cuda*/bin/ptxas")), None)
+    if found is None:
+        pytest.skip("no ptxas on this machine")
+    source = tmp_path / "flush.ptx"
+    source.write_text(PTX)
+    done = subprocess.run(
+        [found, "-arch", arch, source, "-o", tmp_path / "flush.cubin"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reset_restores_inputs_from_copies_that_are_watched(driver: SoftwareDriver) -> None:
+    x = randoms(50)
+    plan = resolve(plans.INCREMENT_PLAN, [x])
+    tensors = Tensors(driver, plan, frozenset({0}))
+    tensors.put(given(plan, [x]))
+    tensors.keep_pristine()
+    driver.fill(tensors.address(0), 7, 20)
+    tensors.reset(0x5A)
+    output, mutated = tensors.outputs()
+    assert output == b"Z" * 200
+    np.testing.assert_array_equal(np.frombuffer(mutated, np.float32), x)
+    assert tensors.faults() == []
+    driver.fill(tensors._pristine[0] + 3, 1, 1)
+    (fault,) = tensors.faults()
+    assert "the copy that 'x' is reset from" in fault.message
+    tensors.close()
