@@ -255,4 +255,6 @@ SAMPLES: dict[str, Callable[[], Prompt]] = {
 def golden_text(prompt: Prompt) -> str:
     """A prompt as its golden file has it: the boundary marked, the page of the language left out."""
     text = f"{prompt.text[: prompt.stable]}<<< what varies begins here >>>\n\n{prompt.text[prompt.stable :]}"
-    return text.replace(launch_plan_page().rstrip(), "(docs/launch-plan.md)")
+    for brief in (BRIEF, GPU_BRIEF):
+        text = text.replace(launch_plan_page(brief).rstrip(), "(docs/launch-plan.md)")
+    return text

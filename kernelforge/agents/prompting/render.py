@@ -55,7 +55,7 @@ def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Pro
     Raises:
         UsageError: the installation lacks a page or a template.
     """
-    language = context.pop("language", None) or launch_plan_page()
+    language = context.pop("language", None) or launch_plan_page(brief)
     shared = {
         "agent": agent,
         "brief": brief,
@@ -71,13 +71,28 @@ def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Pro
     return Prompt(preamble + request, stable=len(preamble))
 
 
-def launch_plan_page() -> str:
-    """The reference page of the launch-plan language, as it ships.
+def launch_plan_page(brief: Brief | None = None) -> str:
+    """The reference page of the launch-plan language, without what the brief's task or device has no use for.
 
     Raises:
         UsageError: the installation lacks the page.
     """
-    return shipped_page("launch-plan.md")
+    page = shipped_page("launch-plan.md")
+    if brief is None:
+        return page
+    if not brief.task.policy.library:
+        page = _without_section(page, "Torch operators")
+    if "tensor maps" in brief.device.get("not supported here", ""):
+        page = _without_section(page, "Tensor maps")
+    return page
+
+
+def _without_section(page: str, title: str) -> str:
+    before, heading, after = page.partition(f"\n## {title}\n")
+    if not heading:
+        raise UsageError(f"docs/launch-plan.md has no section {title!r}; reinstall kernelforge")
+    _, next_heading, rest = after.partition("\n## ")
+    return before + next_heading + rest
 
 
 @lru_cache
