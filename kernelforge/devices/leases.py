@@ -274,11 +274,13 @@ class _Wait:
     def holder(self) -> str:
         """Who has it, as far as the lock file tells."""
         try:
-            raw = json.loads(self.path.read_text()[:_HOLDER_BYTES])
+            with self.path.open("rb") as file:
+                raw = json.loads(file.read(_HOLDER_BYTES))
             who = "this process" if raw["pid"] == os.getpid() else f"process {int(raw['pid'])}"
-            what = f" for task {raw['task']}" if raw["task"] else ""
+            task = "".join(one for one in str(raw["task"]) if one.isprintable())
+            what = f" for task {task}" if task else ""
             return f"{who} has had it{what} for {max(0.0, time.time() - raw['since']):.0f} s"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return "another process has it"
 
 
@@ -330,7 +332,8 @@ def _take(wait: _Wait, task: str) -> int:
 
 def _locked(wait: _Wait, path: Path) -> int:
     # Never unlinked: a lock on a file that has lost its name excludes nobody.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # No link is followed: what it leads to would be emptied.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     _open.add(descriptor)
     try:
         while True:

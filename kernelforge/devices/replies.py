@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -58,7 +58,7 @@ def check_outputs(request: RunRequest, outputs: Sequence[Blob]) -> None:
 def count_in(reply: Frame, name: str) -> int | None:
     """A count; None where it says none."""
     value = reply.data.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def seconds_in(reply: Frame) -> float:
@@ -73,6 +73,6 @@ def time_in(value: object) -> float:
     Raises:
         SandboxError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise SandboxError(f"the runner sent {value!r} for a time")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise SandboxError(f"the runner sent {value!r:.40} for a time")
     return float(value)

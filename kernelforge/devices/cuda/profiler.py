@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -34,7 +35,7 @@ from kernelforge.profiling.ncu import messages, query
 from kernelforge.profiling.ncu.catalogue import MetricSet, Selection, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments
 from kernelforge.profiling.ncu.profile import PlannedLaunch, Subject, build_measured_profile
-from kernelforge.profiling.ncu.rows import LaunchRow, rows_from_wire
+from kernelforge.profiling.ncu.rows import LaunchRow, rows_from_output
 from kernelforge.profiling.ncu.table import parse_table
 from kernelforge.records import Profile, SizeFacts
 from kernelforge.sandbox.policy import import_path
@@ -286,7 +287,8 @@ def _read(ncu: str, report: Path, folder: Path) -> list[LaunchRow]:
     command = [sys.executable, "-I", "-c", _READ_REPORT, str(report), paths]
     python = run_tool(command, folder=folder, deadline_s=_READ_S, output_bytes=_MAX_ROWS_BYTES)
     if python.status == 0:
-        return rows_from_wire(json.loads(python.output.splitlines()[-1]))
+        with contextlib.suppress(DeviceError):  # larger than what is kept of it, say
+            return rows_from_output(python.output)
     ended = run_tool(import_arguments(ncu, str(report)), folder=folder, deadline_s=_READ_S)
     try:
         return parse_table(ended.output)

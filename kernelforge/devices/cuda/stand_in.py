@@ -108,7 +108,7 @@ def _times(device: CudaDevice, artifact: Artifact, request: RunRequest) -> list[
 def _medians(raw: Any, launches: int) -> list[float]:
     try:
         times = [median(float(one) for one in repeats) for repeats in raw]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DeviceError(f"the replay program left times that cannot be read: {error}") from error
     if len(times) != launches or not all(0 <= one < math.inf for one in times):
         raise DeviceError("the replay program left other times than the plan has launches")

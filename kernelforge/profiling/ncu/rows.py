@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,8 +76,22 @@ def rows_from_wire(wire: Any) -> list[LaunchRow]:
         if not isinstance(wire, list) or len(wire) > MAX_ROWS:
             raise ValueError("not a list of launches")
         return [_row(raw) for raw in wire]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DeviceError(f"a profile's report was read into something else: {error}") from error
+
+
+def rows_from_output(text: str) -> list[LaunchRow]:
+    """The launches in the last line that a reader of reports printed.
+
+    Raises:
+        DeviceError: it is something else, or cut short.
+    """
+    lines = text.splitlines()
+    try:
+        wire = json.loads(lines[-1] if lines else "")
+    except (ValueError, RecursionError) as error:
+        raise DeviceError(f"a profile's report was read into no JSON: {error}") from error
+    return rows_from_wire(wire)
 
 
 def _row(raw: Any) -> LaunchRow:
