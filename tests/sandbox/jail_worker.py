@@ -9,6 +9,7 @@ import platform
 import resource
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import tempfile
@@ -33,10 +34,10 @@ def serve(channel):
     while True:
         frame = channel.receive()
         request = frame.data
-        if request["act"] == "digest":
-            reply = {"kinds": [type(blob).__name__ for blob in frame.blobs], "sum": sum(map(sum, frame.blobs))}
-        else:
-            reply = ACTS[request["act"]](channel, *request.get("arguments", []))
+        if request["act"] == "echo":
+            channel.send({"reply": [type(blob).__name__ for blob in frame.blobs]}, frame.blobs)
+            continue
+        reply = ACTS[request["act"]](channel, *request.get("arguments", []))
         if reply is not None:
             channel.send({"reply": reply})
 
@@ -71,6 +72,14 @@ def fill_tmp():
     for number in range(4096):
         with open(os.path.join(folder, str(number)), "wb") as file:
             file.write(b"x" * (1 << 20))
+
+
+def mounted_read_only(path):
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def is_device(path):
+    return stat.S_ISCHR(os.stat(path).st_mode)
 
 
 def deepen(levels, length):
@@ -343,6 +352,15 @@ def forged(channel, json_bytes, blobs, total):
     raw(channel, struct.pack("<4sIIIQ", b"KFF2", json_bytes, blobs, 0, total).hex(), 1)
 
 
+def unsealed(channel, size):
+    """A frame whose memory file can still be cut under its reader."""
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.write(fd, bytes(size))
+    head = struct.pack("<4sIIIQQB", b"KFF2", 2, 1, 1, size, size, 1) + b"{}"
+    channel._sock.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))])
+    time.sleep(30)
+
+
 def big(channel, megabytes):
     channel.send({"reply": "big"}, [b"x" * (1 << 20)] * megabytes)
 
@@ -351,10 +369,12 @@ ACTS = {name: attempt(globals()[name]) for name in (
     "read", "listing", "write", "connect", "kill", "kill_everyone", "peek", "environment", "descriptors", "identity",
     "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
     "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
-    "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog",
+    "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog", "mounted_read_only",
+    "is_device",
 )}  # fmt: skip
 ACTS |= {
     "fill_tmp": lambda channel: fill_tmp(),
     "hog": lambda channel, megabytes: hog(megabytes),
     "spin": spin, "sleep": sleep, "leave": leave, "die": die, "fail": fail, "raw": raw, "forged": forged, "big": big,
+    "unsealed": unsealed,
 }  # fmt: skip

@@ -242,6 +242,22 @@ def children_of(pid):
     return found
 
 
+@pytest.mark.parametrize(
+    "act", [("gpu-runner", "namespaces"), ("modelnew", "namespaces")], indirect=True, ids=["gpu-runner", "modelnew"]
+)
+def test_a_private_proc_shows_settings_read_only_and_no_tables(act):
+    """Each of these stays shut by the rights of its files as well, where the child is not the root of a container."""
+    if "private proc" not in act.child.layers:
+        pytest.skip("the kernel refuses a private /proc here")
+    for name in ("sys", "sysrq-trigger", "irq", "bus", "fs"):
+        if os.path.exists(f"/proc/{name}"):
+            assert act("mounted_read_only", f"/proc/{name}")["gave"] is True, name
+    for name in ("kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "slabinfo", "vmallocinfo"):
+        if os.path.exists(f"/proc/{name}"):
+            assert act("is_device", f"/proc/{name}")["gave"] is True, name
+    assert act("mounted_read_only", "/proc/self")["gave"] is False
+
+
 @each(RUN_PROGRAMS)
 def test_memory_of_processes_that_nobody_waits_for_counts_too(act):
     with pytest.raises(ChildDied, match="out of memory"):
