@@ -5,7 +5,8 @@ JSON text, the blobs. Nothing is pickled; a frame over the caps or with a wrong 
 of the parser.
 
 A marked blob is not in the stream: its bytes are in a sealed memory file (:mod:`kernelforge.sandbox.memory`), whose
-descriptor comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed.
+descriptor comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed; so is every one
+on a channel without files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.sandbox.memory import SMALLEST_FILE, Blob, MemoryFile, descriptor_of, seal
+from kernelforge.sandbox.memory import Blob, MemoryFile, descriptor_of, seal
 
 _HEADER = struct.Struct("<4sIIIQ")
 _MAGIC = b"KFF2"
@@ -55,7 +56,7 @@ class Channel:
         max_blob_bytes: Caps the sum of a received frame's blobs.
         max_json_bytes: Caps its text.
         forwards: Keep the descriptors of received files, so that another channel sends them on without a copy.
-        files_from: Bytes from which a blob is sent as a file; None for never.
+        files_from: Bytes from which a blob is sent as a file; None where neither end may use files.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Channel:
         max_blob_bytes: int = 8 << 30,
         max_json_bytes: int = MAX_JSON_BYTES,
         forwards: bool = False,
-        files_from: int | None = SMALLEST_FILE,
+        files_from: int | None = None,
     ) -> None:
         self._sock = sock
         self._sock.setblocking(False)
@@ -193,11 +194,11 @@ class Channel:
 
     def _read_header(self, files: list[int], deadline: float | None) -> bytes:
         """The fixed part of a frame, and to ``files`` every descriptor that came with it."""
-        header = b""
+        header, room = b"", 0 if self._files_from is None else _RIGHTS_BYTES
         while len(header) < _HEADER.size:
             try:
                 piece, ancillary, flags, _ = self._sock.recvmsg(
-                    _HEADER.size - len(header), _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC
+                    _HEADER.size - len(header), room, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 self._wait(True, deadline)

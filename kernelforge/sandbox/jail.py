@@ -240,11 +240,13 @@ def _limit(grant: Grant, sizes: tuple[int, int], *, counts_threads: bool, others
     files = _OPEN_FILES_OF_PROGRAMS if grant.gpu or grant.programs else _OPEN_FILES
     address_space = space + limits.memory_bytes + grant.headroom_bytes
     private = data + limits.memory_bytes + (grant.headroom_bytes if grant.gpu else 0)
+    # Replies of a child with a GPU are memory files; its folder has a size of its own.
+    largest = max(limits.file_bytes, limits.reply_bytes) if grant.gpu else limits.file_bytes
     tasks = limits.processes + grant.processes + (0 if counts_threads else others)
     for what, soft, hard in (
         (resource.RLIMIT_CORE, 0, 0),
         (resource.RLIMIT_CPU, seconds, seconds + 1),
-        (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+        (resource.RLIMIT_FSIZE, largest, largest),
         (resource.RLIMIT_NOFILE, files, files),
         (resource.RLIMIT_MEMLOCK, *[limits.memory_bytes if grant.gpu else 0] * 2),
         (resource.RLIMIT_MSGQUEUE, 0, 0),

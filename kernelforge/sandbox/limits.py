@@ -23,7 +23,7 @@ class Limits:
     Not enforced for an unprivileged user without namespaces, whose other processes would count as well.
     """
     file_bytes: int = 64 << 20
-    """Largest single file."""
+    """Largest single file; not less than ``reply_bytes`` in roles with a GPU, whose replies are memory files."""
     reply_bytes: int = 8 << 30
     """Largest sum of blobs in one reply."""
 

@@ -10,8 +10,8 @@ pass the same file on. What a confined child sends is read as hostile:
   that cannot be had ends a process with SIGBUS, too. Huge pages, which are reserved apart, are refused with them.
 - The mapping is private and read-only; older kernels allow a sealed file no other.
 
-Children that may not make memory files (``memfd_create`` is refused to roles without a GPU, whose memory is held by a
-limit on address space, which does not see files that are not mapped) receive them nevertheless, and reply as before.
+Only children of roles with a GPU use them, in both directions. To the others ``memfd_create`` is refused: their memory
+is held by a limit on address space, which does not see files that nobody has mapped.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Blob = bytes | memoryview
 """Raw bytes of a frame: a copy of one's own, or a read-only view of what came in a memory file."""
 
 SMALLEST_FILE = 1 << 20
-"""Bytes from which a blob travels as a file; below, making and mapping one costs as much as copying twice does
-(``benchmarks/transport.py``)."""
+"""Bytes from which a blob travels as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of
+its time (``benchmarks/transport.py``)."""
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MFD_NOEXEC_SEAL = 0x8

@@ -24,7 +24,7 @@ from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.folders import remove_tree
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Death, Limits
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.memory import SMALLEST_FILE, Blob
 from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
 
 _START = (
@@ -144,7 +144,17 @@ class Zygote:
                     control.send(request)
                     pid, channel_fd, status_fd = self._reply(control)
                     leads_group = tmp is not None and self._policy.programs
-                    return Child(self.role, pid, channel_fd, status_fd, limits, tmp, leads_group=leads_group)
+                    files_from = SMALLEST_FILE if self._policy.gpu else None
+                    return Child(
+                        self.role,
+                        pid,
+                        channel_fd,
+                        status_fd,
+                        limits,
+                        tmp,
+                        leads_group=leads_group,
+                        files_from=files_from,
+                    )
                 except OSError as error:
                     reason = str(error)
                 self._stop()
@@ -249,6 +259,7 @@ class Child:
         tmp: str | None,
         *,
         leads_group: bool = False,
+        files_from: int | None = None,
     ) -> None:
         self.role = role
         self.pid = pid
@@ -257,7 +268,13 @@ class Child:
         self.layers: tuple[str, ...] = ()
         """Layers of the jail in force, outermost first."""
         sock = socket.socket(fileno=channel_fd)
-        self.channel = Channel(sock, max_blob_bytes=limits.reply_bytes, max_json_bytes=_MAX_JSON_BYTES, forwards=True)
+        self.channel = Channel(
+            sock,
+            max_blob_bytes=limits.reply_bytes,
+            max_json_bytes=_MAX_JSON_BYTES,
+            forwards=True,
+            files_from=files_from,
+        )
         self._status_fd: int | None = status_fd
         self._tmp = tmp
         self._killed = False

@@ -25,6 +25,7 @@ from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox import jail, linux
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.memory import SMALLEST_FILE
 from kernelforge.sandbox.watch import open_proc, watch
 
 EXIT_CRASH, EXIT_MEMORY, EXIT_DISK, EXIT_JAIL = 70, 71, 72, 73
@@ -147,7 +148,7 @@ def _child(grant: jail.Grant, child_end: socket.socket, outer_pid: int, failure:
     """Confine, say so, serve."""
     code = EXIT_CRASH
     try:
-        channel = Channel(child_end)
+        channel = Channel(child_end, files_from=SMALLEST_FILE if grant.gpu else None)
         try:
             if failure:
                 raise OSError(failure)

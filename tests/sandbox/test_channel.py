@@ -111,7 +111,9 @@ def test_the_other_side_going_away_is_a_death(ends):
 def test_a_death_in_the_middle_of_a_large_blob_is_a_death():
     left, right = socket.socketpair()
     channel = Channel(right)
-    left.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 4 << 20) + struct.pack("<QB", 4 << 20, 0) + b"{}" + b"x" * 1000)
+    left.sendall(
+        struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 4 << 20) + struct.pack("<QB", 4 << 20, 0) + b"{}" + b"x" * 1000
+    )
     left.close()
     with pytest.raises(ChildDied):
         channel.receive(timeout_s=5)
