@@ -133,9 +133,11 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
             current.terminator = item
         else:
             current.instructions.append(item)
-    if blocks[-1].terminator is None or (
-        blocks[-1].terminator.opcode != "ret" or blocks[-1].terminator.predicate is not None
-    ):
+    last = blocks[-1].terminator
+    ends = [block.terminator for block in blocks if block.terminator and block.terminator.opcode in ("ret", "exit")]
+    early = any(term.predicate is not None for term in ends)
+    # Lanes that return early go to the last block, so that nothing else may happen there.
+    if last is None or last.opcode != "ret" or last.predicate is not None or (early and blocks[-1].instructions):
         blocks.append(Block(len(blocks), terminator=Instruction("ret", (), ())))
     end = len(blocks) - 1
     for block in blocks:

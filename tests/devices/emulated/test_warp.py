@@ -164,3 +164,21 @@ def test_barrier_reductions() -> None:
     assert (y[:96] == 32).all()
     assert (y[96:] % 2 == 1).all()
     assert (y[96:] >= 2).all()
+
+
+@pytest.mark.parametrize("leave", ["ret", "exit"])
+@pytest.mark.parametrize("first", [0, 5, 32])
+def test_lanes_that_return_early_do_nothing_more(leave: str, first: int) -> None:
+    """Though the kernel ends in the same run of instructions as its return."""
+    body = f"""
+    ld.param.u64 %d1, [out];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.u64 %d1, %d1, %d2;
+    setp.lt.u32 %p1, %r1, {first};
+    @%p1 {leave};
+    st.global.u32 [%d1], 7;
+    """
+    out = np.zeros(32, np.uint32)
+    Device(ptx_module(body)).run(1, 32, out)
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < first, 0, 7))
