@@ -151,7 +151,7 @@ def descriptor_of(view: memoryview) -> int | None:
 
 
 def same_bytes(one: Blob, other: Blob) -> bool:
-    """Whether two blobs hold the same bytes. Comparing views with ``==`` takes forty times as long."""
+    """Whether two blobs hold the same bytes. Python compares views item by item, some twenty times as slowly."""
     if len(one) != len(other):
         return False
     if isinstance(one, bytes) and isinstance(other, bytes):

@@ -131,7 +131,7 @@ class Tensors:
             if told is not None:
                 found.append(RunFault("sanitizer", told))
         for number, copy in self._pristine.items():
-            if self._driver.read(copy, self._held[number].buffer.nbytes) != self._written[number]:
+            if not same_bytes(self._driver.read(copy, self._held[number].buffer.nbytes), self._written[number]):
                 label = self._held[number].buffer.label
                 found.append(RunFault("sanitizer", f"out-of-bounds write, into the copy that {label!r} is reset from"))
         return found
