@@ -82,6 +82,44 @@ def is_device(path):
     return stat.S_ISCHR(os.stat(path).st_mode)
 
 
+def harmless_calls():
+    """Errors of refused calls whose arguments an unprivileged process may give: 0 is a success."""
+    from kernelforge.sandbox import seccomp
+
+    numbers = seccomp._MACHINES[platform.machine()][1]
+    own = os.getpid()
+    calls = {
+        "ptrace": (0, 0, 0, 0),  # "trace me"
+        "process_vm_readv": (own, 0, 0, 0, 0, 0),
+        "process_vm_writev": (own, 0, 0, 0, 0, 0),
+        "kcmp": (own, own, 2, 0, 0),
+        "pidfd_open": (own, 0),
+        "pidfd_getfd": (-1, 0, 0),
+        "pidfd_send_signal": (-1, 0, 0, 0),
+        "setns": (-1, 0),
+        "unshare": (0,),
+        "personality": (0xFFFFFFFF,),
+        "keyctl": (0, -3, 0),
+        "add_key": (0, 0, 0, 0, 0),
+        "io_uring_setup": (0, 0),
+        "shmget": (0, 4096, 0o600),
+        "semget": (0, 1, 0o600),
+        "msgget": (0, 0o600),
+        "mq_open": (0, 0, 0, 0),
+        "name_to_handle_at": (-1, 0, 0, 0, 0),
+        "perf_event_open": (0, 0, 0, 0, 0),
+        "userfaultfd": (1,),
+        "tkill": (own, 0),
+        "execveat": (-1, 0, 0, 0, 0),
+    }
+    libc, found = ctypes.CDLL(None, use_errno=True), {}
+    for name, arguments in calls.items():
+        ctypes.set_errno(0)
+        result = libc.syscall(ctypes.c_long(numbers[name]), *(ctypes.c_long(one) for one in arguments))
+        found[name] = ctypes.get_errno() if result < 0 else 0
+    return found
+
+
 def deepen(levels, length):
     """Folders inside each other; the working directory is the innermost."""
     os.chdir(os.environ["TMPDIR"])
@@ -370,7 +408,7 @@ ACTS = {name: attempt(globals()[name]) for name in (
     "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
     "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
     "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog", "mounted_read_only",
-    "is_device",
+    "is_device", "harmless_calls",
 )}  # fmt: skip
 ACTS |= {
     "fill_tmp": lambda channel: fill_tmp(),
