@@ -14,10 +14,11 @@ from typing import Literal
 from benchmarks.gpu_parts.place import CHEATS, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.candidate import parse_reply
+from kernelforge.evaluate import Evaluator
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.modelnew import modelnew_candidate
 from kernelforge.modelnew.bench import LaneBench
-from kernelforge.records import Evaluation, Task
+from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
 
 HONEST = 0.95
@@ -92,12 +93,15 @@ def try_cheats(cheats: list[Cheat], place: Place) -> Iterator[Tried]:
     with ExitStack() as stack:
         workshop: Workshop | None = None
         lane: LaneBench | None = None
+        evaluators: dict[str, Evaluator] = {}
         for cheat in cheats:
             task = suite.task(cheat.task)
             started = time.perf_counter()
             if cheat.lane == "plan":
                 workshop = workshop or stack.enter_context(place.workshop())
-                evaluation = _by_plan(cheat, task, workshop)
+                if task.name not in evaluators:
+                    evaluators[task.name] = stack.enter_context(evaluator_of(workshop, task))
+                evaluation = _by_plan(cheat, evaluators[task.name])
             else:
                 lane = lane or stack.enter_context(place.lane())
                 seed = secrets.randbits(63)
@@ -111,9 +115,8 @@ def try_cheats(cheats: list[Cheat], place: Place) -> Iterator[Tried]:
             yield Tried(cheat, evaluation, seconds, ratio)
 
 
-def _by_plan(cheat: Cheat, task: Task, workshop: Workshop) -> Evaluation:
-    with evaluator_of(workshop, task) as evaluator:
-        return evaluator.evaluate(parse_reply(cheat.text), seed=secrets.randbits(63), profile=False).evaluation
+def _by_plan(cheat: Cheat, evaluator: Evaluator) -> Evaluation:
+    return evaluator.evaluate(parse_reply(cheat.text), seed=secrets.randbits(63), profile=False).evaluation
 
 
 def cheats(place: Place, report: Report, chosen: list[Cheat] | None = None) -> None:

@@ -40,7 +40,9 @@ def judged(evaluator: Evaluator, candidate: Candidate) -> tuple[EvaluationResult
     return result, time.perf_counter() - started
 
 
-def evaluate(place: Place, report: Report, samples: Sequence[Sample] = SAMPLES) -> None:
+def evaluate(
+    place: Place, report: Report, samples: Sequence[Sample] = SAMPLES, warm_evaluations: int = WARM_EVALUATIONS
+) -> None:
     """Seconds of one evaluation, cold and warm, beside KernelBench's published protocol on the same kernel."""
     slowest = 0.0
     wrong: list[str] = []
@@ -52,7 +54,7 @@ def evaluate(place: Place, report: Report, samples: Sequence[Sample] = SAMPLES) 
             result, _ = judged(evaluator, fresh(sample))
             cold_s = time.perf_counter() - started
             if result.evaluation.verdict is Verdict.OK:
-                warm = [judged(evaluator, fresh(sample)) for _ in range(WARM_EVALUATIONS)]
+                warm = [judged(evaluator, fresh(sample)) for _ in range(warm_evaluations)]
         published = _published(sample, size_source(task, "full"), place, report)
         theirs_s = _total(published["warm"])
         bad = [one.evaluation for one, _ in warm if one.evaluation.verdict is not Verdict.OK]

@@ -1,4 +1,4 @@
-"""Kernels that parts time: device code behind a launch plan and behind ``load_inline``; ways to write a ``ModelNew``."""
+"""Kernels that parts time: device code behind a plan and behind ``load_inline``; ways to write a ``ModelNew``."""
 
 from __future__ import annotations
 

@@ -19,9 +19,10 @@ class ModelNew(nn.Module):
         self.kept = {}
 
     def honest(self, x):
-        for _ in range(self.steps):
-            x = torch.cos(x)
-        return x
+        total = torch.zeros_like(x)
+        for k in range(self.steps):
+            total = total + torch.cos(x * (k / self.steps))
+        return total / self.steps
 
     def forward(self, x):
         return self.honest(x)

@@ -1,4 +1,4 @@
-"""Cosine of cosine of cosine...: 64 times, so that arithmetic takes far longer than moving the bytes."""
+"""Mean of 64 cosines of each element: arithmetic takes far longer than moving the bytes."""
 
 import torch
 import torch.nn as nn
@@ -14,9 +14,10 @@ class Model(nn.Module):
         self.steps = steps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.steps):
-            x = torch.cos(x)
-        return x
+        total = torch.zeros_like(x)
+        for k in range(self.steps):
+            total = total + torch.cos(x * (k / self.steps))
+        return total / self.steps
 
 
 def get_inputs():

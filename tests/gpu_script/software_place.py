@@ -1,0 +1,98 @@
+"""A place for the GPU script's parts with no GPU: ``cuda:0`` on the software driver, torch on the CPU, tiny sizes.
+
+The clock counts instructions: a kernel that leaves work out is faster for certain. The parent's clock says otherwise,
+so every time is quarantined.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devices.cuda.software import with_ptx
+
+from benchmarks.gpu_parts.place import CHEATS, ROOT, Place
+from kernelforge.compile import Artifact
+from kernelforge.devices.base import Device
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.modelnew.bench import LaneBench
+from kernelforge.records import MeasureSettings, Task
+from kernelforge.sandbox import Zygote
+
+CORE_SIZES = {"swish": "ROWS = 16, COLS = 256", "softmax": "ROWS = 16, COLS = 256", "transpose": "ROWS = 32, COLS = 64"}
+CHEAT_SIZES = {"axpy": "ROWS = 16, COLS = 96", "cosines": "ROWS = 16, COLS = 96"}
+
+
+class TimedDevice(CudaDevice):
+    """``cuda:0`` whose clock counts instructions, for builds as the compiler makes them."""
+
+    def __init__(self) -> None:
+        super().__init__(0, driver="counting_driver:create", grace_s=5.0)
+
+    def open(self, artifact: Artifact) -> CudaSession:
+        return super().open(with_ptx(artifact))
+
+    def clocks(self) -> None:
+        return None
+
+
+class EagerOracle(Oracle):
+    """Times eager torch alone: what torch.compile takes to compile is no part of these tests."""
+
+    def baselines(self, size: str = "full") -> tuple[str, ...]:
+        return ("eager",)
+
+
+class SoftwareWorkshop(Workshop):
+    """Its oracle is on the CPU: torch finds no GPU here."""
+
+    def __init__(self, zygote: Zygote, cache: Path, measure: MeasureSettings) -> None:
+        super().__init__("cuda:0", cache=cache, measure=measure, opened=[TimedDevice()])
+        self._cpu = zygote
+
+    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
+        return EagerOracle(self._cpu, task)
+
+
+@dataclass(frozen=True)
+class SoftwarePlace(Place):
+    """See the module. Close its stack when done."""
+
+    cache: Path = Path()
+    stack: ExitStack = field(default_factory=ExitStack)
+    zygotes: list[Zygote] = field(default_factory=list)
+
+    def workshop(self, measure: MeasureSettings | None = None) -> Workshop:
+        if not self.zygotes:
+            self.zygotes.append(self.stack.enter_context(Zygote("oracle")))
+        return SoftwareWorkshop(self.zygotes[0], self.cache, measure or self.measure)
+
+    def lane(self) -> LaneBench:
+        return LaneBench("cpu")
+
+
+def make_place(folder: Path) -> SoftwarePlace:
+    """A place whose suites are copies of the real ones at tiny full sizes."""
+    return SoftwarePlace(
+        torch_device="cpu",
+        emulated="emulated:h100",
+        suite=_tiny(ROOT / "tasks" / "core", folder / "big", CORE_SIZES),
+        emulator_suite=_tiny(ROOT / "tasks" / "core", folder / "small", CORE_SIZES),
+        cheats=_tiny(CHEATS / "tasks", folder / "cheats", CHEAT_SIZES),
+        threads=1,
+        measure=MeasureSettings(precision=0.5, seconds=0.3),
+        cache=folder / "builds",
+    )
+
+
+def _tiny(suite: Path, folder: Path, sizes: dict[str, str]) -> Path:
+    shutil.copytree(suite, folder / suite.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tiny").mkdir()
+    entries = "".join(f'[[task]]\nname = "{name}"\nfull = {{ {text} }}\n' for name, text in sizes.items())
+    (folder / "tiny" / "suite.toml").write_text(f'title = "Tiny"\nbase = "{suite.name}"\n{entries}')
+    return folder / "tiny"

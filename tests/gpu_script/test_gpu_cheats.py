@@ -1,0 +1,87 @@
+"""Cheating candidates end as they should: here all but those that need a GPU, on a GPU all of them."""
+
+from __future__ import annotations
+
+import pytest
+from software_place import SoftwarePlace
+
+from benchmarks.gpu_parts.cheats import HONEST, Cheat, Tried, cheats, read_cheats, try_cheats
+from benchmarks.gpu_parts.place import CHEATS, Place
+from benchmarks.gpu_parts.report import Report
+from kernelforge.devices import check_device
+from kernelforge.errors import DeviceError
+
+ALL = read_cheats()
+HERE = [one for one in ALL if one.needs is None]
+
+
+@pytest.fixture(scope="module")
+def tried(place: SoftwarePlace) -> dict[str, Tried]:
+    return {one.cheat.file: one for one in try_cheats(HERE, place)}
+
+
+@pytest.mark.parametrize("cheat", HERE, ids=lambda cheat: cheat.file)
+def test_a_cheat_ends_as_it_should(cheat: Cheat, tried: dict[str, Tried]) -> None:
+    """The software clock counts instructions: its times tell work that was left out, though none is believed."""
+    one = tried[cheat.file]
+    assert one.evaluation.verdict.value in cheat.verdicts, one.evaluation.reason
+    assert one.ratio is None or one.ratio >= HONEST
+
+
+def test_the_clock_would_tell(tried: dict[str, Tried]) -> None:
+    """The honest kernels differ by their arithmetic alone: its absence would show."""
+    light, heavy = (tried[f"plan/honest-{name}.md"].evaluation.performance for name in ("axpy", "cosines"))
+    assert light is not None
+    assert heavy is not None
+    assert heavy.time_us > 3 * light.time_us
+
+
+def test_every_file_is_in_the_table_once() -> None:
+    files = sorted(str(path.relative_to(CHEATS)) for lane in ("plan", "modelnew") for path in (CHEATS / lane).iterdir())
+    assert sorted(cheat.file for cheat in ALL) == [name for name in files if "__pycache__" not in name]
+    assert all(cheat.attack and cheat.source and cheat.verdicts for cheat in ALL)
+
+
+def test_a_twin_stands_before_what_is_held_against_it() -> None:
+    seen: set[tuple[str, str]] = set()
+    for cheat in ALL:
+        if cheat.is_twin:
+            seen.add((cheat.lane, cheat.task))
+        assert (cheat.lane, cheat.task) in seen, cheat.file
+
+
+def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[str, Tried]) -> None:
+    one = tried["plan/l2-prefetch.md"]
+    performance = one.evaluation.performance
+    assert performance is not None
+    believed = one.evaluation.model_copy(update={"performance": performance.model_copy(update={"quarantined": None})})
+    doubted = performance.model_copy(update={
+        "quarantined": "too fast", "speedup": None, "speedup_lower": None, "speedup_eager": None,
+    })  # fmt: skip
+    assert not Tried(one.cheat, believed, 1.0, ratio=0.5).as_expected
+    assert Tried(one.cheat, believed, 1.0, ratio=1.0).as_expected
+    quarantined = one.evaluation.model_copy(update={"performance": doubted})
+    assert Tried(one.cheat, quarantined, 1.0, ratio=0.5).as_expected
+
+
+def test_the_part_says_what_each_cheat_came_to(place: SoftwarePlace) -> None:
+    report = Report("cheats")
+    cheats(place, report, [one for one in HERE if one.name in ("globaltimer", "clock64")])
+    assert [(row["got"], row["held"]) for row in report.rows] == [("POLICY", True), ("POLICY", True)]
+    assert report.figures[0].value == "2 of 2"
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> dict[str, Tried]:
+    try:
+        check_device("cuda:0")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    return {one.cheat.file: one for one in try_cheats(ALL, Place())}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cheat", ALL, ids=lambda cheat: cheat.file)
+def test_a_cheat_ends_as_it_should_on_a_gpu(cheat: Cheat, on_gpu: dict[str, Tried]) -> None:
+    one = on_gpu[cheat.file]
+    assert one.as_expected, f"{one.evaluation.verdict} {one.evaluation.reason}, {one.ratio} of its twin's time"
