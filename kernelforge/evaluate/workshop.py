@@ -23,7 +23,11 @@ from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, probe
+from kernelforge.sandbox.probe import gpu_tier
 from kernelforge.version import __version__
+
+_PROBE_WAIT_S = 5.0
+"""How long a probe waits for another process to give the GPU back."""
 
 
 class Workshop:
@@ -36,7 +40,7 @@ class Workshop:
         cache: folder of the build cache; None for the user's cache folder.
         measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
-        on_wait: told once of each wait for a GPU that somebody else holds.
+        tell: told of each wait for a GPU that somebody else holds, and of GPUs that are set aside or used again.
         opened: devices that are open already, in place of ``device``; they are closed with the workshop.
 
     Raises:
@@ -52,26 +56,31 @@ class Workshop:
         cache: Path | None = None,
         measure: MeasureSettings | None = None,
         allow_unconfined: bool = False,
-        on_wait: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] | None = None,
         opened: Sequence[Device] | None = None,
     ) -> None:
         self.jail = probe().usable_tier(allow_unconfined)
         self.settings = measure or MeasureSettings()
         self._threads = threads
         self._allow_unconfined = allow_unconfined
-        self._on_wait = on_wait
+        self._tell = tell or _say_nothing
         folder = user_cache_path("kernelforge")
         self.compiler = Compiler(cache or folder / "builds", allow_unconfined=allow_unconfined)
         self._devices = {one.name: one for one in opened or self._open(device)}
-        self._leases = Leases(tuple(self._devices), folder / "leases", keys=_uuids(self._devices))
-        self._screen: Device | None = None
+        keys, unusable = _uuids(self._devices)
+        self._leases = Leases(tuple(self._devices), folder / "leases", keys=keys)
+        for name, why in unusable.items():
+            self._set_aside(name, why)
+        self._screens: dict[str, Device] = {}
         self._oracle_zygotes: dict[str, Zygote] = {}
         self._lock = threading.Lock()
 
     @property
     def device(self) -> Device:
-        """The first device: what all of them are like."""
-        return next(iter(self._devices.values()))
+        """The first device that is not set aside: what all of them are like."""
+        aside = self._leases.quarantined()
+        able = (device for name, device in self._devices.items() if name not in aside)
+        return next(able, next(iter(self._devices.values())))
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -89,7 +98,8 @@ class Workshop:
             torch=_version_of("torch"),
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",
-            jail=self.jail,
+            # Where a GPU's runner needs another tier than the strongest, that one held the candidate.
+            jail=(gpu_tier() if place.kind == "cuda" else None) or self.jail,
             **place.identity(),
         )
 
@@ -116,7 +126,15 @@ class Workshop:
         Raises:
             DeviceError: no device is left to run on.
         """
-        device = self._devices[self._leases.assign(task.name)]
+        self._probe_again()
+        while True:
+            device = self._devices[self._leases.assign(task.name)]
+            try:
+                return self._evaluator_on(device, task, generators)
+            except DeviceError as error:
+                self.quarantine(device, error)
+
+    def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
         lease = partial(self.lease, device, task)
         with lease():
             evaluator = Evaluator(
@@ -135,7 +153,7 @@ class Workshop:
 
     def lease(self, device: Device, task: Task) -> AbstractContextManager[None]:
         """The device for oneself; an emulated one is shared by all."""
-        return self._leases.lease(device.name, task=task.name, on_wait=self._on_wait)
+        return self._leases.lease(device.name, task=task.name, on_wait=self._tell)
 
     def done(self, task: Task) -> None:
         """No evaluator of the task is needed any more: its device has one task less."""
@@ -149,7 +167,28 @@ class Workshop:
         """
         if len(self._devices) == 1:
             raise error
-        self._leases.quarantine(device.name, str(error))
+        self._set_aside(device.name, str(error))
+
+    def is_set_aside(self, device: Device) -> bool:
+        """Whether a device is in quarantine: its tasks need another evaluator."""
+        return device.name in self._leases.quarantined()
+
+    def _set_aside(self, name: str, why: str) -> None:
+        known = name in self._leases.quarantined()
+        self._leases.quarantine(name, why)
+        if not known:
+            self._tell(f"{name} is set aside: {why}")
+
+    def _probe_again(self) -> None:
+        """Probe devices whose quarantine has lasted long enough; those that pass are used again."""
+        for name in self._leases.due():
+            try:
+                with self._leases.lease(name, task="its probe", timeout_s=_PROBE_WAIT_S):
+                    complaint = _probed(self._devices[name])
+            except DeviceError:
+                continue  # held by another process: it is tried with the next evaluator
+            if self._leases.probed(name, complaint):
+                self._tell(f"{name} passes its probe again, and is used again")
 
     def close(self) -> None:
         """End every helper process."""
@@ -157,11 +196,11 @@ class Workshop:
         for device in self._devices.values():
             device.close()
         with self._lock:
-            if self._screen is not None:
-                self._screen.close()
+            for screen in self._screens.values():
+                screen.close()
             for zygote in self._oracle_zygotes.values():
                 zygote.close()
-            self._screen, self._oracle_zygotes = None, {}
+            self._screens, self._oracle_zygotes = {}, {}
 
     def __enter__(self) -> Workshop:
         return self
@@ -179,18 +218,42 @@ class Workshop:
         """The emulated device that checks what a GPU does not; None beside a device that checks by itself."""
         if device.capabilities.checks_accesses:
             return None
+        name = screen_for(device.arch, device.identity().get("gpu", ""))
         with self._lock:
-            if self._screen is None:
-                name, unconfined = screen_for(device.arch), self._allow_unconfined
-                self._screen = make_device(name, threads=self._threads, allow_unconfined=unconfined)
-            return self._screen
+            if name not in self._screens:
+                unconfined = self._allow_unconfined
+                self._screens[name] = make_device(name, threads=self._threads, allow_unconfined=unconfined)
+            return self._screens[name]
 
 
-def _uuids(devices: dict[str, Device]) -> dict[str, str]:
-    """What tells GPUs apart whatever their numbers; asked of those alone that are shared."""
-    if not any(device.kind == "cuda" for device in devices.values()):
-        return {}
-    return {name: device.identity()["gpu_uuid"] for name, device in devices.items()}
+def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:
+    """What tells GPUs apart whatever their numbers, and which of them cannot be used and why.
+
+    Raises:
+        DeviceError: none of them can be.
+    """
+    keys: dict[str, str] = {}
+    unusable: dict[str, DeviceError] = {}
+    for name, device in devices.items():
+        if device.kind == "cuda":
+            try:
+                keys[name] = device.identity()["gpu_uuid"]
+            except DeviceError as error:
+                unusable[name] = error
+    if len(unusable) == len(devices):
+        raise next(iter(unusable.values()))
+    return keys, {name: str(error) for name, error in unusable.items()}
+
+
+def _probed(device: Device) -> str | None:
+    """What is wrong with a device; an emulated one has nothing to probe."""
+    from kernelforge.devices.cuda.device import CudaDevice
+
+    return device.probe() if isinstance(device, CudaDevice) else None
+
+
+def _say_nothing(message: str) -> None:
+    """Nobody listens."""
 
 
 def _version_of(package: str) -> str:

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from kernelforge.agents.base import CoderRequest, JudgeRequest
 from kernelforge.agents.builtin import BuiltinJudge
-from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.agents.prompting.text import inline
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import format_reply
@@ -36,6 +35,7 @@ from kernelforge.mcp.answers import (
 )
 from kernelforge.mcp.bench import Bench
 from kernelforge.mcp.catalogue import Catalogue
+from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Finding, Message, Operator, Task
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view

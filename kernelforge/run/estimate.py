@@ -26,6 +26,9 @@ ASSUMED_JUDGE_REPLY = 1500
 ASSUMED_CANDIDATE = 3000
 """Tokens that a parent, its profile and a finding add to a first prompt."""
 ASSUMED_EVALUATION_SECONDS = 2.0
+"""Of what comes before timing, and of all where time is modelled."""
+ASSUMED_PROFILE_SECONDS = 15.0
+"""Of a profile by Nsight Compute, which starts two processes and replays every kernel."""
 
 
 class AgentEstimate(NamedTuple):
@@ -48,7 +51,7 @@ class Estimate(NamedTuple):
     agents: tuple[AgentEstimate, ...]
     evaluations: int
     evaluation_seconds: float
-    """Over all tasks, on one core after another."""
+    """Over all tasks, one after another; tasks side by side, or on several GPUs, take less."""
     evaluation_basis: str
     binding: tuple[str, ...]
     """Limits of the budget that would end the run before its rounds are used."""
@@ -90,12 +93,16 @@ def estimate(config: RunConfig, briefs: Iterable[Brief], earlier: Iterable[Attem
     if config.memory != "off":
         tokens = sum(size + ASSUMED_CANDIDATE for size in first)
         agents.append(_agent(config, "reflexion", config.judge, len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
-    times = [sum(one.evaluation.seconds.values()) for one in seen if one.evaluation.fingerprint.device == config.device]
+    devices = config.device.split(",")
+    assumed = ASSUMED_EVALUATION_SECONDS
+    if devices[0].startswith("cuda"):
+        assumed += config.measure.seconds + ASSUMED_PROFILE_SECONDS
+    times = [sum(one.evaluation.seconds.values()) for one in seen if one.evaluation.fingerprint.device in devices]
     evaluations = rounds * len(first)
     whole = Estimate(
         tuple(agents),
         evaluations,
-        evaluations * (mean(times) if times else ASSUMED_EVALUATION_SECONDS),
+        evaluations * (mean(times) if times else assumed),
         f"earlier runs ({len(times)} evaluations)" if times else "assumed",
         (),
     )

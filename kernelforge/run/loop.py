@@ -9,7 +9,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 from kernelforge.agents.base import Brief
-from kernelforge.errors import KernelForgeError, StoreError, UsageError
+from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.llm.providers import Providers
 from kernelforge.records import Attempt, Message, Run, RunConfig, RunState, Task
@@ -115,25 +115,28 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
         providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
         for task in tasks:
             providers.recall(task.name, _answers(run, task, past, store))
-        with (
-            closing(providers),
-            Workshop(
-                config.device,
-                threads=threads,
-                measure=config.measure,
-                allow_unconfined=config.allow_unconfined,
-                on_wait=lambda message: report(Event("warning", message=message)),
-            ) as workshop,
-        ):
+        try:
+            with (
+                closing(providers),
+                Workshop(
+                    config.device,
+                    threads=threads,
+                    measure=config.measure,
+                    allow_unconfined=config.allow_unconfined,
+                    tell=lambda message: report(Event("warning", message=message)),
+                ) as workshop,
+            ):
 
-            def one(task: Task) -> bool:
-                purse = purses[task.name]
-                mine = [attempt for attempt in past if attempt.task == task.name]
-                crew = Crew.of(config, providers, purse)
-                return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
+                def one(task: Task) -> bool:
+                    purse = purses[task.name]
+                    mine = [attempt for attempt in past if attempt.task == task.name]
+                    crew = Crew.of(config, providers, purse)
+                    return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
 
-            todo = [task for task in tasks if task.name not in finished]
-            complete, problem = _run_all(one, todo, config.jobs, stop, report)
+                todo = [task for task in tasks if task.name not in finished]
+                complete, problem = _run_all(one, todo, config.jobs, stop, report)
+        except DeviceError as error:
+            complete, problem = False, error  # no device could be opened
         state = RunState.FINISHED if complete else RunState.STOPPED
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         store.update_run(run.id, state, ended)
@@ -167,8 +170,8 @@ def _run_all(
 ) -> tuple[bool, Exception | None]:
     """Work on all tasks; gives back whether all are finished, and the first problem that was not a task's own.
 
-    A task that cannot be worked on is reported and left. A dead journal ends the run in good order. Anything else
-    unexpected is a bug of ours: the other tasks go on, and it is raised when they are done.
+    A task that cannot be worked on is reported and left. A dead journal, or that no device is left, ends the run in
+    good order. Anything else unexpected is a bug of ours: the other tasks go on, and it is raised when they are done.
     """
     complete, problem = True, None
     pool = ThreadPoolExecutor(max_workers=max(jobs, 1), thread_name_prefix="task")
@@ -182,10 +185,11 @@ def _run_all(
                 complete = complete and error is None and future.result()
                 if error is None:
                     continue
-                report(Event("warning", task=task.name, message=str(error) or type(error).__name__, failed=True))
-                if isinstance(error, StoreError):
+                if not isinstance(error, DeviceError):  # the same for all tasks: told once, when it is raised
+                    report(Event("warning", task=task.name, message=str(error) or type(error).__name__, failed=True))
+                if isinstance(error, StoreError | DeviceError):
                     stop.drain()
-                if isinstance(error, StoreError) or not isinstance(error, KernelForgeError):
+                if isinstance(error, StoreError | DeviceError) or not isinstance(error, KernelForgeError):
                     if not isinstance(error, Exception):
                         raise error
                     problem = problem or error

@@ -297,7 +297,13 @@ class TaskLoop:
 
     def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
         self._stage("tune")
-        return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.spending.stopped)
+        try:
+            return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.spending.stopped)
+        except DeviceError as error:
+            # The candidate itself was evaluated, and that stands.
+            self.workshop.quarantine(self._evaluator.device, error)
+            self._move()
+            return ()
 
     def _tune_last(self) -> None:
         """Evaluate the winner of the last attempt's tuning in full, as a child of its own."""
@@ -335,16 +341,35 @@ class TaskLoop:
         return candidate, self._evaluated(candidate)
 
     def _evaluated(self, candidate: Candidate) -> EvaluationResult:
-        """What a candidate came to. Trouble of ours is verdict ``INFRA``."""
+        """What a candidate came to. Trouble of ours is verdict ``INFRA``.
+
+        A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
+        second one fails under it: it must not take them all.
+
+        Raises:
+            DeviceError: no device is left.
+        """
         evaluator = self._evaluator
-        try:
-            return evaluator.evaluate(candidate, seed=self._seed())
-        except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
-            if isinstance(error, DeviceError):
+        trouble: Exception | None = None
+        for _ in range(2):
+            if self.workshop.is_set_aside(evaluator.device):
+                self._move()  # it failed under another task's candidate
+            evaluator = self._evaluator
+            try:
+                return evaluator.evaluate(candidate, seed=self._seed())
+            except DeviceError as error:
+                trouble = error
                 self.workshop.quarantine(evaluator.device, error)
-            evaluator.oracle.close()
-            self._evaluator = self.workshop.evaluator(self.task, self._tests)
-            return EvaluationResult(infra(evaluator, candidate, str(error)), None)
+            except (SandboxError, TaskError, UnsupportedError) as error:
+                trouble = error
+                break
+        self._move()
+        return EvaluationResult(infra(evaluator, candidate, str(trouble)), None)
+
+    def _move(self) -> None:
+        """Go on with a new oracle, on a device that can be used."""
+        self._evaluator.oracle.close()
+        self._evaluator = self.workshop.evaluator(self.task, self._tests)
 
     def _seed(self) -> int:
         """The secret from which the next attempt's inputs are drawn."""

@@ -188,19 +188,28 @@ class CudaDevice:
         Raises:
             DeviceError: the probe failed: the GPU is quarantined.
         """
-        try:
-            child = self.spares.take(refill=False)
-        except DeviceError as error:
-            wrong: str | None = last_line(error)
-        else:
-            wrong = complaint(child)
-            if wrong is None:
-                self.spares.give_back(child)
-            else:
-                child.close()
+        wrong = self._examined()
         if wrong is not None:
             self._unhealthy = wrong
             self.refuse_unhealthy()
+
+    def probe(self) -> str | None:
+        """Probe a GPU that was set aside: what is wrong with it, or None, and then it may be used again."""
+        self._unhealthy = self._examined()
+        return self._unhealthy
+
+    def _examined(self) -> str | None:
+        """What is wrong with the GPU, seen from a process that ran no candidate."""
+        try:
+            child = self.spares.take(refill=False)
+        except DeviceError as error:
+            return last_line(error)
+        wrong = complaint(child)
+        if wrong is None:
+            self.spares.give_back(child)
+        else:
+            child.close()
+        return wrong
 
     def close(self) -> None:
         """End the spare runners and the helper process, and every session's child with it."""

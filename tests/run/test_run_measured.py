@@ -1,0 +1,286 @@
+"""Whole runs where time is measured: built-in agents, two software GPUs in real jailed processes, a real journal.
+
+Events are moments of the host and every launch takes 1 ms, so no candidate beats torch: what is tested is what a run
+makes of measured times, and what becomes of it when GPUs fail.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devices.cuda.software import with_ptx
+from rich.console import Console, RenderableType
+from run_helpers import Watcher, open_store, quick_config
+
+from kernelforge.compile import Artifact
+from kernelforge.devices.base import Device, RunRequest
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.errors import DeviceError
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.records import (
+    Attempt,
+    Budget,
+    MeasureSettings,
+    Operator,
+    Origin,
+    Profile,
+    Roofline,
+    Run,
+    RunConfig,
+    RunState,
+    SizeFacts,
+    Task,
+    Verdict,
+)
+from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view
+from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines
+from kernelforge.rewards import reward
+from kernelforge.run import StopSignal, loop, resume, start
+from kernelforge.sandbox import Zygote, probe
+from kernelforge.tasks import load_task
+from kernelforge.tasks.suites import size_source
+
+pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+
+TASKS = ("gelu", "transpose")
+SUITE = """
+title = "Small"
+description = "Two tasks of core, at their small sizes."
+level = 1
+"""
+ENTRY = """
+[[task]]
+name = "{name}"
+title = "{name}"
+small = {{ ROWS = 9, COLS = 32 }}
+hidden.odd = {{ ROWS = 7, COLS = 33 }}
+"""
+
+
+class Unprofiled(CudaSession):
+    """Leaves out what a profile takes, where nothing is asked of it."""
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+        roofline = Roofline(
+            flops=0, dram_bytes=0, compulsory_bytes=1, arithmetic_intensity=0, ridge=1, bound="dram", time_us=1,
+            time_origin=Origin.MEASURED,
+        )  # fmt: skip
+        return Profile(size=facts.size, device=self._device.name, kernels=(), metrics=(), roofline=roofline), None
+
+
+class Gpu(CudaDevice):
+    """``cuda:0``, ``cuda:1``... on the software driver."""
+
+    def __init__(self, ordinal: int, factory: str, profiled: bool) -> None:
+        super().__init__(ordinal, driver=f"devices.cuda.several_gpus:{factory}", grace_s=5.0)
+        self.profiled = profiled
+
+    def open(self, artifact: Artifact) -> CudaSession:
+        self.refuse_unhealthy()
+        return (CudaSession if self.profiled else Unprofiled)(self, with_ptx(artifact))
+
+    def clocks(self) -> None:
+        return None
+
+
+class SoftwareWorkshop(Workshop):
+    """Its oracles run on the CPU, for there is no GPU for torch, and share one helper process."""
+
+    oracles: Zygote
+
+    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
+        return Oracle(self.oracles, task, device="cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracles() -> Iterator[None]:
+    with Zygote("oracle") as SoftwareWorkshop.oracles:
+        yield
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "suite.toml").write_text(SUITE + "".join(ENTRY.format(name=name) for name in TASKS))
+    for name in TASKS:
+        (folder / f"{name}.py").write_text(size_source(load_task(f"core/{name}"), "small"))
+    return folder
+
+
+def config_of(suite: Path, devices: str = "cuda:0,cuda:1", **changes: Any) -> RunConfig:
+    options: dict[str, Any] = {"suite": str(suite), "tasks": TASKS, "device": "emulated:h100", "tune": False}
+    config = quick_config(**(options | {"budget": Budget(rounds=2)} | changes))
+    measure = MeasureSettings(precision=0.9, seconds=0.1)
+    return config.model_copy(update={"device": devices, "measure": measure})
+
+
+def drawn(shown: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(shown)
+    text = console.file
+    assert isinstance(text, io.StringIO)
+    return text.getvalue()
+
+
+class Runs:
+    """Runs in one folder, each on devices of its own."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.devices: Callable[[], list[Device]] = list
+        self.watcher = Watcher()
+        self.profiled = True
+        patch.setattr(loop, "Workshop", self._workshop)
+
+    def _workshop(self, device: str, **how: Any) -> Workshop:
+        return SoftwareWorkshop(device, opened=self.devices(), **how)
+
+    def start(self, config: RunConfig, *gpus: str, stop: StopSignal | None = None) -> Run:
+        self.devices = lambda: [Gpu(at, factory, self.profiled) for at, factory in enumerate(gpus)]
+        with open_store(self.folder) as store:
+            return start(config, store, self.watcher, stop or StopSignal())
+
+    def resume(self, *gpus: str) -> Run:
+        self.devices = lambda: [Gpu(at, factory, self.profiled) for at, factory in enumerate(gpus)]
+        with open_store(self.folder) as store:
+            return resume("latest", store, self.watcher, StopSignal())
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        with open_store(self.folder) as store:
+            return store.attempts(store.run("latest").id)
+
+    @property
+    def state(self) -> RunState:
+        with open_store(self.folder) as store:
+            return store.run("latest").state
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.message for event in self.watcher.events if event.kind == "warning"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    return Runs(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """One undisturbed run on two GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        runs = Runs(tmp_path_factory.mktemp("measured"), patch)
+        run = runs.start(config_of(suite), "create", "create")
+        assert run.state is RunState.FINISHED, runs.warnings
+        yield runs
+
+
+def test_attempts_are_journalled_with_how_their_time_came_about(finished: Runs) -> None:
+    attempts = finished.attempts
+    assert {attempt.task for attempt in attempts} == set(TASKS)
+    assert any(attempt.operator is Operator.OPTIMISE for attempt in attempts)
+    for attempt in attempts:
+        assert attempt.evaluation.verdict is Verdict.OK, attempt.evaluation.reason
+        speed = attempt.evaluation.performance
+        assert speed is not None
+        assert speed.origin is Origin.MEASURED
+        assert speed.timing is not None
+        assert speed.timing.candidate.median_us > 1000  # each launch takes as long as that
+        assert {side.name for side in speed.timing.baselines} >= {"eager"}
+        assert speed.speedup_lower is not None
+
+
+def test_rewards_and_acceptance_follow_the_lower_bound_of_the_speedup(finished: Runs) -> None:
+    best: dict[str, float] = {}
+    for attempt in finished.attempts:
+        assert attempt.evaluation.performance is not None
+        lower = attempt.evaluation.performance.speedup_lower
+        assert lower is not None
+        assert attempt.reward == reward("kernelforge/1", attempt.evaluation)
+        assert attempt.accepted is (lower > best.get(attempt.task, 0.0)), attempt.note
+        best[attempt.task] = max(lower, best.get(attempt.task, 0.0))
+
+
+def test_the_judge_reads_measured_times_beside_the_emulators_counts(finished: Runs) -> None:
+    for attempt in finished.attempts:
+        profile = attempt.profile
+        assert profile is not None
+        assert profile.roofline.time_origin is Origin.MEASURED
+        assert any("No hardware counters" in note for note in profile.notes)
+        origins = {metric.name: metric.origin for metric in profile.metrics}
+        assert origins["ptx__warp_inst_executed.sum"] is Origin.COUNTED
+        assert origins["dram__bytes.sum"] is Origin.MODELLED
+        if attempt.operator is Operator.OPTIMISE:
+            assert attempt.finding is not None
+            assert set(attempt.finding.metrics) & origins.keys()
+
+
+def test_tasks_spread_over_both_gpus_and_each_stays_on_one(finished: Runs) -> None:
+    places: dict[str, set[tuple[str, str | None]]] = {}
+    for attempt in finished.attempts:
+        told = attempt.evaluation.fingerprint
+        places.setdefault(attempt.task, set()).add((told.device, told.gpu_uuid))
+    assert [len(found) for found in places.values()] == [1, 1]
+    assert {device for found in places.values() for device, _ in found} == {"cuda:0", "cuda:1"}
+    assert len(set.union(*places.values())) == 2
+
+
+def test_a_fingerprint_names_the_jail_that_the_gpus_runner_has(finished: Runs) -> None:
+    assert {one.evaluation.fingerprint.jail for one in finished.attempts} == {Zygote("gpu-runner").tier}
+
+
+def test_reports_work_on_a_measured_run(finished: Runs) -> None:
+    with open_store(finished.folder) as store:
+        records = RunRecords.load(store, store.run("latest"))
+    assert drawn(run_lines(run_view(records)))
+    (board,) = leaderboard([records]).boards
+    assert drawn(leaderboard_lines(leaderboard([records])))
+    assert board.key.origin is Origin.MEASURED
+    for attempt in records.attempts:
+        parent = next((one for one in records.attempts if one.id == attempt.parent), None)
+        told = drawn(attempt_lines(attempt_view(attempt, parent)))
+        assert "measured" in told
+        assert "No hardware counters" in told
+    for line in export_lines(records.attempts):
+        exported = json.loads(line)
+        assert exported["performance"]["timing"]["candidate"]["samples_us"]
+
+
+def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite: Path, runs: Runs) -> None:
+    runs.profiled = False
+    run = runs.start(config_of(suite), "create", "create_dying")
+    assert run.state is RunState.FINISHED, runs.warnings
+    assert {attempt.task for attempt in runs.attempts} == set(TASKS)
+    assert {attempt.evaluation.verdict for attempt in runs.attempts} == {Verdict.OK}
+    assert {attempt.evaluation.fingerprint.device for attempt in runs.attempts} == {"cuda:0"}
+    (told,) = [message for message in runs.warnings if "set aside" in message]
+    assert told.startswith("cuda:1 is set aside: ")
+    assert "unhealthy" in told
+
+
+def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Path, runs: Runs) -> None:
+    runs.profiled = False
+    with pytest.raises(DeviceError, match="no GPU is left to run on") as caught:
+        runs.start(config_of(suite, budget=Budget(rounds=1)), "create_dying", "create_dying")
+    assert "cuda:0" in str(caught.value)
+    assert "cuda:1" in str(caught.value)
+    assert "kernelforge resume" in str(caught.value)
+    assert not [event for event in runs.watcher.events if event.failed]
+    assert runs.state is RunState.STOPPED
+    with pytest.raises(DeviceError, match="CUDA_ERROR_NO_DEVICE"):
+        runs.resume("create_fallen", "create_fallen")
+    assert runs.state is RunState.STOPPED
+    assert runs.attempts == []
+    runs.watcher = Watcher()
+    assert runs.resume("create_fallen", "create").state is RunState.FINISHED
+    assert {one.task for one in runs.attempts if one.evaluation.verdict is Verdict.OK} == set(TASKS)
+    assert {one.evaluation.fingerprint.device for one in runs.attempts} == {"cuda:1"}
+    (told,) = [message for message in runs.warnings if "set aside" in message]
+    assert told.startswith("cuda:0 is set aside: ")
