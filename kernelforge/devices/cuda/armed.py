@@ -97,7 +97,7 @@ class ArmedPlan:
         self._runner.fresh_variables()
         try:
             if self._flush_bytes:
-                self._flush = Flush(self._driver, self._flush_bytes)
+                self._flush = Flush(self._driver, self._flush_bytes, self._poison)
         except DriverError as error:
             raise faulted(error, f"allocating {self._flush_bytes} bytes to flush the L2 with") from error
         for tensors in self._sets:

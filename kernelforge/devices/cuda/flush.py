@@ -1,4 +1,8 @@
-"""Empties the L2 by reading: what lies in it afterwards is clean, so that nobody's write-back falls into a time."""
+"""Takes away what an execution leaves on the chip: the contents of shared memory, and of the L2.
+
+The L2 is emptied by reading: what lies in it afterwards is clean, so that nobody's write-back falls into a time. Shared
+memory keeps its contents from one kernel to the next, and is filled with poison.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from typing import Any
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.driver import Driver, DriverError, LaunchShape, Pointer
 
-SYMBOL = "kernelforge_flush"
+FLUSH, SCRUB = "kernelforge_flush", "kernelforge_scrub"
 THREADS = 256
 BLOCKS_PER_SM = 8
 """With 2048 threads on an SM, a load of 16 bytes by each is enough under way to fill the memory's bandwidth."""
+
+SCRUB_THREADS = 1024
+"""Of the one block that an SM holds, when it has all the shared memory that a block may have."""
 
 _VECTOR_BYTES = 16
 _SINK_BYTES = 4
@@ -21,19 +28,21 @@ PTX = f"""\
 .target sm_75
 .address_size 64
 
-.visible .entry {SYMBOL}(
-    .param .u64 {SYMBOL}_param_0,
-    .param .u64 {SYMBOL}_param_1,
-    .param .u64 {SYMBOL}_param_2
+.extern .shared .align 16 .b8 kernelforge_shared[];
+
+.visible .entry {FLUSH}(
+    .param .u64 {FLUSH}_param_0,
+    .param .u64 {FLUSH}_param_1,
+    .param .u64 {FLUSH}_param_2
 )
 {{
     .reg .pred %p<3>;
     .reg .b32 %r<13>;
     .reg .b64 %rd<10>;
 
-    ld.param.u64 %rd1, [{SYMBOL}_param_0];
-    ld.param.u64 %rd2, [{SYMBOL}_param_1];
-    ld.param.u64 %rd3, [{SYMBOL}_param_2];
+    ld.param.u64 %rd1, [{FLUSH}_param_0];
+    ld.param.u64 %rd2, [{FLUSH}_param_1];
+    ld.param.u64 %rd3, [{FLUSH}_param_2];
     cvta.to.global.u64 %rd1, %rd1;
     cvta.to.global.u64 %rd2, %rd2;
     mov.u32 %r1, %ctaid.x;
@@ -64,30 +73,60 @@ $end:
     @%p2 st.global.u32 [%rd2], %r5;
     ret;
 }}
+
+.visible .entry {SCRUB}(
+    .param .u32 {SCRUB}_param_0,
+    .param .u32 {SCRUB}_param_1
+)
+{{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+
+    ld.param.u32 %r1, [{SCRUB}_param_0];
+    ld.param.u32 %r2, [{SCRUB}_param_1];
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r4, %ntid.x;
+    shl.b32 %r3, %r3, 4;
+    shl.b32 %r4, %r4, 4;
+    mov.u32 %r5, kernelforge_shared;
+
+$fill:
+    setp.ge.u32 %p1, %r3, %r1;
+    @%p1 bra $filled;
+    add.u32 %r6, %r5, %r3;
+    st.volatile.shared.v4.u32 [%r6], {{%r2, %r2, %r2, %r2}};
+    add.u32 %r3, %r3, %r4;
+    bra $fill;
+
+$filled:
+    ret;
+}}
 """
-"""(buffer, sink, vectors of 16 bytes): reads the buffer through the L2 and past the L1. The buffer holds zeros; what
-anyone else wrote into it ends in the sink."""
+"""``flush(buffer, sink, vectors of 16 bytes)`` reads the buffer through the L2 and past the L1. The buffer holds zeros;
+what anyone else wrote into it ends in the sink. ``scrub(bytes, word)`` fills the block's shared memory."""
 
 
 class Flush:
-    """A buffer of zeros, and the kernel that reads it.
+    """A buffer of zeros, the kernel that reads it, and the one that fills shared memory.
 
     Args:
         driver: What carries it out.
         nbytes: How much is read; rounded down to whole vectors.
+        poison: Byte that shared memory holds afterwards.
 
     Raises:
         DriverError: the buffer does not fit.
         RuntimeError: the GPU's driver does not take the kernel, for which no plan is to blame.
     """
 
-    def __init__(self, driver: Driver, nbytes: int) -> None:
+    def __init__(self, driver: Driver, nbytes: int, poison: int) -> None:
         self._driver = driver
         self._buffer: Pointer = 0
         self._sink: Pointer = 0
         self._module = _loaded(driver)
         try:
-            self._function = driver.function(self._module, SYMBOL)
+            self._flush = driver.function(self._module, FLUSH)
+            self._scrub = driver.function(self._module, SCRUB)
             self._buffer = driver.allocate(nbytes)
             self._sink = driver.allocate(_SINK_BYTES)
             driver.fill(self._buffer, 0, nbytes)
@@ -95,14 +134,21 @@ class Flush:
         except BaseException:
             self.close()
             raise
-        self._shape = LaunchShape((BLOCKS_PER_SM * driver.facts.sm_count, 1, 1), (THREADS, 1, 1))
-        self._arguments = [struct.pack("<Q", value) for value in (self._buffer, self._sink, nbytes // _VECTOR_BYTES)]
+        facts = driver.facts
+        shared = facts.shared_bytes_per_block // _VECTOR_BYTES * _VECTOR_BYTES
+        self._scrub_shape = LaunchShape((facts.sm_count, 1, 1), (SCRUB_THREADS, 1, 1), shared)
+        self._scrub_arguments = [struct.pack("<I", shared), bytes([poison]) * 4]
+        self._flush_shape = LaunchShape((BLOCKS_PER_SM * facts.sm_count, 1, 1), (THREADS, 1, 1))
+        self._flush_arguments = [
+            struct.pack("<Q", value) for value in (self._buffer, self._sink, nbytes // _VECTOR_BYTES)
+        ]
         # The first launch of a kernel may load it, which a capture cannot hold.
         self.run()
 
     def run(self) -> None:
-        """Put it onto the stream."""
-        self._driver.launch(self._function, self._shape, self._arguments)
+        """Put both onto the stream: the flush last, so that an SM is as any kernel leaves it."""
+        self._driver.launch(self._scrub, self._scrub_shape, self._scrub_arguments)
+        self._driver.launch(self._flush, self._flush_shape, self._flush_arguments)
 
     def faults(self) -> list[RunFault]:
         """One where somebody wrote into the buffer before it was last read."""
@@ -128,6 +174,6 @@ def _loaded(driver: Driver) -> Any:
         if error.sticky or error.code == "CUDA_ERROR_OUT_OF_MEMORY":
             raise
         raise RuntimeError(
-            f"the kernel that empties the L2 was not loaded: {error}. The GPU's driver compiles it from PTX with "
+            f"the kernels that empty the L2 were not loaded: {error}. The GPU's driver compiles them from PTX with "
             "libnvidia-ptxjitcompiler.so.1, which lies beside libcuda.so.1 and must be there"
         ) from error

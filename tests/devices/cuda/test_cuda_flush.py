@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from devices.cuda import plans
 from devices.cuda.plans import given, randoms, resolve
-from devices.cuda.software import SoftwareDriver
+from devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
 from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.flush import PTX, Flush
@@ -27,7 +27,7 @@ def driver() -> SoftwareDriver:
 
 @pytest.fixture
 def flush(driver: SoftwareDriver) -> Iterator[Flush]:
-    made = Flush(driver, NBYTES)
+    made = Flush(driver, NBYTES, 0x5A)
     yield made
     made.close()
 
@@ -51,12 +51,22 @@ def test_what_was_written_there_in_between_is_remembered(driver: SoftwareDriver,
     assert len(flush.faults()) == 1
 
 
+def test_all_shared_memory_of_every_sm_is_filled(driver: SoftwareDriver) -> None:
+    """The emulator gives each block fresh shared memory; what can be seen is that every word is stored in bounds."""
+    flush = Flush(driver, 16, 0x5A)
+    start = driver.event()
+    flush.run()
+    stores = driver.facts.sm_count * driver.facts.shared_bytes_per_block / 16
+    assert driver.elapsed_us(start, driver.event()) > 5 * stores / INSTRUCTIONS_PER_US
+    driver.synchronize()
+
+
 def test_nothing_stays_allocated(driver: SoftwareDriver) -> None:
     before = driver.memory()
-    Flush(driver, NBYTES).close()
+    Flush(driver, NBYTES, 0x5A).close()
     assert driver.memory() == before
     with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
-        Flush(driver, 2 << 30)
+        Flush(driver, 2 << 30, 0x5A)
     assert driver.memory() == before
 
 
@@ -67,7 +77,7 @@ class Jitless(SoftwareDriver):
 
 def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None:
     with pytest.raises(RuntimeError, match=r"libnvidia-ptxjitcompiler\.so\.1"):
-        Flush(Jitless(), NBYTES)
+        Flush(Jitless(), NBYTES, 0x5A)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a"])

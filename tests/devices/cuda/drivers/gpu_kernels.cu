@@ -77,3 +77,12 @@ extern "C" __global__ void tile(const __grid_constant__ TensorMap map, float* ou
 }
 
 extern "C" __global__ void astray(unsigned* nowhere) { nowhere[threadIdx.x] = 1; }
+
+// Leaves a mark in every word of shared memory, or counts the words that still have it.
+extern "C" __global__ void mark_shared(unsigned* found, unsigned words, unsigned leave) {
+  extern __shared__ volatile unsigned marked[];
+  for (unsigned i = threadIdx.x; i < words; i += blockDim.x) {
+    if (leave) marked[i] = 0x600D600Du;
+    else if (marked[i] == 0x600D600Du) atomicAdd(found, 1u);
+  }
+}

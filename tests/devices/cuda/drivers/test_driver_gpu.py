@@ -193,7 +193,7 @@ def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
         import contextlib
         from kernelforge.devices.cuda.flush import Flush
         nbytes = 2 * driver.facts.l2_bytes
-        flush = Flush(driver, nbytes)
+        flush = Flush(driver, nbytes, 0x5A)
         with driver.capture() if "graphs" not in driver.lacks else contextlib.nullcontext() as held:
             flush.run()
         if held is not None:
@@ -206,6 +206,29 @@ def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
         """
     )
     assert answer == [0, 1]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_flush_leaves_nothing_in_shared_memory(gpu):
+    assert (
+        gpu(
+            """
+        from kernelforge.devices.cuda.flush import Flush
+        flush = Flush(driver, 1 << 20, 0x5A)
+        nbytes = driver.facts.shared_bytes_per_block
+        found, mark = driver.allocate(4), driver.function(module, "mark_shared")
+        driver.fill(found, 0, 4)
+        everywhere = shape(driver.facts.sm_count, 1024, shared_bytes=nbytes)
+        driver.launch(mark, everywhere, pack("QII", found, nbytes // 4, 1))
+        flush.run()
+        driver.launch(mark, everywhere, pack("QII", found, nbytes // 4, 0))
+        answer = words(driver.read(found, 4))[0]
+        flush.close()
+        """
+        )
+        == 0
+    )
 
 
 @pytest.mark.gpu
