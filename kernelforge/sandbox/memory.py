@@ -33,7 +33,7 @@ from kernelforge.errors import SandboxError
 Blob = bytes | memoryview
 """Raw bytes of a frame: a copy of one's own, or a read-only view of what came in a memory file."""
 
-SMALLEST_FILE = 1 << 20
+SMALLEST_FILE = 2 << 20
 """Bytes from which a blob travels as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of
 its time (``benchmarks/transport.py``)."""
 
