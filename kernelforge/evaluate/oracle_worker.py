@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluate.admission_checks import admission_findings, generator_findings
-from kernelforge.evaluate.baselines import Armed, Baselines
+from kernelforge.evaluate.armed_baseline import Armed
+from kernelforge.evaluate.baselines import Baselines
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.facts import facts_at

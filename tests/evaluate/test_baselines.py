@@ -11,7 +11,8 @@ import torch
 from oracle_tasks import make_task
 
 from kernelforge.errors import BaselineError
-from kernelforge.evaluate.baselines import COMPILE_MODES, Armed, Baselines, ModelSets, Shape
+from kernelforge.evaluate.armed_baseline import Armed, Shape
+from kernelforge.evaluate.baselines import COMPILE_MODES, Baselines, ModelSets
 from kernelforge.evaluate.cublas import CUBLAS_NAMES
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import flatten_outputs
@@ -201,7 +202,7 @@ class Replay:
 
 def test_a_captured_baseline_is_replayed_and_checked_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replay, "made", 0)
-    monkeypatch.setattr("kernelforge.evaluate.baselines._captured", Replay)
+    monkeypatch.setattr("kernelforge.evaluate.armed_baseline._captured", Replay)
     reckoner = Reckoner(LINEAR)
     baselines = Baselines(reckoner)
     baselines._captures = True
@@ -224,7 +225,7 @@ def test_a_compiled_baseline_that_cannot_be_captured_is_timed_with_its_launches(
     def fails(work: Callable[[], None], device: torch.device) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    monkeypatch.setattr("kernelforge.evaluate.baselines._captured", fails)
+    monkeypatch.setattr("kernelforge.evaluate.armed_baseline._captured", fails)
     reckoner = Reckoner(LINEAR)
     baselines = Baselines(reckoner)
     baselines._captures = True

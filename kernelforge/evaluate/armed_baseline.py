@@ -1,0 +1,198 @@
+"""Child side: a baseline on its sets, timed as a candidate is: resets, flushes, captures, events."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from kernelforge.evaluate.placement import wait
+
+
+class Sets(Protocol):
+    """The work of one baseline on every set."""
+
+    note: str
+    """What a reader should know of it."""
+
+    def execute(self, position: int) -> None:
+        """Once on one set, asynchronously."""
+        ...
+
+    def restore(self, position: int) -> None:
+        """Give inputs that the work changes their drawn values again."""
+        ...
+
+    def outputs(self, position: int) -> Sequence[torch.Tensor]:
+        """What the last execution on a set left: outputs, then mutated inputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment on the device: an event, or the host's clock where there are none."""
+
+    event: torch.cuda.Event | None
+    host_ns: int = 0
+
+    @staticmethod
+    def now(device: torch.device, again: Mark | None = None) -> Mark:
+        """This moment; ``again`` is a mark that is done with, whose event is recorded anew."""
+        if device.type != "cuda":
+            return Mark(None, time.perf_counter_ns())
+        mark = again or Mark(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        assert mark.event is not None
+        mark.event.record(torch.cuda.current_stream(device))
+        return mark
+
+    def until(self, later: Mark) -> float:
+        """Time to a later moment in µs; both must have passed."""
+        if self.event is None or later.event is None:
+            return (later.host_ns - self.host_ns) / 1e3
+        return float(self.event.elapsed_time(later.event)) * 1e3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a sample is made of, beside the work: as for a candidate (:class:`~kernelforge.devices.base.TimedSide`)."""
+
+    sets: int
+    flush_bytes: int = 0
+    """Read in every sample, to empty the L2; 0 for nothing."""
+    flush_each: bool = False
+    """Before each execution, and not only once."""
+
+
+class Armed:
+    """One baseline on its sets, ready to be timed."""
+
+    def __init__(self, name: str, sets: Sets, shape: Shape, device: torch.device) -> None:
+        self.name = name
+        self.sets = sets
+        self.notes = [sets.note] if sets.note else []
+        self._shape = shape
+        self._device = device
+        # Read and never written, so that the lines it leaves in the L2 are clean.
+        self._flush = torch.zeros(shape.flush_bytes // 4, dtype=torch.float32, device=device)
+        self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._marks: list[Mark | None] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._flush_graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def captured(self) -> bool:
+        return self._graph is not None
+
+    @property
+    def note(self) -> str:
+        return "; ".join(self.notes)
+
+    def capture(self) -> None:
+        """Put a sample, and one without its executions, into CUDA graphs.
+
+        Raises:
+            RuntimeError: something in the work cannot be captured.
+        """
+        # A kernel's first launch may load it, which a capture cannot hold.
+        self._overhead_work()
+        wait(self._device)
+        self._graph = _captured(self._sample_work, self._device)
+        if self._shape.flush_bytes:
+            self._flush_graph = _captured(self._overhead_work, self._device)
+
+    def sample(self) -> None:
+        """Every set once, asynchronously."""
+        self._graph.replay() if self._graph is not None else self._sample_work()
+
+    def block(self, samples: int, gaps_us: Sequence[float] = ()) -> list[float]:
+        """Time of each sample in µs, resets and flushes included; idle time before each is not."""
+        return self._timed(self.sample, samples, gaps_us)
+
+    def flush_block(self, samples: int) -> list[float]:
+        """Time of each sample in µs without its executions; zeros where nothing is flushed."""
+        if not self._shape.flush_bytes:
+            return [0.0] * samples
+        graph = self._flush_graph
+        return self._timed(graph.replay if graph is not None else self._overhead_work, samples, ())
+
+    def _sample_work(self) -> None:
+        self._pass(self.sets.execute)
+
+    def _overhead_work(self) -> None:
+        self._pass(None)
+
+    def _pass(self, execute: Callable[[int], None] | None) -> None:
+        """One sample, with its executions or without them. Where nothing is flushed it is the executions alone."""
+        flushed, each = self._shape.flush_bytes > 0, self._shape.flush_each
+        if flushed and not each:
+            self._restore()
+            self._flush_once()
+        for position in range(self._shape.sets):
+            if flushed and each:
+                self.sets.restore(position)
+                self._flush_once()
+            if execute is not None:
+                execute(position)
+
+    def _restore(self) -> None:
+        for position in range(self._shape.sets):
+            self.sets.restore(position)
+
+    def _flush_once(self) -> None:
+        torch.sum(self._flush, dim=0, out=self._sink)
+
+    def _timed(self, work: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
+        marks = self._marks
+        marks.extend([None] * (2 * samples - len(marks)))
+        taken: list[tuple[Mark, Mark]] = []
+        with torch.no_grad(), _no_collection():
+            wait(self._device)
+            for position in range(samples):
+                if not self._shape.flush_bytes:
+                    # Nothing is subtracted then: what is restored ends before the first mark.
+                    self._restore()
+                if gaps_us:
+                    wait(self._device)
+                    _idle(gaps_us[position])
+                start = marks[2 * position] = Mark.now(self._device, marks[2 * position])
+                work()
+                end = marks[2 * position + 1] = Mark.now(self._device, marks[2 * position + 1])
+                taken.append((start, end))
+            wait(self._device)
+        return [start.until(end) for start, end in taken]
+
+
+def _captured(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream(device)
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    finally:
+        torch.cuda.set_stream(stream)  # a capture that fails leaves its own in place
+    return graph
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No pause for Python's garbage collector between launches."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _idle(gap_us: float) -> None:
+    """Wait on the host; the last part in a loop, for sleeping is not that exact."""
+    end = time.perf_counter() + gap_us * 1e-6
+    time.sleep(max(gap_us * 1e-6 - 2e-3, 0.0))
+    while time.perf_counter() < end:
+        pass
