@@ -7,9 +7,11 @@ import time
 import pytest
 
 from kernelforge.devices import replies
+from kernelforge.devices.cuda.sanitizer_log import MAX_FINDINGS, parse_log
 from kernelforge.devices.cuda.stand_in import _medians
 from kernelforge.devices.leases import Leases, _Wait
 from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.profiling.ncu.messages import trouble
 from kernelforge.profiling.ncu.rows import rows_from_output, rows_from_wire
 from kernelforge.profiling.ncu.table import parse_table
 from kernelforge.sandbox import Frame
@@ -78,6 +80,19 @@ def test_a_name_with_commas_quotes_and_lines_stays_one_cell():
     head = '"ID","Kernel Name","Block Size","Grid Size","m"\n"","","","","byte"\n'
     (row,) = parse_table(f'{head}"0","{quoted}","(1, 1, 1)","(2, 1, 1)","{"9" * 500}"\n')
     assert (row.symbol, row.grid, row.metrics) == (name, (2, 1, 1), {})
+
+
+PREFIX = "========= "
+
+
+@pytest.mark.parametrize("line", ["at " * 60_000, "a:" * 60_000, " in a:1" * 20_000])
+@pytest.mark.timeout(20)
+def test_long_lines_of_a_log_take_no_time(line):
+    report = f"{PREFIX}Invalid __global__ write of size 4 bytes\n{PREFIX}    at {line}\n"
+    log = parse_log(report * 100 + f"{PREFIX}ERROR SUMMARY: {'1' * 5000} errors\n")
+    assert 0 < len(log.findings) <= MAX_FINDINGS
+    assert log.errors is None
+    assert trouble("not supported" * 40_000 + line) is None
 
 
 def test_a_link_in_place_of_a_lock_is_not_emptied(tmp_path):

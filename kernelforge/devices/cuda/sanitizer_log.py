@@ -11,20 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _PREFIX = "========="
+_MAX_LINE, _MAX_REST, MAX_FINDINGS = 2048, 24, 64
+"""More of a line, of a report, or of reports is not read: patterns that look for names take the square of a length."""
 _FINDINGS = re.compile(
     r"(?:Potential )?[Ii]nvalid __\w+__ |Uninitialized "
     r"|(?:(?:ERROR|WARNING|Error|Warning): )?(?:\([^)]*\) )?(?:Race reported|Potential \w+ hazard)"
     r"|Barrier error|Barrier called|Syncwarp called|Deadlock detected|Malloc/Free error|Stack |Hardware |Warp "
     r"|Program hit CUDA_ERROR_|Tensor Memory |Misaligned "
 )
-_SUMMARY = re.compile(r"(ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+_SUMMARY = re.compile(r"(ERROR|RACECHECK) SUMMARY: (\d{1,12}) (?:error|hazard)")
 _TROUBLE = re.compile(
     r"Target application terminated before|Internal Sanitizer Error|Unable to|Device not supported"
     r"|No attachable process|Error: (?!process didn't)"
 )
 _AT = re.compile(
-    r"\bat (?:(?P<early>0x[0-9a-f]+) in (?P<file0>[^:]+):(?P<line0>\d+):(?P<kernel0>.+)"
-    r"|(?P<kernel>[^\s+][^+]*?)(?:\+|:)0x[0-9a-f]+(?: in (?P<file>.+?):(?P<line>\d+))?)(?: \[\d+ hazards\])?\s*\Z"
+    r"\bat (?:(?P<early>0x[0-9a-f]+) in (?P<file0>[^:]+):(?P<line0>\d{1,9}):(?P<kernel0>.+)"
+    r"|(?P<kernel>[^\s+][^+]*?)(?:\+|:)0x[0-9a-f]+(?: in (?P<file>.+?):(?P<line>\d{1,9}))?)(?: \[\d+ hazards\])?\s*\Z"
 )
 _BY = re.compile(r"by thread (\(\d+,\d+,\d+\)) in block (\(\d+,\d+,\d+\))")
 _ADDRESS = re.compile(r"(?:Address|__shared__) (0x[0-9a-f]+)")
@@ -67,7 +69,7 @@ def parse_log(text: str) -> SanitizerLog:
         summary = _SUMMARY.search(first)
         if summary:
             errors = (errors or 0) + int(summary[2])
-        elif _FINDINGS.match(first):
+        elif _FINDINGS.match(first) and len(findings) < MAX_FINDINGS:
             findings.append(_finding(first, rest))
         elif _TROUBLE.match(first) and trouble is None:
             trouble = first
@@ -79,13 +81,13 @@ def _reports(text: str) -> Iterator[tuple[str, list[str]]]:
     first: str | None = None
     rest: list[str] = []
     for line in text.splitlines():
-        line = line.strip("\r")
+        line = line[:_MAX_LINE].strip("\r")
         at = line.find(_PREFIX)
         if at not in (0, 1):
             continue
         said = line[at + len(_PREFIX) :]
         if said.startswith("     ") and first is not None:
-            rest.append(said.strip())
+            rest += [said.strip()] if len(rest) < _MAX_REST else []
             continue
         if first is not None:
             yield first, rest

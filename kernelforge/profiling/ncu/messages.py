@@ -20,6 +20,7 @@ _KNOWN: tuple[tuple[str, Problem], ...] = (
     (r"(Failed to find|invalid|not supported|could not be collected).*\bmetric|metric.*\b(not|in)valid", "metric"),
     (r"No kernels were profiled", "nothing profiled"),
 )
+_MAX_LINE = 1000
 _LINE = re.compile(r"^==(ERROR|WARNING)== *(.*)$", re.MULTILINE)
 
 
@@ -34,8 +35,9 @@ class Trouble:
 
 def trouble(log: str) -> Trouble | None:
     """What went wrong, from ncu's log; None where it reports no error."""
+    lines = [line[:_MAX_LINE] for line in log.splitlines()]
     for pattern, problem in _KNOWN:
-        if re.search(pattern, log, re.IGNORECASE):
+        if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
             return Trouble(problem, DENIED if problem == "denied" else _said(log))
     return Trouble("other", _said(log)) if "==ERROR==" in log else None
 
