@@ -40,7 +40,7 @@ def copy_gbps(device: str) -> float:
     times_s = []
     for _ in range(REPEATS):
         if on_gpu:
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             target.copy_(source)
             end.record()
@@ -50,7 +50,7 @@ def copy_gbps(device: str) -> float:
             began = time.perf_counter()
             target.copy_(source)
             times_s.append(time.perf_counter() - began)
-    return 2 * source.nbytes / median(times_s) / 1e9
+    return float(2 * source.nbytes / median(times_s) / 1e9)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ def tried(place: SoftwarePlace) -> dict[str, Tried]:
     return {one.cheat.file: one for one in try_cheats(HERE, place)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cheat", HERE, ids=lambda cheat: cheat.file)
 def test_a_cheat_ends_as_it_should(cheat: Cheat, tried: dict[str, Tried]) -> None:
     """The software clock counts instructions: its times tell work that was left out, though none is believed."""
@@ -28,6 +29,7 @@ def test_a_cheat_ends_as_it_should(cheat: Cheat, tried: dict[str, Tried]) -> Non
     assert one.ratio is None or one.ratio >= HONEST
 
 
+@pytest.mark.slow
 def test_the_clock_would_tell(tried: dict[str, Tried]) -> None:
     """The honest kernels differ by their arithmetic alone: its absence would show."""
     light, heavy = (tried[f"plan/honest-{name}.md"].evaluation.performance for name in ("axpy", "cosines"))
@@ -50,6 +52,7 @@ def test_a_twin_stands_before_what_is_held_against_it() -> None:
         assert (cheat.lane, cheat.task) in seen, cheat.file
 
 
+@pytest.mark.slow
 def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[str, Tried]) -> None:
     one = tried["plan/l2-prefetch.md"]
     performance = one.evaluation.performance

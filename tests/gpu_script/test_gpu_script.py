@@ -37,6 +37,7 @@ def saved(report: Report) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     place: SoftwarePlace, report: Report
 ) -> None:
@@ -65,6 +66,7 @@ def test_the_published_protocol_runs_and_judges(place: SoftwarePlace) -> None:
     assert "no answer within" in evaluating.kernelbench(PLAIN, reference, "cpu", flush=False, wait_s=0.1)["error"]
 
 
+@pytest.mark.slow
 def test_a_kernel_is_evaluated_again_and_again(place: SoftwarePlace, report: Report) -> None:
     evaluating.repeat(place, report, SWISH, repeats=2)
     rows = saved(report)["rows"]
@@ -84,6 +86,7 @@ def test_a_part_that_is_out_of_time_says_how_far_it_came() -> None:
     assert report.notes == ["out of time after 5 s: 2 of 3 done"]
 
 
+@pytest.mark.slow
 def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, report: Report) -> None:
     """Nothing is measured here: the profile is what stands in, and the part says that it missed its target."""
     profiling.profile(place, report, SWISH)
@@ -94,6 +97,7 @@ def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, rep
     assert report.facts["profiler"]
 
 
+@pytest.mark.slow
 def test_counters_of_both_devices_are_compared(place: SoftwarePlace, report: Report) -> None:
     task = load_suite(place.emulator_suite).task("softmax")
     emulating.emulator(place, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])
