@@ -25,9 +25,12 @@ from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import (
     Candidate,
     Fingerprint,
+    KernelProfile,
     MeasureSettings,
+    Metric,
     Origin,
     Profile,
+    Roofline,
     SizeFacts,
     Verdict,
 )
@@ -53,11 +56,12 @@ class TimedDevice(CudaDevice):
     def __init__(self) -> None:
         super().__init__(0, driver="devices.cuda.stopwatch_driver:create", grace_s=5.0)
         self.opened = 0
+        self.session: type[CudaSession] = Session
 
     def open(self, artifact: Artifact) -> CudaSession:
         self.refuse_unhealthy()
         self.opened += 1
-        return Session(self, with_ptx(artifact))
+        return self.session(self, with_ptx(artifact))
 
     def clocks(self) -> None:
         return None
@@ -215,3 +219,57 @@ def test_requests_with_gaps_are_on_a_board_of_their_own(evaluator: Evaluator) ->
     assert evaluation.performance.protocol.endswith("+server")
     assert evaluation.performance.timing is not None
     assert evaluation.performance.timing.mode == "server"
+
+
+class Counting(Session):
+    """Gives hardware counters of a kernel, as ncu would."""
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+        def measured(name: str, value: float) -> Metric:
+            return Metric(name=name, value=value, unit="1", origin=Origin.MEASURED)
+
+        metrics = (measured("dram__bytes.sum", 4096.0), measured("gpu__time_duration.sum", 9e3))
+        kernel = KernelProfile(
+            kernel="axpy", launches=1, grid=(48, 1, 1), block=(128, 1, 1), sampled=1.0, metrics=metrics
+        )
+        roofline = Roofline(
+            flops=facts.flops, dram_bytes=4096.0, compulsory_bytes=facts.compulsory_bytes, arithmetic_intensity=1.0,
+            ridge=10.0, bound="dram", time_us=9.0, time_origin=Origin.MEASURED,
+        )  # fmt: skip
+        profile = Profile(size=facts.size, device="cuda:0", kernels=(kernel,), metrics=metrics, roofline=roofline)
+        return profile, None
+
+
+@pytest.fixture
+def counting(evaluator: Evaluator, device: TimedDevice, monkeypatch: pytest.MonkeyPatch) -> Evaluator:
+    monkeypatch.setattr(device, "session", Counting)
+    return evaluator
+
+
+def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: Evaluator) -> None:
+    evaluation, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert profile is not None
+    origins = {metric.name: (metric.origin, metric.value) for metric in profile.kernels[0].metrics}
+    assert origins["dram__bytes.sum"] == (Origin.MEASURED, 4096.0)
+    assert origins["ptx__warp_inst_executed.sum"][0] is Origin.COUNTED
+    assert origins["kernelforge__limit_latency_us"][0] is Origin.MODELLED
+    assert profile.kernels[0].hot_spots
+    assert (profile.device, profile.roofline.time_us) == ("cuda:0", 9.0)
+    assert profile.notes == ("Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100.",)
+
+
+def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:
+    counting.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    _, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
+    assert profile is not None
+    assert {metric.origin for metric in profile.metrics} == {Origin.MEASURED}
+    assert "no instruction wgmma.fence here" in profile.notes[-1]
+
+
+def test_a_bad_access_at_the_full_size_alone_is_seen_by_the_emulators_profile(counting: Evaluator) -> None:
+    source = KERNEL.replace("if (i < n)", "if (n > 5000 && x[n] == 7.25f) out[0] = 1.0f;\n    if (i < n)")
+    evaluation, profile = counting.evaluate(Candidate(source=source, plan=PLAN), seed=11)
+    assert evaluation.verdict is Verdict.CRASH
+    assert "full size" in evaluation.reason
+    assert profile is None
