@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_attempt
+from builders import make_attempt, measured_evaluation
 from run_helpers import quick_config
 
 from kernelforge.agents.base import Brief
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Budget, Limits, LLMSettings, Message, Price, RunConfig, Usage
+from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
 from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
 from kernelforge.run.loop import briefs
 
@@ -110,3 +110,13 @@ def test_batches_cost_half() -> None:
 def test_the_tester_and_the_lessons_are_counted() -> None:
     agents = estimated(tester="openai:m", memory="run", judge="openai:m").agents
     assert [(one.agent, one.calls) for one in agents] == [("coder", 5), ("judge", 4), ("tester", 1), ("reflexion", 1)]
+
+
+def test_a_gpu_takes_its_time_for_timing_and_earlier_runs_on_any_of_its_gpus_tell_more() -> None:
+    on_gpus = config().model_copy(update={"device": "cuda:0,cuda:1", "measure": MeasureSettings(seconds=30.0)})
+    assumed = estimate(on_gpus, [brief()], [])
+    assert assumed.evaluation_seconds >= 5 * 30.0
+    assert assumed.evaluation_seconds > 10 * estimated().evaluation_seconds
+    evaluation = measured_evaluation(2.0, seconds={"timing": 7.0})
+    seen = estimate(on_gpus, [brief()], [make_attempt(0, evaluation=evaluation)])
+    assert seen.evaluation_seconds == pytest.approx(5 * 7.0)
