@@ -13,6 +13,7 @@ from kernelforge.sandbox.memory import Blob
 
 FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
 MAX_MESSAGE = 4000
+_SPARE_BYTES = 64 << 20
 
 
 def check_tensors(request: RunRequest) -> None:
@@ -43,15 +44,23 @@ def faults_in(reply: Frame) -> tuple[RunFault, ...]:
     return tuple(RunFault(kind, message[:MAX_MESSAGE]) for kind, message in pairs)
 
 
+def reply_bytes(request: RunRequest) -> int:
+    """Blobs of the largest reply that is worth reading: what is larger is kept in this process before it is refused."""
+    return _SPARE_BYTES + sum(_expected(request))
+
+
+def _expected(request: RunRequest) -> list[int]:
+    sizes = {buffer.id: buffer.nbytes for buffer in request.plan.buffers}
+    return [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
+
+
 def check_outputs(request: RunRequest, outputs: Sequence[Blob]) -> None:
     """Whether outputs, and mutated inputs after them, have the plan's lengths.
 
     Raises:
         SandboxError: they do not.
     """
-    sizes = {buffer.id: buffer.nbytes for buffer in request.plan.buffers}
-    expected = [output.nbytes for output in request.plan.outputs] + [sizes[b] for b in sorted(request.mutable)]
-    if [len(blob) for blob in outputs] != expected:
+    if [len(blob) for blob in outputs] != _expected(request):
         raise SandboxError("the runner sent outputs of other lengths than the plan's")
 
 

@@ -285,8 +285,17 @@ class Child:
         except ProcessLookupError:
             self._pidfd = None
 
-    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame:
+    def call(
+        self,
+        data: dict[str, Any],
+        blobs: Sequence[Blob] = (),
+        *,
+        timeout_s: float | None = None,
+        reply_bytes: int | None = None,
+    ) -> Frame:
         """Send a request and wait for its reply, at most ``timeout_s`` (default: the wall limit).
+
+        ``reply_bytes`` caps its blobs, where this reply is known to be smaller than the limits allow.
 
         Raises:
             ChildTimeout: no reply in time; the child has been killed.
@@ -295,6 +304,8 @@ class Child:
         """
         wait = self.limits.wall_s if timeout_s is None else timeout_s
         try:
+            cap = self.limits.reply_bytes
+            self.channel.max_blob_bytes = cap if reply_bytes is None else min(cap, reply_bytes)
             self.channel.send(data, blobs, timeout_s=wait)
             frame = self.channel.receive(timeout_s=wait)
         except ChildTimeout as error:

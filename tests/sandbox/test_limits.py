@@ -79,6 +79,14 @@ def test_a_reply_over_its_cap_is_refused(child, act):
     assert child.death().cause == "killed"
 
 
+def test_a_reply_that_is_known_to_be_small_has_a_cap_of_its_own(child):
+    big = {"act": "big", "arguments": [4]}
+    assert len(child.call(big).blobs) == 4
+    assert len(child.call(big, reply_bytes=1 << 40).blobs) == 4
+    with pytest.raises(SandboxError, match="size cap"):
+        child.call(big, reply_bytes=1 << 20)
+
+
 @pytest.mark.parametrize(
     ("json_bytes", "blobs", "total"),
     [(1 << 31, 0, 0), (10, 1 << 20, 0), (10, 1, 1 << 60), (10, 1, 5)],

@@ -62,7 +62,7 @@ class SanitizerLog:
 
 def parse_log(text: str) -> SanitizerLog:
     """Read a log, whatever of it there is."""
-    findings = []
+    findings: list[Finding] = []
     errors: int | None = None
     trouble: str | None = None
     for first, rest in _reports(text):

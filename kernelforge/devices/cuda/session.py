@@ -161,7 +161,7 @@ class CudaSession:
                 self._loaded(wait)
             if self._child is None:
                 raise RunFaulted(RunFault("crash", "the runner was lost"))
-            reply = self._call(self._child, data, blobs, wait, request.deadline_s)
+            reply = self._call(self._child, data, blobs, wait, request)
             if reply.data.get("lost"):
                 self._lose()
             return reply
@@ -178,12 +178,19 @@ class CudaSession:
             self._drop()
             raise
 
-    def _call(self, child: Child, data: dict[str, Any], blobs: Sequence[Blob], wait: float, deadline_s: float) -> Frame:
+    def _call(
+        self, child: Child, data: dict[str, Any], blobs: Sequence[Blob], wait: float, request: RunRequest | None = None
+    ) -> Frame:
         try:
-            return child.call(data, blobs, timeout_s=wait)
+            cap = None if request is None else replies.reply_bytes(request)
+            return child.call(data, blobs, timeout_s=wait, reply_bytes=cap)
         except ChildTimeout as error:
             self._lose()
-            raise RunFaulted(RunFault("timeout", f"the plan did not end within {deadline_s:g} s")) from error
+            raise RunFaulted(
+                RunFault(
+                    "timeout", f"the plan did not end within {wait if request is None else request.deadline_s:g} s"
+                )
+            ) from error
         except ChildDied as error:
             self._died(child, error)
         except SandboxError:
@@ -219,7 +226,7 @@ class CudaSession:
             )
             for kernel in self._artifact.build.kernels
         }
-        reply = self._call(self._child, {"op": "load", "kernels": kernels}, [self._artifact.cubin], wait, wait)
+        reply = self._call(self._child, {"op": "load", "kernels": kernels}, [self._artifact.cubin], wait)
         faults = replies.faults_in(reply)
         if faults:
             self._lose()

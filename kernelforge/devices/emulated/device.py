@@ -222,7 +222,8 @@ class EmulatedSession:
         with self._lock:
             try:
                 child = self._loaded()
-                return child.call(data, [request.tensors[b] for b in order], timeout_s=request.deadline_s + GRACE_S)
+                wait, cap = request.deadline_s + GRACE_S, replies.reply_bytes(request)
+                return child.call(data, [request.tensors[b] for b in order], timeout_s=wait, reply_bytes=cap)
             except ChildTimeout:
                 self._drop()
                 return RunFault("timeout", f"the plan did not end within {request.deadline_s:g} s")
