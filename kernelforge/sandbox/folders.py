@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -13,19 +14,25 @@ MAX_DEPTH = 100
 
 
 def folder_bytes(folder: str) -> int:
-    """What the files in ``folder`` take on disk; the largest number there is if it is deeper than :data:`MAX_DEPTH`."""
+    """What the files in ``folder`` take on disk; the largest number there is if it is deeper than :data:`MAX_DEPTH`, or
+    deeper than paths can be long."""
     total, left = 0, [(folder, 0)]
     while left:
         path, depth = left.pop()
-        with contextlib.suppress(OSError), os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if depth == MAX_DEPTH:
-                        return sys.maxsize
-                    left.append((entry.path, depth + 1))
-                else:
-                    with contextlib.suppress(OSError):
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth == MAX_DEPTH:
+                            return sys.maxsize
+                        left.append((entry.path, depth + 1))
+                    else:
+                        with contextlib.suppress(OSError):
+                            total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError as error:
+            # Removed meanwhile, or a path that is too long to be looked at: files could hide behind it.
+            if error.errno == errno.ENAMETOOLONG:
+                return sys.maxsize
     return total
 
 
