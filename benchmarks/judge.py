@@ -85,7 +85,7 @@ def judge(kernel: dict[str, Any], workshop: Workshop, task: Any) -> Judged:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             seconds=0.0,
         )
-        brief = make_brief(evaluator, workshop.device.describe())
+        brief = make_brief(evaluator)
         finding = BuiltinJudge().find(JudgeRequest(brief, attempt, (attempt,), attempt))
     right = [*kernel["accept"], *kernel["also_right"]]
     return Judged(kernel["file"], kernel["fault"], result.evaluation.verdict, finding, is_named(finding, right))
