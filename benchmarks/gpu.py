@@ -53,13 +53,13 @@ class Part:
 PARTS: Mapping[str, Part] = {
     "conformance": Part(conformance, 60),
     "tests": Part(tests, 150),
-    "evaluate": Part(evaluate, 150),
-    "repeat": Part(repeat, 90),
+    "evaluate": Part(evaluate, 240),
+    "repeat": Part(repeat, 75),
     "profile": Part(profile, 60),
     "modelnew": Part(modelnew, 120),
-    "cheats": Part(cheats, 150),
-    "core": Part(core, 210),
-    "emulator": Part(emulator, 150),
+    "cheats": Part(cheats, 130),
+    "core": Part(core, 190),
+    "emulator": Part(emulator, 130),
 }
 """In the order in which they run; ``emulator`` takes the kernels that ``core`` left. 19 minutes if each used all of its
 time."""
