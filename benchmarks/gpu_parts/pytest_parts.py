@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -14,9 +15,13 @@ from benchmarks.gpu_parts.place import ROOT, Place
 from benchmarks.gpu_parts.report import Report
 
 CONFORMANCE = ROOT / "tests" / "devices" / "conformance"
+OTHER_PARTS = (CONFORMANCE, ROOT / "tests" / "gpu_script")
+"""Tests that parts of their own run."""
 RUNTIMES = ("cupy", "pycuda")
 _MOST_FAILURES_SHOWN = 400
 _NONE_COLLECTED = 5
+_END_S = 20.0
+"""How long pytest may take to end after its time."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -34,11 +39,11 @@ class Case:
 def marked_files(root: Path = ROOT / "tests") -> list[Path]:
     """Test files with tests marked ``gpu``; others may need packages that are not on a GPU's machine."""
     found = [path for path in root.rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
-    return sorted(path for path in found if CONFORMANCE not in path.parents)
+    return sorted(path for path in found if not set(OTHER_PARTS) & set(path.parents))
 
 
 def tests(place: Place, report: Report) -> None:
-    """Every test marked ``gpu`` but those of the conformance suite."""
+    """Every test marked ``gpu`` that no other part runs."""
     files = marked_files()
     cases = run_pytest([*map(str, files)], report, expression="gpu")
     tell(cases, report)
@@ -65,23 +70,29 @@ def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list
 
     Raises:
         RuntimeError: pytest could not collect, or ended in no good order; the message has the end of its output.
-        subprocess.TimeoutExpired: the part's time was over.
     """
     folder = report.folder or Path.cwd()
     xml = folder / f"{report.part}.xml"
     xml.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", expression, "-p", "no:cacheprovider", f"--junitxml={xml}"]
-    ended = subprocess.run(
-        [*command, *paths],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=None if report.left == float("inf") else max(1.0, report.left),
-        check=False,
-    )
-    (folder / f"{report.part}.log").write_text(ended.stdout + ended.stderr, encoding="utf-8")
-    if ended.returncode not in (0, 1, _NONE_COLLECTED) or not xml.is_file():
-        raise RuntimeError(f"pytest ended with {ended.returncode}: {(ended.stdout + ended.stderr)[-1500:]}")
+    child = subprocess.Popen([*command, *paths], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    interrupted = False
+    try:
+        output, _ = child.communicate(timeout=None if report.left == float("inf") else max(1.0, report.left))
+    except subprocess.TimeoutExpired:
+        # As Ctrl-C would: pytest then still writes what it found.
+        child.send_signal(signal.SIGINT)
+        interrupted = True
+        try:
+            output, _ = child.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            output, _ = child.communicate()
+    (folder / f"{report.part}.log").write_text(output, encoding="utf-8")
+    if interrupted:
+        report.note(f"out of time after {report.seconds:.0f} s: the tests that follow were not run")
+    if (child.returncode not in (0, 1, _NONE_COLLECTED) and not interrupted) or not xml.is_file():
+        raise RuntimeError(f"pytest ended with {child.returncode}: {output[-1500:]}")
     return read_cases(xml)
 
 

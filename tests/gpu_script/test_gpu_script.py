@@ -14,7 +14,7 @@ from rich.console import Console
 from software_place import SoftwarePlace
 
 from benchmarks import gpu
-from benchmarks.gpu_parts import core, emulating, evaluating, modelnew, profiling
+from benchmarks.gpu_parts import core, emulating, evaluating, modelnew, profiling, pytest_parts
 from benchmarks.gpu_parts.copying import measure_copy
 from benchmarks.gpu_parts.emulating import Kernel
 from benchmarks.gpu_parts.place import Place
@@ -220,6 +220,21 @@ def test_the_table_has_every_figure(tmp_path: Path) -> None:
     gpu.write_summary([good, bad], tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [(one["part"], one["state"]) for one in summary] == [("good", "done"), ("bad", "failed")]
+
+
+def test_pytest_is_read_and_ended_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "test_some.py"
+    tests = ("good(): pass", "bad(): assert not 1", "long(): time.sleep(60)")
+    path.write_text("import time\n" + "".join(f"def test_{test}\n" for test in tests))
+    report = Report("tests", tmp_path, seconds=4.0)
+    cases = pytest_parts.run_pytest([str(path)], report, expression="not gpu")
+    assert {case.name.partition("::")[2]: case.outcome for case in cases}.items() >= {
+        "test_good": "passed", "test_bad": "failed",
+    }.items()  # fmt: skip
+    assert report.notes == ["out of time after 4 s: the tests that follow were not run"]
+    pytest_parts.tell(cases, report)
+    assert report.failed
+    assert all("gpu_script" not in str(path) for path in pytest_parts.marked_files())
 
 
 def test_all_parts_together_stay_under_twenty_minutes() -> None:
