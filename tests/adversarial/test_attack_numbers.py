@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 
 import pytest
 
@@ -117,12 +116,13 @@ def test_a_key_names_no_other_folder(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (json.dumps({"pid": 7, "task": "a\x1b[2J\nb", "since": time.time()}), "process 7 has had it for task a[2Jb"),
+        (json.dumps({"pid": 7, "task": "a\x1b[2J\nb", "since": 1.7e9}), "process 7 has had it for task a[2Jb"),
         (json.dumps({"pid": 7, "task": "", "since": HUGE}), "another process has it"),
         (json.dumps({"pid": HUGE, "task": "", "since": float("nan")}), "has had it"),
         ("[" * 4096, "another process has it"),
         ("[]", "another process has it"),
     ],
+    ids=["escapes", "no-time", "no-process", "deep", "no-mapping"],
 )
 def test_what_a_lock_file_says_is_told_without_harm(tmp_path, text, told):
     path = tmp_path / "GPU-1.lock"
