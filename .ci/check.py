@@ -15,8 +15,9 @@ STEPS = {
     "lint": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "types": ["mypy"],
-    # A worker per core; a module's tests share its warm processes, so a file stays with one worker.
-    "tests": ["pytest", "-q", "--durations=10", "-n", "auto", "--dist", "loadfile"],
+    # A worker per core; a module's tests share its warm processes, so a file stays with one worker. Files go out in
+    # their order: by number of tests, the few that take longest would come last and hold up one worker alone.
+    "tests": ["pytest", "-q", "--durations=10", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"],
 }
 
 

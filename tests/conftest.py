@@ -29,3 +29,12 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
     with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Software GPUs all have one name: tests in other processes must not wait for them."""
+    folder = tmp_path_factory.mktemp("leases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernelforge.evaluate.workshop.lease_folder", lambda: folder)
+        yield

@@ -64,11 +64,11 @@ class Workshop:
         self._threads = threads
         self._allow_unconfined = allow_unconfined
         self._tell = tell or _say_nothing
-        folder = user_cache_path("kernelforge")
-        self.compiler = Compiler(cache or folder / "builds", allow_unconfined=allow_unconfined)
+        builds = cache or user_cache_path("kernelforge") / "builds"
+        self.compiler = Compiler(builds, allow_unconfined=allow_unconfined)
         self._devices = {one.name: one for one in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
-        self._leases = Leases(tuple(self._devices), folder / "leases", keys=keys)
+        self._leases = Leases(tuple(self._devices), lease_folder(), keys=keys)
         for name, why in unusable.items():
             self._set_aside(name, why)
         self._screens: dict[str, Device] = {}
@@ -254,6 +254,11 @@ def _probed(device: Device) -> str | None:
 
 def _say_nothing(message: str) -> None:
     """Nobody listens."""
+
+
+def lease_folder() -> Path:
+    """Where the lock files of GPUs are: the same for every process of this user."""
+    return user_cache_path("kernelforge") / "leases"
 
 
 def _version_of(package: str) -> str:

@@ -73,7 +73,14 @@ class TakenOver:
     def spawn(self, limits: Limits | None = None) -> TakenOver:
         return self
 
-    def call(self, data: dict[str, Any], blobs: Sequence[Any] = (), *, timeout_s: float | None = None) -> Frame:
+    def call(
+        self,
+        data: dict[str, Any],
+        blobs: Sequence[Any] = (),
+        *,
+        timeout_s: float | None = None,
+        reply_bytes: int | None = None,
+    ) -> Frame:
         return Frame({"ok": True}) if data["op"] == "load" else self.frame
 
     def close(self) -> None:

@@ -75,7 +75,8 @@ def journal(written_once: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """``start("-m", "kernelforge.cli.main", "export")``: another Python with this checkout, in the empty folder."""
-    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "store")]
+    tests = Path(__file__).parents[1]
+    folders = [str(tests.parent), str(tests), str(tests / "store")]
 
     def call(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         variables = os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | options.pop("env", {})

@@ -16,7 +16,10 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, probe
 
-pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+pytestmark = [
+    pytest.mark.usefixtures("own_leases"),
+    pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
+]
 
 TASK = axpy_task()
 

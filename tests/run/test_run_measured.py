@@ -47,7 +47,10 @@ from kernelforge.sandbox import Zygote, probe
 from kernelforge.tasks import load_task
 from kernelforge.tasks.suites import size_source
 
-pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+pytestmark = [
+    pytest.mark.usefixtures("own_leases"),
+    pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
+]
 
 TASKS = ("gelu", "transpose")
 SUITE = """

@@ -287,8 +287,12 @@ def _read(ncu: str, report: Path, folder: Path) -> list[LaunchRow]:
     command = [sys.executable, "-I", "-c", _READ_REPORT, str(report), paths]
     python = run_tool(command, folder=folder, deadline_s=_READ_S, output_bytes=_MAX_ROWS_BYTES)
     if python.status == 0:
+        rows: list[LaunchRow] = []
         with contextlib.suppress(DeviceError):  # larger than what is kept of it, say
-            return rows_from_output(python.output)
+            rows = rows_from_output(python.output)
+        # The module reads a file that is no report as one of no launches; ncu itself says what is wrong with it.
+        if rows:
+            return rows
     ended = run_tool(import_arguments(ncu, str(report)), folder=folder, deadline_s=_READ_S)
     try:
         return parse_table(ended.output)
