@@ -78,9 +78,7 @@ def small_disk(tmp_path):
 
 
 def test_files_without_a_name_cannot_fill_the_disk(small_disk):
-    grant = Grant(
-        tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk)
-    )
+    grant = Grant(tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk))
     child, seen = subprocess.Popen(["sleep", "20"]), []
     watching = threading.Thread(target=lambda: seen.append(watch(child.pid, grant, open_proc())))
     with open(small_disk / "file", "wb") as file:
