@@ -4,6 +4,8 @@ whole run is affordable. What a device that measures does there is in :mod:`kern
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from kernelforge.devices.base import RunFaulted, Session
 from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work
 from kernelforge.evaluate.oracle import Draw
@@ -44,7 +46,7 @@ def check_full(
     return stage.check(profile)
 
 
-class FullStage:
+class FullStage(ABC):
     """One candidate at the full size."""
 
     def __init__(self, checker: Checker, sessions: Sessions, work: Work, settings: MeasureSettings) -> None:
@@ -58,8 +60,9 @@ class FullStage:
         self.plan = work.plans["full"]
         self.artifact = work.artifacts["full"]
 
+    @abstractmethod
     def check(self, profile: bool) -> Found | None:
-        raise NotImplementedError
+        """Check, and time or profile where asked."""
 
     def passed(self, comparison: Comparison, message: str) -> None:
         """Record that the values were right."""
