@@ -111,6 +111,8 @@ def _finish(
     constants = _constants(small or [])
     if constants and not evaluate:
         raise UsageError("--small says at which size to evaluate; add --evaluate")
+    if device is not None and not evaluate:
+        raise UsageError("--device says where to evaluate; add --evaluate")
     if output is not None:
         _write(found, output)
     rows: list[dict[str, Any]] = []

@@ -106,8 +106,11 @@ def test_import_evaluates_with_the_same_oracle(runner: CliRunner, tmp_path: Path
     assert found == {"level1_problem0": "OK", "level1_problem1": "WRONG"}
 
 
-def test_a_size_without_an_evaluation_is_refused(runner: CliRunner, tmp_path: Path) -> None:
-    result = runner.invoke(import_app, ["cuda-l1", str(rows(tmp_path / "a.json")), "--small", "N=5"])
+@pytest.mark.parametrize("option", [["--small", "N=5"], ["--device", "cpu"]])
+def test_where_and_how_large_without_an_evaluation_is_refused(
+    runner: CliRunner, tmp_path: Path, option: list[str]
+) -> None:
+    result = runner.invoke(import_app, ["cuda-l1", str(rows(tmp_path / "a.json")), *option])
     assert result.exit_code != 0
     assert "--evaluate" in str(result.exception)
 

@@ -6,7 +6,6 @@
 from kernelforge.evaluate.timing.hostclock import reset_allowance
 from kernelforge.evaluate.timing.kernelbench import kernelbench, reported_time
 from kernelforge.evaluate.timing.protocol import measure
-from kernelforge.evaluate.timing.quick import quick
 from kernelforge.evaluate.timing.shape import MAX_SETS, SampleShape, plan_sets
 from kernelforge.evaluate.timing.trust import apart, floor, jumped, resident, suspicious
 
@@ -19,7 +18,6 @@ __all__ = [
     "kernelbench",
     "measure",
     "plan_sets",
-    "quick",
     "reported_time",
     "reset_allowance",
     "resident",

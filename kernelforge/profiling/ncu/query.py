@@ -45,11 +45,6 @@ def base_names(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def chips(text: str) -> frozenset[str]:
-    """Names in the output of ``ncu --list-chips``."""
-    return frozenset(re.findall(r"\b[a-z]{2}\d{2}[0-9a-z]{1,2}\b", text))
-
-
 def version(text: str) -> tuple[int, ...] | None:
     """Version in the output of ``ncu --version`` or ``compute-sanitizer --version``."""
     match = re.search(r"^Version (\d+(?:\.\d+)*)", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""KernelBench's protocol as it was published, and quick times for ranking."""
+"""KernelBench's protocol as it was published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated_gpu import SimulatedSide, World
 
-from kernelforge.evaluate.timing import SampleShape, kernelbench, quick, reported_time
+from kernelforge.evaluate.timing import kernelbench, reported_time
 from kernelforge.records import Timing
 
 
@@ -52,24 +52,3 @@ def test_without_eager_there_is_a_time_and_a_note() -> None:
     timing = published(World(1), baselines=("compile",))
     assert (timing.fastest, timing.baselines, timing.ratios) == (None, (), ())
     assert any("no eager baseline" in note for note in timing.notes)
-
-
-@pytest.mark.parametrize("effort", [0.01, 0.2, 1.0])
-def test_a_quick_time_is_near_the_truth(effort: float) -> None:
-    side = SimulatedSide(World(1), "candidate", 40.0, sets=4, flush_us=10.0)
-    assert quick(side, SampleShape(4, 1 << 20, flush_each=True), effort) == pytest.approx(40, rel=0.05)
-
-
-def test_more_effort_is_more_work() -> None:
-    def spent(effort: float) -> float:
-        world = World(1)
-        quick(SimulatedSide(world, "candidate", 40.0), SampleShape(4, 0), effort)
-        return world.seconds
-
-    assert 5 * spent(0.05) < spent(1.0) < 0.5
-
-
-@pytest.mark.parametrize("effort", [0.0, -1.0, 1.5])
-def test_an_effort_outside_its_range_is_refused(effort: float) -> None:
-    with pytest.raises(ValueError, match="effort"):
-        quick(SimulatedSide(World(1), "candidate", 40.0), SampleShape(4, 0), effort)
