@@ -12,7 +12,7 @@ from kernelforge.errors import DeviceError
 from kernelforge.profiling.ncu.catalogue import OF_SECTIONS, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments, kernel_filter
 from kernelforge.profiling.ncu.messages import trouble
-from kernelforge.profiling.ncu.query import base_names, chip, chips, query_arguments, version
+from kernelforge.profiling.ncu.query import base_names, chip, query_arguments, version
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -90,7 +90,6 @@ def test_a_query_that_lists_nothing_is_an_error_with_what_ncu_said() -> None:
 def test_queries_name_a_chip_where_one_is_known() -> None:
     assert query_arguments(chip((9, 0))) == ["--query-metrics", "--chips", "gh100"]
     assert query_arguments(chip((12, 1))) == ["--query-metrics"]
-    assert chips("ga10b, gh100, gv11b, tu102") == {"ga10b", "gh100", "gv11b", "tu102"}
 
 
 def test_versions_are_read_as_the_tools_print_them() -> None:
