@@ -51,9 +51,9 @@ def mcp(
     from kernelforge.devices import best_device, check_device
     from kernelforge.mcp import serving
     from kernelforge.mcp.bench import Bench
-    from kernelforge.mcp.catalogue import Catalogue
     from kernelforge.mcp.service import Service
     from kernelforge.run.config import cores
+    from kernelforge.tasks.catalogue import Catalogue
 
     token = serving.token_from_environment() if http is not None else None
     catalogue, chosen = Catalogue(suite or (), task or ()), check_device(device or best_device())

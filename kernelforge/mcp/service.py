@@ -34,7 +34,6 @@ from kernelforge.mcp.answers import (
     reward_value,
 )
 from kernelforge.mcp.bench import Bench
-from kernelforge.mcp.catalogue import Catalogue
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Finding, Message, Operator, Task
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -45,6 +44,7 @@ from kernelforge.run.external import ExternalRun, Submission, external_config
 from kernelforge.run.spending import Spending
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
+from kernelforge.tasks.catalogue import Catalogue
 
 MAX_CHOICES = 32
 MAX_NAME_CHARS = 120

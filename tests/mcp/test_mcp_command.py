@@ -9,7 +9,7 @@ import pytest
 from kernelforge.cli.mcp import mcp
 from kernelforge.errors import UsageError
 from kernelforge.mcp import serving
-from kernelforge.mcp.catalogue import Catalogue
+from kernelforge.tasks.catalogue import Catalogue
 
 
 def test_without_the_sdk_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,13 +33,13 @@ import kernelforge.mcp.server
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.mcp.bench import Bench
-from kernelforge.mcp.catalogue import Catalogue
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
 from kernelforge.records import Budget, Candidate, Operator, RunState, Task, Verdict
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume
 from kernelforge.store import DATABASE_NAME, Store
+from kernelforge.tasks.catalogue import Catalogue
 
 
 @pytest.fixture(scope="module")

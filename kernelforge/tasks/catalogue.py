@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Task
-from kernelforge.tasks import Suite, list_suites, load_suite
+from kernelforge.tasks.suites import Suite, list_suites, load_suite
 
 
 class Catalogue:

@@ -1,0 +1,1 @@
+"""Thin adapters between trainers and the reward server, one module per framework."""

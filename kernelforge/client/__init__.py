@@ -1,0 +1,1 @@
+"""Talking to a reward server: what goes over the wire, and the clients that send it."""

@@ -1,0 +1,1 @@
+"""The reward server: durable jobs over HTTP in front of an engine."""

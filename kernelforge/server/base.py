@@ -1,0 +1,131 @@
+"""What the HTTP side and the wires of trainers ask of the gateway, and how it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kernelforge.agents.base import Brief
+from kernelforge.client.wire import (
+    Job,
+    JobRequest,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+)
+from kernelforge.errors import KernelForgeError
+from kernelforge.records import Evaluation, Profile, Task
+from kernelforge.tasks.catalogue import Catalogue
+
+
+class Refusal(KernelForgeError):
+    """A request that the gateway does not take, with the HTTP status that says why.
+
+    Args:
+        status: 400 malformed, 401 no token, 403 not in its scope, 404 unknown, 409 contradicts what is there, 413 too
+            large, 422 understood and not possible, 429 this run or token has too much waiting, 503 the whole server
+            has, or is draining.
+        code: a word for programs.
+        retry_after_s: when to try again.
+    """
+
+    def __init__(self, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the name of a token, or ``local`` where a loopback server asks for none."""
+
+    name: str
+    scopes: frozenset[str] = frozenset({"submit", "read", "admin"})
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A stored evaluation."""
+
+    evaluation: Evaluation
+    profile: Profile | None
+    finished_at: float
+    """UTC seconds since 1970."""
+
+
+class Core(Protocol):
+    """The gateway, free of any protocol. All of it is used from one event loop."""
+
+    catalogue: Catalogue
+
+    def status(self) -> ServerStatus: ...
+
+    def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
+        """A registered task as ``suite/name`` with its record, by reference, digest, or the text of its file.
+
+        Raises:
+            Refusal: 422: it is not registered, or the code is of another task. Nothing was executed.
+        """
+        ...
+
+    async def submit(
+        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
+    ) -> list[Job | Refusal]:
+        """Accept jobs, each by itself. A job that is returned survives a kill; one answered from the cache has ended.
+
+        Args:
+            keys: idempotency keys; one seen before from this caller gives the job of then, or 409 if the request
+                differs.
+        """
+        ...
+
+    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        """Submit and wait. The job is cancelled when the wait is, or when time runs out (it then ended as such).
+
+        Raises:
+            Refusal: it was not accepted.
+        """
+        ...
+
+    def job(self, job_id: str) -> Job:
+        """
+        Raises:
+            Refusal: 404.
+        """
+        ...
+
+    def stored(self, job_id: str) -> Evaluated | None:
+        """The evaluation behind a job that was scored; None where nothing was evaluated."""
+        ...
+
+    async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
+        """Jobs that have ended, in that order, once there are ``k`` of them or time is up.
+
+        Raises:
+            Refusal: 404: one of them is unknown.
+        """
+        ...
+
+    def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
+        """Each job when its status changes, and as it is at the start; ends after the last has ended."""
+        ...
+
+    async def cancel(self, ids: Sequence[str]) -> list[str]:
+        """End jobs; a device that worked for nobody else is freed. Returns those that had not ended."""
+        ...
+
+    async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]: ...
+
+    def runs(self) -> list[RunStatus]: ...
+
+    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus: ...
+
+    async def brief(self, task: Task) -> Brief:
+        """What agents may know of a task; kept."""
+        ...
+
+    async def drain(self) -> None:
+        """Accept nothing more; returns when nothing runs. What is queued stays for the next start."""
+        ...
