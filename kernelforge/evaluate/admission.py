@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from kernelforge.errors import SandboxError, TaskError
-from kernelforge.evaluate.many import judged_content, side_by_side
+from kernelforge.evaluate.many import once_per_content
 from kernelforge.evaluate.oracle import Admission, Oracle
 from kernelforge.records import Task
 
@@ -23,16 +23,11 @@ def check_suite(
     what was found of the first of them, whose full size stands for theirs. ``sizes`` as in :meth:`Oracle.admit`: every
     size but ``full`` by default.
     """
-    tasks = list(suite)
-    contents = [judged_content(task) for task in tasks]
-    firsts = dict(reversed(list(zip(contents, tasks, strict=True))))
-    order = list(dict.fromkeys(contents))
-    checked = side_by_side(lambda content: check_task(firsts[content], open_oracle, sizes=sizes), order, jobs)
-    found: dict[str, Admission] = {}
-    for content, task in zip(contents, tasks, strict=True):
-        if content not in found:
-            found[content] = next(checked)
-        yield replace(found[content], task=task.name)
+    checked = once_per_content(
+        tuple(suite), lambda task: task, lambda task: check_task(task, open_oracle, sizes=sizes), jobs
+    )
+    for task, _, found in checked:
+        yield replace(found, task=task.name)
 
 
 def check_task(task: Task, open_oracle: OracleFactory, *, sizes: Sequence[str] | None = None) -> Admission:

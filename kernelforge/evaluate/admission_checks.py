@@ -19,7 +19,6 @@ from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.inputs import FAMILIES
 from kernelforge.evaluate.recipe import TEST_PREFIX
-from kernelforge.records import DType
 
 _SEEDS = (101, 202)
 
@@ -70,7 +69,7 @@ def _check_test(reckoner: Reckoner, size: str, family: str, seed: int) -> None:
         if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and not torch.equal(one, other):
             raise TaskError("two draws with one seed differ: the task's own inputs do not follow torch's seed")
     assert drawn.expected is not None
-    own = reckoner.compare(drawn, [_got(output.reference) for output in drawn.expected])
+    own = reckoner.compare(drawn, [Got.of(output.reference) for output in drawn.expected])
     if not own.ok:
         raise TaskError(f"torch itself fails: {own.message}")
 
@@ -91,7 +90,7 @@ class _Result:
 def _check_family(reckoner: Reckoner, size: str, family: str) -> _Result:
     previous, drawn = (reckoner.draw(size, family, seed) for seed in _SEEDS)
     assert drawn.expected is not None
-    own = reckoner.compare(drawn, [_got(output.reference) for output in drawn.expected])
+    own = reckoner.compare(drawn, [Got.of(output.reference) for output in drawn.expected])
     if not own.ok:
         return _Result(fault=f"torch itself fails: {own.message}")
     if not all(output.sound for output in drawn.expected):
@@ -131,18 +130,18 @@ def _trivial(drawn: Drawn, previous: Drawn) -> Iterator[tuple[str, list[Got]]]:
     outputs = [output.reference for output in drawn.expected]
     if all(output.numel() == 0 for output in outputs):
         return
-    yield "zeros", [_got(torch.zeros_like(output)) for output in outputs]
+    yield "zeros", [Got.of(torch.zeros_like(output)) for output in outputs]
     earlier = [output.reference for output in previous.expected]
     constants = [torch.full_like(output, _typical(known)) for output, known in zip(outputs, earlier, strict=True)]
-    yield "a constant", [_got(constant) for constant in constants]
+    yield "a constant", [Got.of(constant) for constant in constants]
     for position, value in enumerate(drawn.inputs):
         if isinstance(value, torch.Tensor) and all(
             value.numel() == output.numel() and value.dtype == output.dtype for output in outputs
         ):
-            yield f"input {position} returned", [_got(value.reshape(output.shape)) for output in outputs]
+            yield f"input {position} returned", [Got.of(value.reshape(output.shape)) for output in outputs]
     if all(output.dim() > 1 and output.shape[0] > 1 for output in outputs):
-        yield "one batch row repeated", [_got(output[:1].expand_as(output)) for output in outputs]
-    yield "the previous draw's answer", [_got(output) for output in earlier]
+        yield "one batch row repeated", [Got.of(output[:1].expand_as(output)) for output in outputs]
+    yield "the previous draw's answer", [Got.of(output) for output in earlier]
 
 
 def _typical(output: torch.Tensor) -> float:
@@ -153,7 +152,3 @@ def _typical(output: torch.Tensor) -> float:
         return float(output.double().median().round())
     finite = output[torch.isfinite(output)]
     return float(finite.double().mean()) if finite.numel() else 0.0
-
-
-def _got(output: torch.Tensor) -> Got:
-    return Got(output.contiguous(), tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))

@@ -77,6 +77,11 @@ class Got:
     shape: tuple[int, ...]
     dtype: DType
 
+    @classmethod
+    def of(cls, output: torch.Tensor) -> Got:
+        """A tensor of this process, as if it had come back."""
+        return cls(output.contiguous(), tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))
+
     @property
     def nbytes(self) -> int:
         """Bytes that came."""

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.reference import Reference, Value, tensor_spec
-from kernelforge.evaluate.tracing import trace_reference
+from kernelforge.evaluate.tracing import trace_at
 from kernelforge.records import Graph, Node, SizeFacts, TensorSpec
 
 _VIEWS = frozenset({
@@ -112,7 +112,7 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
         outputs = reference.run(inputs, mutates, within=(flops, counter))
     weights = reference.weight_specs()
     try:
-        graph: Graph | None = trace_reference(reference, inputs, size)
+        graph: Graph | None = trace_at(reference, size)
     except TaskError:
         graph = None
     output_specs = tuple(tensor_spec(output.contiguous()) for output in outputs)

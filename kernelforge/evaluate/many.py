@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -30,6 +30,25 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item], jobs: in
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def once_per_content(
+    items: Sequence[Item], task_of: Callable[[Item], Task], work: Callable[[Item], Result], jobs: int
+) -> Iterator[tuple[Item, Item, Result]]:
+    """Each item, the first one whose task is judged on the same things, and what came of the work on that one.
+
+    In the order of ``items``, each as soon as it is known; ``jobs`` as in :func:`side_by_side`.
+    """
+    contents = [judged_content(task_of(item)) for item in items]
+    firsts: dict[str, Item] = {}
+    for content, item in zip(contents, items, strict=True):
+        firsts.setdefault(content, item)
+    results = side_by_side(work, firsts.values(), jobs)
+    found: dict[str, Result] = {}
+    for content, item in zip(contents, items, strict=True):
+        if content not in found:
+            found[content] = next(results)
+        yield item, firsts[content], found[content]
 
 
 def judged_content(task: Task) -> str:

@@ -83,6 +83,10 @@ class Reference:
         self._parameters = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
 
+    def constructed_parameters(self) -> Mapping[str, torch.Tensor]:
+        """Parameters as the constructor left them, whatever was drawn since; not to be written to."""
+        return self._parameters
+
     def inputs(self, seed: int) -> tuple[Value, ...]:
         """Positional arguments of ``forward`` as the task's own ``get_inputs`` draws them, on this device."""
         with _step("get_inputs()"):

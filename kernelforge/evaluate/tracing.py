@@ -6,6 +6,7 @@ weight nodes by dotted name, and every value has its real shape. Runs third-part
 
 from __future__ import annotations
 
+import functools
 import logging
 import operator
 import warnings
@@ -35,8 +36,9 @@ def trace_source(source: str, constants: Mapping[str, Scalar], size: str = "full
     return trace_at(Reference(source, constants), size)
 
 
+@functools.lru_cache(maxsize=16)
 def trace_at(reference: Reference, size: str) -> Graph:
-    """Graph of a reference, from shapes alone where it lets that.
+    """Graph of a reference, from shapes alone where it lets that; kept, for facts and agents both ask for it.
 
     Raises:
         TaskError: as :func:`trace_source`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,7 +25,7 @@ from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import Reference, Value
 from kernelforge.evaluate.tolerance import unit_roundoff
-from kernelforge.records import DType, TaskPolicy
+from kernelforge.records import TaskPolicy
 from kernelforge.tasks import size_source
 
 REGISTERED = (faults_outputs, faults_operators, faults_sums, faults_places)
@@ -48,7 +48,7 @@ class Trial:
     reference: Reference
     inputs: tuple[Value, ...]
     model: nn.Module
-    constructed: dict[str, torch.Tensor]
+    constructed: Mapping[str, torch.Tensor]
     """Parameters as they are right after construction."""
     outputs: Outputs
     """The reference's own."""
@@ -156,7 +156,7 @@ class Examination:
             except Absent:
                 continue
             ran = True
-            if not self._reckoner.compare(drawn, [_got(output) for output in outputs]).ok:
+            if not self._reckoner.compare(drawn, [Got.of(output) for output in outputs]).ok:
                 return self._told(mutant, "killed", size=size, family=family)
             equal = equal and all(_same_bits(a, b) for a, b in zip(outputs, trial.outputs, strict=True))
         return self._told(mutant, "survived", bitwise_equal=equal) if ran else self._told(mutant, "invalid")
@@ -183,7 +183,7 @@ class Examination:
         key = (outer, size, family, number)
         if key not in self._honest:
             drawn, trial = self._trials[size, family, number]
-            self._honest[key] = self._reckoner.compare(drawn, [_got(one) for one in trial.control(mutant)]).ok
+            self._honest[key] = self._reckoner.compare(drawn, [Got.of(one) for one in trial.control(mutant)]).ok
         return self._honest[key]
 
     def _trial(self, size: str, family: str, number: int) -> tuple[Drawn, Trial]:
@@ -200,21 +200,17 @@ class Examination:
                 reference=reference,
                 inputs=drawn.inputs,
                 model=reckoner.model_of(drawn),
-                constructed=_parameters(self._fresh(size).model),
+                constructed=reference.constructed_parameters(),
                 outputs=tuple(output.reference for output in drawn.expected),
                 stale=stale,
             )
             self._trials[key] = (drawn, trial)
         return self._trials[key]
 
-    def _fresh(self, size: str) -> Reference:
-        """The reference with its weights as constructed."""
-        return Reference(size_source(self._task, size), {}, filename=f"{self._task.name}.py")
-
     @cached_property
     def _kernelbench(self) -> list[Trial]:
         """KernelBench's trials: the task's own inputs at one size, weights as constructed."""
-        reference = self._fresh("small")
+        reference = Reference(size_source(self._task, "small"), {}, filename=f"{self._task.name}.py")
         found: list[Trial] = []
         for number in range(_KERNELBENCH_TRIALS + 1):
             inputs = reference.inputs(_KERNELBENCH_SEED + number)
@@ -224,7 +220,7 @@ class Examination:
                 reference=reference,
                 inputs=inputs,
                 model=reference.copy_of_model(),
-                constructed=_parameters(reference.model),
+                constructed=reference.constructed_parameters(),
                 outputs=outputs,
                 stale=found[-1].outputs if found else outputs,
             )
@@ -249,14 +245,6 @@ class Examination:
             except RuntimeError:
                 return True
         return False
-
-
-def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
-def _got(output: torch.Tensor) -> Got:
-    return Got(output.contiguous(), tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluate.admission import OracleFactory
 from kernelforge.evaluate.audit.outcome import TaskAudit
-from kernelforge.evaluate.many import judged_content, side_by_side
+from kernelforge.evaluate.many import once_per_content
 from kernelforge.records import Task
 
 MOST_MUTANTS: Final = 60
@@ -31,19 +31,13 @@ def audit_tasks(
 
     A task that cannot be audited is a report with its error.
     """
-    contents = [judged_content(job.task) for job in jobs]
-    distinct = dict(zip(reversed(contents), reversed(jobs), strict=True))
-    ordered = sorted(distinct, key=contents.index)
-    audits = side_by_side(lambda content: audit_task(distinct[content], open_oracle, most=most), ordered, at_once)
-    found: dict[str, TaskAudit] = {}
-    for job, content in zip(jobs, contents, strict=True):
-        if content not in found:
-            found[content] = next(audits)
-            yield found[content]
+    audits = once_per_content(jobs, lambda job: job.task, lambda job: audit_task(job, open_oracle, most=most), at_once)
+    for job, first, audit in audits:
+        if first is job:
+            yield audit
         else:
-            first = distinct[content].task
-            where = first.name if first.suite == job.task.suite else f"{first.suite}/{first.name}"
-            yield found[content].model_copy(update={"task": job.task.name, "same_as": where})
+            where = first.task.name if first.task.suite == job.task.suite else f"{first.task.suite}/{first.task.name}"
+            yield audit.model_copy(update={"task": job.task.name, "same_as": where})
 
 
 def audit_task(job: Job, open_oracle: OracleFactory, *, most: int = MOST_MUTANTS) -> TaskAudit:
