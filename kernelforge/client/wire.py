@@ -248,6 +248,12 @@ class WaitRequest(_Request):
     timeout_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False)
 
 
+class WatchRequest(_Request):
+    """Follow some jobs: each as it is now, and each when its status changes."""
+
+    ids: list[JobId] = Field(min_length=1, max_length=MAX_BATCH)
+
+
 class WaitAnswer(_Answer):
     ended: list[Job]
     """Those that have ended, in the order they did; fewer than ``k`` if time ran out."""

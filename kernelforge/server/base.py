@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from kernelforge.client.wire import (
     RunStatus,
     ServerStatus,
 )
+from kernelforge.engine.base import Health
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import Evaluation, Profile, Task
 from kernelforge.tasks.catalogue import Catalogue
@@ -61,6 +62,14 @@ class Core(Protocol):
     catalogue: Catalogue
 
     def status(self) -> ServerStatus: ...
+
+    def health(self) -> Health:
+        """What operators are shown of the engine."""
+        ...
+
+    def on_ended(self, listener: Callable[[Job], None]) -> None:
+        """Have ``listener`` called with every job once it has ended. It must neither block nor raise."""
+        ...
 
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
         """A registered task as ``suite/name`` with its record, by reference, digest, or the text of its file.
