@@ -331,6 +331,9 @@ class SessionRequest(_Request):
 
 
 class TurnRequest(_Request):
+    number: int | None = Field(default=None, ge=1, le=MAX_TURNS)
+    """Which turn this is, from 1: a repeat of one that was answered gives the answer of then. Without it every request
+    is another turn."""
     completion: str = Field(max_length=MAX_COMPLETION_CHARS)
     deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
 
@@ -339,6 +342,7 @@ class Turn(_Answer):
     """One turn of a session that was evaluated."""
 
     number: int
+    """From 1."""
     completion: str
     result: RewardResult
     observation: str

@@ -105,6 +105,10 @@ class Core(Protocol):
         """
         ...
 
+    def keyed(self, key: str, caller: Caller) -> Job | None:
+        """The job of an idempotency key of this caller; None where there is none, or no longer."""
+        ...
+
     def stored(self, job_id: str) -> Evaluated | None:
         """The evaluation behind a job that was scored; None where nothing was evaluated."""
         ...
