@@ -30,6 +30,8 @@ class RewardPolicy(Protocol):
     """Paper or document with section, and what of it is not published and was decided here."""
     bounds: tuple[float, float]
     """No reward lies outside."""
+    parts: tuple[str, ...]
+    """Names of the components. Every reward of the policy has all of them; None is not known or does not apply."""
 
     def score(self, evaluation: Evaluation, context: Context) -> Reward:
         """``INFRA`` never comes here, nor what may not be rewarded."""

@@ -1,64 +1,98 @@
-"""The default reward, and how a policy is looked up.
+"""The table of policies, and how a stored evaluation is scored.
 
-A policy sees nothing but a stored :class:`~kernelforge.records.Evaluation`, so old runs can be scored again with no
-device at hand.
+A policy sees nothing but stored records, so old runs can be scored again with no device at hand.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from kernelforge.errors import UsageError
-from kernelforge.records import Evaluation, Origin, Reward, Verdict
+from kernelforge.records import Evaluation, Reward, Verdict
+from kernelforge.rewards.autotriton import AutoTriton
+from kernelforge.rewards.base import Context, RewardPolicy
+from kernelforge.rewards.cuda_agent import CudaAgent
+from kernelforge.rewards.cuda_l1 import CudaL1
+from kernelforge.rewards.cuda_l2 import CudaL2
+from kernelforge.rewards.dr_kernel import DrKernel, DrKernelTiers
+from kernelforge.rewards.kevin import KernelBenchTinker, Kevin
+from kernelforge.rewards.own import KernelForge1
 
-RewardPolicy = Callable[[Evaluation], Reward]
+DEFAULT_POLICY = KernelForge1.name
 
-DEFAULT_POLICY = "kernelforge/1"
-CORRECT_GATE = 0.3
-SPEEDUP_CAP = 8.0
-"""Speedups above this earn no more: a figure that large is looked at, not rewarded."""
+_ALL: tuple[RewardPolicy, ...] = (
+    KernelForge1(),
+    CudaL1(),
+    CudaL2(),
+    Kevin(),
+    CudaAgent(),
+    DrKernel(),
+    DrKernelTiers(),
+    KernelBenchTinker(),
+    AutoTriton(),
+)
+POLICIES: Mapping[str, RewardPolicy] = MappingProxyType({policy.name: policy for policy in _ALL})
+"""Every policy by its name, the default first."""
+
+NO_CONTEXT = Context()
 
 
-def kernelforge_1(evaluation: Evaluation) -> Reward:
-    """Our own default, version 1.
-
-    0 unless the verdict is OK; then a gate of 0.3 for being correct plus the natural logarithm of the lower
-    confidence bound of the speedup against the fastest baseline, clipped to [1, 8] times. Slower than the baseline
-    earns the gate alone. On an emulated device there is no measured speedup: the component is None, and the reward
-    is the gate. ``INFRA`` is not a score: the value is None.
+def find_policy(name: str) -> RewardPolicy:
     """
-    if evaluation.verdict is Verdict.INFRA:
-        return Reward(policy=DEFAULT_POLICY, value=None, components={"correct": None, "log_speedup": None})
-    if evaluation.verdict is not Verdict.OK:
-        return Reward(policy=DEFAULT_POLICY, value=0.0, components={"correct": 0.0, "log_speedup": None})
-    performance = evaluation.performance
-    speed: float | None = None
-    if performance is not None and performance.origin is Origin.MEASURED and performance.speedup_lower is not None:
-        speed = math.log(min(max(performance.speedup_lower, 1.0), SPEEDUP_CAP))
-    return Reward(
-        policy=DEFAULT_POLICY,
-        value=CORRECT_GATE + (speed or 0.0),
-        components={"correct": CORRECT_GATE, "log_speedup": speed},
-    )
+    Raises:
+        UsageError: there is no such policy.
+    """
+    if name not in POLICIES:
+        raise UsageError(f"there is no reward policy {name!r}; choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
-POLICIES: Mapping[str, RewardPolicy] = {DEFAULT_POLICY: kernelforge_1}
-
-
-def reward(policy: str, evaluation: Evaluation) -> Reward:
+def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -> Reward:
     """Score ``evaluation`` under the policy of that name.
 
     Three rules stand above every policy: ``INFRA`` is not a score, and neither what ran without a jail nor a
-    ``ModelNew`` class, whose host code could have done anything to its own times, is ever rewarded.
+    ``ModelNew`` class, whose host code could have done anything to its own times, is ever rewarded. The value and every
+    component are None then; :func:`unscored` says why.
 
     Raises:
         UsageError: there is no such policy.
     """
-    if policy not in POLICIES:
-        raise UsageError(f"there is no reward policy {policy!r}; choose one of {', '.join(sorted(POLICIES))}")
-    scored = POLICIES[policy](evaluation)
-    unrewarded = evaluation.fingerprint.jail == "none" or evaluation.lane == "modelnew"
-    if evaluation.verdict is Verdict.INFRA or unrewarded:
-        return scored.model_copy(update={"value": None})
-    return scored
+    chosen = find_policy(policy)
+    if _never_scored(evaluation):
+        return Reward(policy=chosen.name, value=None, components=dict.fromkeys(chosen.parts))
+    return chosen.score(evaluation, context)
+
+
+def rescore(
+    evaluation: Evaluation, source: str | None, earlier: Iterable[Evaluation], policies: Iterable[str]
+) -> dict[str, Reward]:
+    """Score a stored evaluation under several policies, by their names. Needs nothing but records.
+
+    Args:
+        source: the candidate's, if there was one.
+        earlier: evaluations of the same task before it, oldest first.
+
+    Raises:
+        UsageError: there is no such policy.
+    """
+    context = Context(source=source, earlier=tuple(earlier))
+    return {name: reward(name, evaluation, context) for name in policies}
+
+
+def unscored(evaluation: Evaluation, scored: Reward) -> str:
+    """Why a reward has no value, in a line; empty if it has one."""
+    if scored.value is not None:
+        return ""
+    return _never_scored(evaluation) or (
+        f"its times vary too much for {scored.policy}, which drops such an evaluation; another measurement may not"
+    )
+
+
+def _never_scored(evaluation: Evaluation) -> str:
+    """Which of the rules above every policy forbids a score; empty if none does."""
+    if evaluation.verdict is Verdict.INFRA:
+        return f"it could not be evaluated: {evaluation.reason}"
+    if evaluation.lane == "modelnew":
+        return "a ModelNew holds host code, which is never rewarded"
+    return "it ran without a jail, which is never rewarded" if evaluation.fingerprint.jail == "none" else ""
