@@ -13,6 +13,7 @@ from kernelforge.records.evaluation import (
     SizeCheck,
     Stage,
     Verdict,
+    evaluation_key,
 )
 from kernelforge.records.generator import InputGenerator
 from kernelforge.records.graph import Graph, Node
@@ -77,5 +78,6 @@ __all__ = [
     "Verdict",
     "WeightSpec",
     "content_hash",
+    "evaluation_key",
     "first_fault",
 ]

@@ -229,6 +229,12 @@ class Evaluation(Record):
     @property
     def key(self) -> str:
         """Binds the evaluation to what it depends on: candidate, task, evaluator, device, toolchain."""
-        f = self.fingerprint
-        device = f.device if f.gpu is None else f"{f.gpu}, driver {f.driver}"
-        return content_hash("evaluation", self.candidate, self.task, f.evaluator, device, f.toolchain)
+        return evaluation_key(self.candidate, self.task, self.fingerprint)
+
+
+def evaluation_key(candidate: str, task: str, fingerprint: Fingerprint) -> str:
+    """Key that an evaluation has, or would have: of a candidate's hash, for a task's digest, on what the fingerprint
+    names."""
+    f = fingerprint
+    device = f.device if f.gpu is None else f"{f.gpu}, driver {f.driver}"
+    return content_hash("evaluation", candidate, task, f.evaluator, device, f.toolchain)

@@ -14,7 +14,7 @@ import sqlite_utils
 
 from kernelforge.errors import StoreError
 from kernelforge.store.locks import holders
-from kernelforge.store.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from kernelforge.store.schema import RESULTS, Schema
 
 OPEN_TIMEOUT_S = 10.0
 """How long to wait for another program's lock when the file is opened: a mistake should show soon."""
@@ -28,8 +28,17 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 class Database:
     """A connection that several threads share. Every statement runs under one lock."""
 
-    def __init__(self, path: Path, *, create: bool, read_only: bool, busy_timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool,
+        read_only: bool,
+        busy_timeout_s: float | None = None,
+        schema: Schema = RESULTS,
+    ) -> None:
         self.path = path
+        self.schema = schema
         self.read_only = read_only
         self._guard = threading.RLock()
         self._pid = os.getpid()
@@ -75,31 +84,32 @@ class Database:
         execute("PRAGMA foreign_keys = ON")
         version = execute("PRAGMA user_version").fetchone()[0]
         owner = execute("PRAGMA application_id").fetchone()[0]
-        empty = execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if owner != APPLICATION_ID and not (empty and version == 0):
+        tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        fresh = version == 0 and owner == 0 and tables <= self.schema.guests
+        if owner != self.schema.application_id and not fresh:
             raise StoreError(f"{self.path} is an SQLite file of some other program: name another folder with --results")
-        if version > SCHEMA_VERSION:
+        if version > self.schema.version:
             raise StoreError(
                 f"{self.path} was written by a newer KernelForge (schema {version}, this one reads up to "
-                f"{SCHEMA_VERSION}): upgrade KernelForge, or name another results folder with --results"
+                f"{self.schema.version}): upgrade KernelForge, or name another results folder with --results"
             )
         if self.read_only:
-            if version < SCHEMA_VERSION:
+            if version < self.schema.version:
                 raise StoreError(f"{self.path} holds no finished schema: start a run into its folder first")
             return
         execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")  # an attempt that was reported must outlive a power cut; one fsync each
-        if version < SCHEMA_VERSION:
+        execute(f"PRAGMA synchronous = {self.schema.synchronous}")
+        if version < self.schema.version:
             self._migrate()
 
     def _migrate(self) -> None:
         with self.transaction() as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been faster
-            for script in MIGRATIONS[version:]:
+            for script in self.schema.migrations[version:]:
                 for statement in _statements(script):
                     db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            db.execute(f"PRAGMA application_id = {self.schema.application_id}")
+            db.execute(f"PRAGMA user_version = {self.schema.version}")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite_utils.Database]:
@@ -122,6 +132,11 @@ class Database:
         """Rows of a query, as dicts by column."""
         with self._guard, self._explained("read"):
             return list(self._db.query(sql, parameters))
+
+    def tuples(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a query as they come, for queries by the thousand."""
+        with self._guard, self._explained("read"):
+            return self._connection.execute(sql, parameters).fetchall()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -6,6 +6,26 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
+
+class Schema(NamedTuple):
+    """What an SQLite file of ours has to be."""
+
+    application_id: int
+    migrations: tuple[str, ...]
+    """Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
+    synchronous: Literal["FULL", "NORMAL"]
+    """In WAL mode either survives the kill of every process; ``FULL`` also survives a power cut, at one fsync for each
+    transaction."""
+    guests: frozenset[str] = frozenset()
+    """Tables that others keep in the file over connections of their own, and may have made before it had a schema."""
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+
 APPLICATION_ID = 0x4B464F47
 """``KFOG``: what ``file`` and SQLite tools show of a results database."""
 
@@ -309,6 +329,8 @@ MIGRATIONS: tuple[str, ...] = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4)
 """Script ``i`` takes a database from version ``i`` to ``i + 1``. Append; never edit one that was released."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
+
+RESULTS = Schema(APPLICATION_ID, MIGRATIONS, "FULL")  # an attempt that was reported must outlive a power cut
 
 ATTEMPT_TABLES = (
     "evaluations", "builds", "size_checks", "timings", "profiles", "profile_kernels", "metrics", "findings", "messages",
