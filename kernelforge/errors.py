@@ -89,6 +89,10 @@ class StoreError(KernelForgeError):
     """The results database is locked, full, corrupt or of a newer version."""
 
 
+class Interrupted(KernelForgeError):
+    """Somebody who no longer wants the answer ended the work on it. Nothing that came of it may be used."""
+
+
 class BudgetExhausted(KernelForgeError):
     """A budget of the run is spent. The run stops in good order."""
 
@@ -109,3 +113,48 @@ class ProviderError(KernelForgeError):
         """Whether the same call may well succeed later."""
         self.retry_after_s = retry_after_s
         """What the server asked to wait, in seconds."""
+
+
+class ServerError(KernelForgeError):
+    """A reward server refused a request, answered with something else, or could not be reached.
+
+    Trouble with the evaluation of a candidate is no such error: it is a result with the outcome ``infra_error``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str = "",
+        retry_after_s: float | None = None,
+        request_id: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status, where there was an answer."""
+        self.code = code
+        """A word for programs: ``unknown_task``, ``queue_full``, ``unauthorised``, ``unreachable``..."""
+        self.message = message
+        self.retry_after_s = retry_after_s
+        """What the server asked to wait, in seconds."""
+        self.request_id = request_id
+        """Names the request in the server's log."""
+
+
+class ServerUnreachable(ServerError):
+    """No connection, or one that broke before the answer, as often as it was tried."""
+
+
+class MalformedAnswer(ServerError):
+    """What answered is no reward server, or one of another version: not JSON, or JSON of another shape."""
+
+
+class NoScore(KernelForgeError):
+    """A result was required to have a reward, and trouble of the server's kept it from having one."""
+
+    def __init__(self, message: str, *, code: str, retryable: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        """Whether the same job may well succeed when it is submitted again."""

@@ -127,6 +127,13 @@ class Compiler:
                         self.cache.put(key, compiled)
         return _judge(compiled, source, scored, fresh)
 
+    def interrupt(self) -> None:
+        """End every compilation that another thread waits for; it raises :class:`~kernelforge.errors.ChildDied`."""
+        with self._lock:
+            zygote = self._zygote
+        if zygote is not None:
+            zygote.interrupt()
+
     def close(self) -> None:
         """End the zygote."""
         with self._lock:

@@ -234,10 +234,23 @@ class Device(Protocol):
         """Clocks, temperature and throttle reasons now; None where the device cannot say."""
         ...
 
+    def start(self) -> None:
+        """Start what runs take now, rather than at the first one.
+
+        Raises:
+            DeviceError: the device cannot be used.
+            SandboxError: its helper process does not start.
+        """
+        ...
+
     def open(self, artifact: Artifact) -> Session: ...
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
         """What the device's sanitizer reports of one run; nothing from a device that checks every access anyway."""
+        ...
+
+    def interrupt(self) -> None:
+        """End the run that another thread waits for: what it was about is lost, the device is not."""
         ...
 
     def close(self) -> None: ...

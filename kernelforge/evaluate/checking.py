@@ -245,6 +245,7 @@ class Checker:
         )
 
     def _run(self, place: Place, request: RunRequest, work: Work) -> RunResult:
+        work.go_on()
         start = time.perf_counter()
         result = place.session.run(request)
         elapsed = time.perf_counter() - start

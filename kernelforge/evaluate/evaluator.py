@@ -92,34 +92,40 @@ class Evaluator:
         version = evaluator_version(generators)
         self.fingerprint = self.fingerprint.model_copy(update={"evaluator": version})
 
-    def evaluate(self, candidate: Candidate, *, seed: int, profile: bool = True) -> EvaluationResult:
+    def evaluate(
+        self, candidate: Candidate, *, seed: int, profile: bool = True, stopped: Callable[[], bool] | None = None
+    ) -> EvaluationResult:
         """Run the cascade.
 
-        ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it.
+        ``seed`` is the secret from which every draw of inputs is derived; a candidate must never see it. ``stopped`` is
+        asked before each part of the work.
+
+        Raises:
+            Interrupted: ``stopped`` said so.
         """
         start = time.perf_counter()
-        work = Work(seed=seed)
+        work = Work(seed=seed) if stopped is None else Work(seed=seed, stopped=stopped)
         found: Found | None = None
         failure: Failure | None = None
         try:
             found = self._cascade(candidate, work, profile)
         except Failure as caught:
             failure = caught
-        named = sum(work.seconds.values())
-        seconds = {**work.seconds, "harness": max(time.perf_counter() - start - named, 0.0)}
+        if failure is not None:
+            evaluation = failed(candidate, self.task, self.fingerprint, work, failure, time.perf_counter() - start)
+            return EvaluationResult(evaluation, None)
         evaluation = Evaluation(
             candidate=candidate.hash,
             task=self.task.digest,
             fingerprint=self.fingerprint,
-            verdict=Verdict.OK if failure is None else failure.verdict,
-            stage="done" if failure is None else failure.stage,
-            reason="" if failure is None else failure.reason,
+            verdict=Verdict.OK,
+            stage="done",
             build=work.build,
             correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
-            performance=found[1] if found and failure is None else None,
-            seconds={part: round(value, 6) for part, value in seconds.items()},
+            performance=found[1] if found else None,
+            seconds=_seconds(work, time.perf_counter() - start),
         )
-        return EvaluationResult(evaluation, found[0] if found and failure is None else None)
+        return EvaluationResult(evaluation, found[0] if found else None)
 
     def rejected(self, reply_error: CandidateError, text: str) -> Evaluation:
         """The evaluation of a reply that holds no candidate: verdict ``POLICY`` at stage ``parse``."""
@@ -154,6 +160,29 @@ class Evaluator:
     def request(self, plan: ResolvedPlan, draw: Draw, poison: int) -> RunRequest:
         """The run of a plan on the tensors of a draw."""
         return self.checker.request(plan, draw, poison)
+
+
+def failed(
+    candidate: Candidate, task: Task, fingerprint: Fingerprint, work: Preparation, failure: Failure, seconds: float
+) -> Evaluation:
+    """The evaluation of a candidate whose cascade ended early, after ``seconds`` in all."""
+    return Evaluation(
+        candidate=candidate.hash,
+        task=task.digest,
+        fingerprint=fingerprint,
+        verdict=failure.verdict,
+        stage=failure.stage,
+        reason=failure.reason,
+        build=work.build,
+        correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
+        seconds=_seconds(work, seconds),
+    )
+
+
+def _seconds(work: Preparation, total: float) -> dict[str, float]:
+    """Seconds by part; what no part claims is the harness's."""
+    harness = max(total - sum(work.seconds.values()), 0.0)
+    return {part: round(value, 6) for part, value in {**work.seconds, "harness": harness}.items()}
 
 
 def evaluator_version(generators: Sequence[InputGenerator]) -> str:

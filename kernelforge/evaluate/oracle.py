@@ -268,7 +268,9 @@ class Oracle:
         return Comparison.model_validate(self._call(request, outputs).data["comparison"])
 
     def release(self, handle: int) -> None:
-        """Forget a draw; the child frees its memory."""
+        """Forget a draw; the child frees its memory. One that died took its draws with it."""
+        if self._child is None:
+            return
         self._call({"op": "release", "handle": handle})
 
     @_read_as_hostile()

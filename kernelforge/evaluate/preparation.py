@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kernelforge.candidate import ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.errors import CandidateError, PlanGuard
+from kernelforge.errors import CandidateError, Interrupted, PlanGuard
 from kernelforge.records import Build, Candidate, Size, SizeCheck, SizeFacts, Stage, Task, TaskFacts, Verdict
 
 
@@ -21,6 +21,10 @@ class Failure(Exception):
     verdict: Verdict
     stage: Stage
     reason: str
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(kw_only=True)
@@ -35,10 +39,25 @@ class Preparation:
     checks: list[SizeCheck] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part of the work."""
+    stopped: Callable[[], bool] = _never
+    """Whether nobody wants the answer any more; asked before each part of the work."""
+
+    def go_on(self) -> None:
+        """
+        Raises:
+            Interrupted: nobody wants the answer any more.
+        """
+        if self.stopped():
+            raise Interrupted("the evaluation was interrupted")
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
-        """Add the time that the block takes to a part."""
+        """Add the time that the block takes to a part.
+
+        Raises:
+            Interrupted: nobody wants the answer any more; the block is not begun.
+        """
+        self.go_on()
         start = time.perf_counter()
         try:
             yield

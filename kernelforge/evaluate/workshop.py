@@ -103,20 +103,37 @@ class Workshop:
             **place.identity(),
         )
 
+    def start(self) -> None:
+        """Warm up now what an evaluation takes, but for the compiler: it may never be needed, where builds are cached.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            SandboxError: a helper process does not start.
+        """
+        for device in self._devices.values():
+            device.start()
+            self._oracle_zygote(device).start()
+            screen = self._screen_of(device)
+            if screen is not None:
+                screen.start()
+
     def oracle(self, task: Task, device: Device | None = None) -> Oracle:
         """A fresh oracle child for one task, on the same kind of hardware as its candidates; the caller closes it."""
         place = device or self.device
-        on_gpu = place.kind == "cuda"
+        zygote = self._oracle_zygote(place)
+        return Oracle(zygote, task, threads=self._threads, device="cuda:0" if place.kind == "cuda" else "cpu")
+
+    def _oracle_zygote(self, place: Device) -> Zygote:
         with self._lock:
             zygote = self._oracle_zygotes.get(place.name)
             if zygote is None:
                 zygote = Zygote(
-                    "gpu-oracle" if on_gpu else "oracle",
+                    "gpu-oracle" if place.kind == "cuda" else "oracle",
                     environment=place.environment,
                     allow_unconfined=self._allow_unconfined,
                 )
                 self._oracle_zygotes[place.name] = zygote
-        return Oracle(zygote, task, threads=self._threads, device="cuda:0" if on_gpu else "cpu")
+        return zygote
 
     def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
         """An evaluator with an oracle of its own, on the device that the task has; the caller closes its oracle.
@@ -189,6 +206,20 @@ class Workshop:
                 continue  # held by another process: it is tried with the next evaluator
             if self._leases.probed(name, complaint):
                 self._tell(f"{name} passes its probe again, and is used again")
+
+    def interrupt(self, *, oracles: bool) -> None:
+        """End what another thread waits for: compilations and runs; with ``oracles``, their answers too.
+
+        An oracle that is ended takes its draws with it, and is started again when it is next asked.
+        """
+        self.compiler.interrupt()
+        with self._lock:
+            devices = [*self._devices.values(), *self._screens.values()]
+            zygotes = tuple(self._oracle_zygotes.values()) if oracles else ()
+        for device in devices:
+            device.interrupt()
+        for zygote in zygotes:
+            zygote.interrupt()
 
     def close(self) -> None:
         """End every helper process."""

@@ -9,11 +9,12 @@ from types import TracebackType
 
 from kernelforge.agents.base import Brief
 from kernelforge.errors import DeviceError, SandboxError, TaskError, UnsupportedError
+from kernelforge.evaluate.briefing import check_admitted
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Candidate, Task
-from kernelforge.run.rules import check_admitted, infra
+from kernelforge.run.rules import infra
 from kernelforge.run.task import make_brief
 
 WARM_TASKS = 4
@@ -60,7 +61,7 @@ class Bench:
             evaluator = self._workshop.evaluator(task)
             try:
                 with evaluator.lease():
-                    check_admitted(evaluator)
+                    check_admitted(evaluator.oracle)
                 place = Place(evaluator, make_brief(evaluator))
             except BaseException:
                 evaluator.oracle.close()

@@ -1,27 +1,12 @@
-"""What every run decides in the same way, whoever wrote the candidate: admission, acceptance, and trouble of ours."""
+"""What every run decides in the same way, whoever wrote the candidate: acceptance, and trouble of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kernelforge.agents.acceptance import drifts, improves
-from kernelforge.errors import TaskError
 from kernelforge.evaluate.evaluator import Evaluator
 from kernelforge.records import Attempt, Candidate, Evaluation, Operator, Verdict
-
-
-def check_admitted(evaluator: Evaluator) -> None:
-    """
-    Raises:
-        TaskError: wrong answers to the task could earn a reward.
-    """
-    admission = evaluator.oracle.admit(("small",))
-    if not admission.ok:
-        trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
-        raise TaskError(
-            f"task {evaluator.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
-            f"`kernelforge tasks check` shows every finding"
-        )
 
 
 def accept(attempt: Attempt, earlier: Sequence[Attempt], best: Attempt | None) -> tuple[bool, str]:

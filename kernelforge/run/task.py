@@ -23,6 +23,7 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
+from kernelforge.evaluate.briefing import check_admitted, told_facts
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.oracle import shared_facts
 from kernelforge.evaluate.tuning import tune, winner
@@ -30,22 +31,23 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import (
     Attempt,
     Candidate,
+    Evaluation,
     InputGenerator,
     Lesson,
     Message,
     Operator,
+    Reward,
     Run,
     Task,
-    TaskFacts,
     TuneTrial,
     Verdict,
     content_hash,
 )
-from kernelforge.rewards import reward
+from kernelforge.rewards import Context, reward
 from kernelforge.run.crew import Crew
 from kernelforge.run.drafting import Drafting, Ready, messages_of
 from kernelforge.run.events import Event
-from kernelforge.run.rules import accept, check_admitted, infra
+from kernelforge.run.rules import accept, infra
 from kernelforge.run.spending import TaskSpending
 from kernelforge.search import Proposal, make_strategy
 from kernelforge.store import Store
@@ -222,7 +224,7 @@ class TaskLoop:
 
     def _brief(self) -> Brief:
         with self._evaluator.lease():
-            check_admitted(self._evaluator)
+            check_admitted(self._evaluator.oracle)
         brief = make_brief(self._evaluator)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
         families = families_of(brief.graph)
@@ -269,13 +271,18 @@ class TaskLoop:
                 evaluation=result.evaluation,
                 profile=result.profile,
                 trials=trials,
-                reward=reward(self.run.config.reward, result.evaluation),
+                reward=self._reward(candidate, result.evaluation),
                 accepted=False,
                 started=written.started,
                 seconds=round(written.seconds + time.perf_counter() - started, 6),
             ),
             step=ready.step,
         )
+
+    def _reward(self, candidate: Candidate | None, evaluation: Evaluation) -> Reward:
+        earlier = tuple(attempt.evaluation for attempt in self.attempts)
+        source = None if candidate is None else candidate.source
+        return reward(self.run.config.reward, evaluation, Context(source, earlier))
 
     def _header(self, operator: Operator, parent: Attempt | None) -> dict[str, object]:
         number = len(self.attempts)
@@ -324,7 +331,7 @@ class TaskLoop:
                 candidate=candidate,
                 evaluation=result.evaluation,
                 profile=result.profile,
-                reward=reward(self.run.config.reward, result.evaluation),
+                reward=self._reward(candidate, result.evaluation),
                 accepted=False,
                 started=started.isoformat(timespec="milliseconds"),
                 seconds=round(time.perf_counter() - clock, 6),
@@ -400,10 +407,9 @@ class TaskLoop:
 def make_brief(evaluator: Evaluator) -> Brief:
     """What agents may know of a task, without lessons."""
     task, facts = evaluator.task, evaluator.facts
-    visible = tuple(one for one in facts.sizes if one.size in ("full", "small"))
     return Brief(
         task=task,
-        facts=TaskFacts(task_digest=facts.task_digest, sizes=visible),
+        facts=told_facts(facts),
         shared=shared_facts(task, facts),
         graph=evaluator.oracle.trace("full"),
         device=evaluator.device.describe(),

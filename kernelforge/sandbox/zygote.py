@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -74,6 +75,8 @@ class Zygote:
         self._requests = 0
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._children: weakref.WeakSet[Child] = weakref.WeakSet()
+        self._children_lock = threading.Lock()
 
     @property
     def tier(self) -> Tier:
@@ -114,12 +117,21 @@ class Zygote:
             if tmp is not None:
                 remove_tree(tmp)
             raise
+        with self._children_lock:
+            self._children.add(child)
         try:
             child.await_jail(_SPAWN_S)
         except BaseException:
             child.close()
             raise
         return child
+
+    def interrupt(self) -> None:
+        """End every call of a child that another thread waits for: see :meth:`Child.interrupt`."""
+        with self._children_lock:
+            children = tuple(self._children)
+        for child in children:
+            child.interrupt()
 
     def close(self) -> None:
         """End the zygote and, with it, every child that is left."""
@@ -278,6 +290,8 @@ class Child:
         self._status_fd: int | None = status_fd
         self._tmp = tmp
         self._killed = False
+        self._waited_for = False
+        self._ending = threading.Lock()
         self._leads_group = leads_group
         self._death: Death | None = None
         try:
@@ -303,6 +317,7 @@ class Child:
             SandboxError: the reply breaks the frame format; the child has been killed.
         """
         wait = self.limits.wall_s if timeout_s is None else timeout_s
+        self._waited_for = True
         try:
             cap = self.limits.reply_bytes
             self.channel.max_blob_bytes = cap if reply_bytes is None else min(cap, reply_bytes)
@@ -316,6 +331,8 @@ class Child:
         except SandboxError:
             self.kill()
             raise
+        finally:
+            self._waited_for = False
         if "crash" in frame.data:
             raise self._died(str(frame.data["crash"]))
         return frame
@@ -337,13 +354,27 @@ class Child:
     def kill(self) -> None:
         """Kill the child and all it started; returns when it is gone."""
         if self._death is None and self._pidfd is not None:
+            self._signal()
+            self.death()
+
+    def interrupt(self) -> None:
+        """Kill the child if another thread is in :meth:`call`, which then raises :class:`ChildDied`.
+
+        The one method that may be called from any thread. A child that nobody waits for is left alone.
+        """
+        if self._waited_for:
+            self._signal()
+
+    def _signal(self) -> None:
+        with self._ending:
+            if self._pidfd is None:
+                return
             self._killed = True
             if self._leads_group:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            self.death()
 
     def death(self, timeout_s: float = 5.0) -> Death | None:
         """How the child ended; None while it still runs after ``timeout_s``."""
@@ -363,10 +394,11 @@ class Child:
         """Kill the child if it still runs, and free what it held."""
         self.kill()
         self.channel.close()
-        for fd in (self._status_fd, self._pidfd):
-            if fd is not None:
-                os.close(fd)
-        self._status_fd = self._pidfd = None
+        with self._ending:
+            for fd in (self._status_fd, self._pidfd):
+                if fd is not None:
+                    os.close(fd)
+            self._status_fd = self._pidfd = None
         if self._tmp is not None:
             remove_tree(self._tmp)
             self._tmp = None

@@ -6,6 +6,7 @@ The parent itself never touches CUDA.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal
@@ -93,6 +94,7 @@ class CudaDevice:
             allow_unconfined=allow_unconfined,
         )
         self.spares = Spares(self._make)
+        self._sessions: weakref.WeakSet[CudaSession] = weakref.WeakSet()
 
     @property
     def facts(self) -> GpuFacts:
@@ -159,6 +161,14 @@ class CudaDevice:
 
         return read_clocks(self.facts.uuid)
 
+    def start(self) -> None:
+        """Make the first runner, with its context.
+
+        Raises:
+            DeviceError: the GPU cannot be used.
+        """
+        _ = self._asked
+
     def open(self, artifact: Artifact) -> CudaSession:
         """A session for one build; its runner is taken at the first run.
 
@@ -166,7 +176,10 @@ class CudaDevice:
             DeviceError: the GPU is unhealthy.
         """
         self.refuse_unhealthy()
-        return CudaSession(self, artifact)
+        session = CudaSession(self, artifact)
+        with self._lock:
+            self._sessions.add(session)
+        return session
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
         """What compute-sanitizer reports of one run."""
@@ -210,6 +223,13 @@ class CudaDevice:
         else:
             child.close()
         return wrong
+
+    def interrupt(self) -> None:
+        """End every run that another thread waits for. A probe is left alone: its end would blame the GPU."""
+        with self._lock:
+            sessions = tuple(self._sessions)
+        for session in sessions:
+            session.interrupt()
 
     def close(self) -> None:
         """End the spare runners and the helper process, and every session's child with it."""

@@ -119,6 +119,12 @@ class CudaSession:
             self._armed = None
             self._device.spares.release()
 
+    def interrupt(self) -> None:
+        """End the call of the runner that another thread waits for."""
+        child = self._child
+        if child is not None:
+            child.interrupt()
+
     def close(self) -> None:
         """End the runner."""
         with self._lock:

@@ -88,6 +88,10 @@ class EmulatedDevice:
         """None: there is no clock."""
         return None
 
+    def start(self) -> None:
+        """Start the helper process that runners are forked from."""
+        self._zygote.start()
+
     def open(self, artifact: Artifact) -> EmulatedSession:
         """A session for one build; its child starts at the first run."""
         return EmulatedSession(self, self._zygote, artifact)
@@ -95,6 +99,10 @@ class EmulatedDevice:
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
         """Nothing: every run checks every access."""
         return ()
+
+    def interrupt(self) -> None:
+        """End every run that another thread waits for."""
+        self._zygote.interrupt()
 
     def close(self) -> None:
         """End the helper process, and every session's child with it."""

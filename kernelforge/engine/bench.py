@@ -1,0 +1,163 @@
+"""Where a worker evaluates: one device, its warm helpers, and the oracles of the tasks that came last."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from pathlib import Path
+from types import TracebackType
+
+from kernelforge.engine.base import BriefFacts, Order, Report
+from kernelforge.engine.interruption import Ongoing
+from kernelforge.engine.preparing import KnownTasks, Preparer, Target
+from kernelforge.engine.troubles import report_of, trouble_of
+from kernelforge.errors import Interrupted
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.records import Fingerprint, MeasureSettings, Task
+
+WARM_TASKS = 4
+"""Oracles that are kept, so that the next candidate for their task begins at once. Each is a process with its task's
+tensors: from 0.1 GB to its limit of 8 GiB (24 GiB on the host beside a GPU), by the size of the task."""
+
+
+class Bench:
+    """Evaluates candidates on one device. All of it is for one thread, but :meth:`interrupt` and :attr:`warm`.
+
+    Args:
+        device: name of one device: ``emulated:h100`` or ``cuda:0``.
+        threads: threads that one emulated run, and the oracle, may use.
+        measure: how a device that measures is used.
+        allow_unconfined: run children without a jail where none works.
+        warm_tasks: oracles that are kept; the one unused for longest goes first.
+        cache: folder of the build cache; None for the user's own.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device, or it cannot be used.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        threads: int = 1,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+        warm_tasks: int = WARM_TASKS,
+        cache: Path | None = None,
+    ) -> None:
+        self._workshop = Workshop(
+            device, threads=threads, cache=cache, measure=measure, allow_unconfined=allow_unconfined
+        )
+        self._warm: OrderedDict[str, Evaluator] = OrderedDict()
+        self._warm_tasks = max(warm_tasks, 1)
+        try:
+            self._workshop.start()
+            place = self._workshop.device
+            self.target = Target(fingerprint=self._workshop.fingerprint, description=dict(place.describe()))
+        except BaseException:
+            self._workshop.close()
+            raise
+        self._known = KnownTasks()
+        self._ongoing = Ongoing(lambda oracles: self._workshop.interrupt(oracles=oracles))
+        self._preparer = Preparer(
+            self.target,
+            self._workshop.compiler,
+            self._workshop.oracle,
+            known=self._known,
+            ongoing=self._ongoing,
+        )
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes the numbers on the device."""
+        return self.target.fingerprint
+
+    @property
+    def warm(self) -> frozenset[str]:
+        """Digests of the tasks whose oracles are kept."""
+        return frozenset(tuple(self._warm))
+
+    def evaluate(self, order: Order) -> Report:
+        """Run the whole cascade, on inputs from a fresh secret. Trouble of ours is in the report.
+
+        Raises:
+            Interrupted: by :meth:`interrupt`.
+        """
+        started = time.perf_counter()
+        with self._ongoing.call():
+            try:
+                evaluator = self._evaluator(order.task)
+                evaluation, profile = evaluator.evaluate(
+                    order.candidate,
+                    seed=secrets.randbits(63),
+                    profile=order.profile,
+                    stopped=self._ongoing.stopped,
+                )
+            except Interrupted:
+                raise
+            except Exception as error:
+                # What is not understood is not kept: the task's next order finds a fresh oracle.
+                self._forget(order.task.digest)
+                trouble = trouble_of(error)
+                return Report(order=order.id, trouble=trouble, worker_seconds=time.perf_counter() - started)
+            return report_of(order.id, evaluation, profile, time.perf_counter() - started)
+
+    def prepare(self, order: Order) -> Report | None:
+        """See :meth:`Preparer.prepare`."""
+        return self._preparer.prepare(order)
+
+    def brief(self, task: Task) -> BriefFacts:
+        """See :meth:`Preparer.brief`."""
+        return self._preparer.brief(task)
+
+    def interrupt(self) -> bool:
+        """End the call in progress within about a second, from another thread; False where there is none.
+
+        The call then raises :class:`~kernelforge.errors.Interrupted`.
+        """
+        return self._ongoing.interrupt()
+
+    def close(self) -> None:
+        """End every helper process."""
+        for digest in tuple(self._warm):
+            self._forget(digest)
+        self._workshop.close()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _evaluator(self, task: Task) -> Evaluator:
+        """A warm evaluator of a task.
+
+        Raises:
+            TaskError: the task cannot be judged.
+            DeviceError: the device is not fit for use.
+        """
+        evaluator = self._warm.pop(task.digest, None)
+        if evaluator is None:
+            while len(self._warm) >= self._warm_tasks:
+                self._forget(next(iter(self._warm)))
+            evaluator = self._workshop.evaluator(task)
+            try:
+                with evaluator.lease():
+                    self._known.check_admitted(evaluator.oracle)
+            except BaseException:
+                evaluator.oracle.close()
+                self._workshop.done(task)
+                raise
+        self._warm[task.digest] = evaluator
+        return evaluator
+
+    def _forget(self, digest: str) -> None:
+        evaluator = self._warm.pop(digest, None)
+        if evaluator is not None:
+            evaluator.oracle.close()
+            self._workshop.done(evaluator.task)

@@ -1,0 +1,189 @@
+"""What of an evaluation takes no device: plans resolved and sources compiled, and tasks made known."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from platformdirs import user_cache_path
+
+from kernelforge.compile import Compiler
+from kernelforge.engine.base import BriefFacts, Order, Report
+from kernelforge.engine.interruption import Ongoing
+from kernelforge.engine.troubles import report_of, trouble_of
+from kernelforge.errors import Interrupted
+from kernelforge.evaluate.briefing import check_admitted, told_facts
+from kernelforge.evaluate.evaluator import failed
+from kernelforge.evaluate.oracle import Oracle, shared_facts
+from kernelforge.evaluate.preparation import Failure, Preparation, compile_plans, resolve_plans
+from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
+from kernelforge.sandbox import Zygote
+
+KNOWN_TASKS = 4096
+"""Tasks whose facts are kept: some ten kilobytes each."""
+
+
+class Target(Record):
+    """The device that candidates are prepared for, as one needs to know it who has none."""
+
+    fingerprint: Fingerprint
+    description: dict[str, str]
+    """Facts that a Coder may use."""
+
+
+class KnownTasks:
+    """What was found out about tasks once and holds for good, by digest; the one unused for longest goes first."""
+
+    def __init__(self, most: int = KNOWN_TASKS) -> None:
+        self._most = most
+        self._facts: OrderedDict[str, TaskFacts] = OrderedDict()
+        self._admitted: OrderedDict[str, None] = OrderedDict()
+
+    def facts(self, task: Task, ask: Callable[[], TaskFacts]) -> TaskFacts:
+        """A task's facts at every size; asked for where they are not known."""
+        known = self._facts.pop(task.digest, None) or ask()
+        self._facts[task.digest] = known
+        while len(self._facts) > self._most:
+            self._facts.popitem(last=False)
+        return known
+
+    def check_admitted(self, oracle: Oracle) -> None:
+        """
+        Raises:
+            TaskError: wrong answers to the task could earn a reward.
+        """
+        digest = oracle.task.digest
+        if digest not in self._admitted:
+            check_admitted(oracle)
+        self._admitted[digest] = None
+        self._admitted.move_to_end(digest)
+        while len(self._admitted) > self._most:
+            self._admitted.popitem(last=False)
+
+
+class Preparer:
+    """Prepares candidates and briefs agents, without a device. For one thread, beside :meth:`interrupt`.
+
+    Args:
+        target: the device that it works for.
+        compiler: where candidates are built.
+        open_oracle: opens a task's oracle, which is closed again once the task is known.
+        known: what is known of tasks already.
+        ongoing: the calls that these are part of; None: calls of its own.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        compiler: Compiler,
+        open_oracle: Callable[[Task], Oracle],
+        *,
+        known: KnownTasks | None = None,
+        ongoing: Ongoing | None = None,
+    ) -> None:
+        self.target = target
+        self.known = known or KnownTasks()
+        self._compiler = compiler
+        self._open_oracle = open_oracle
+        self._ongoing = ongoing or Ongoing(self._end)
+        self._zygote: Zygote | None = None
+
+    @classmethod
+    def alone(
+        cls, target: Target, *, threads: int = 1, allow_unconfined: bool = False, cache: Path | None = None
+    ) -> Preparer:
+        """One with a compiler and oracles of its own, warm from the start; :meth:`close` ends them.
+
+        Raises:
+            DeviceError: the compiler is not installed.
+            SandboxError: no jail works here and ``allow_unconfined`` is false.
+        """
+        zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
+        compiler = Compiler(cache or user_cache_path("kernelforge") / "builds", allow_unconfined=allow_unconfined)
+        made = cls(target, compiler, lambda task: Oracle(zygote, task, threads=threads))
+        made._zygote = zygote
+        try:
+            compiler.start()
+            zygote.start()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def prepare(self, order: Order) -> Report | None:
+        """Resolve and compile at every size, into the cache. None: it may be evaluated. A report: it ended here, as
+        :class:`~kernelforge.evaluate.evaluator.Evaluator` would have ended it.
+
+        Raises:
+            Interrupted: by :meth:`interrupt`.
+        """
+        started = time.perf_counter()
+        with self._ongoing.call():
+            try:
+                ended = self._prepared(order, started)
+            except Interrupted:
+                raise
+            except Exception as error:
+                seconds = time.perf_counter() - started
+                return Report(order=order.id, trouble=trouble_of(error), worker_seconds=seconds)
+            if ended is None:
+                return None
+            return report_of(order.id, ended, None, time.perf_counter() - started)
+
+    def _prepared(self, order: Order, started: float) -> Evaluation | None:
+        task, candidate = order.task, order.candidate
+        work = Preparation(stopped=self._ongoing.stopped)
+        fingerprint = self.target.fingerprint
+        try:
+            resolve_plans(candidate, task, self.known.facts(task, lambda: self._asked(task)), work)
+            compile_plans(candidate, task, self._compiler, fingerprint.arch, work)
+        except Failure as failure:
+            return failed(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
+        return None
+
+    def _asked(self, task: Task) -> TaskFacts:
+        with self._open_oracle(task) as oracle:
+            return oracle.facts()
+
+    def brief(self, task: Task) -> BriefFacts:
+        """What agents may be told of a task.
+
+        Raises:
+            TaskError: its reference does not run, or wrong answers to it could earn a reward.
+            Interrupted: by :meth:`interrupt`.
+        """
+        with self._ongoing.call(), self._open_oracle(task) as oracle:
+            facts = self.known.facts(task, oracle.facts)
+            self.known.check_admitted(oracle)
+            return BriefFacts(
+                facts=told_facts(facts),
+                shared=shared_facts(task, facts),
+                graph=oracle.trace("full"),
+                device=self.target.description,
+            )
+
+    def interrupt(self) -> bool:
+        """End the call in progress within about a second, from another thread; False where there is none."""
+        return self._ongoing.interrupt()
+
+    def _end(self, oracles: bool) -> None:
+        self._compiler.interrupt()
+        if oracles and self._zygote is not None:
+            self._zygote.interrupt()
+
+    def close(self) -> None:
+        """End what :meth:`alone` started."""
+        if self._zygote is not None:
+            self._compiler.close()
+            self._zygote.close()
+
+    def __enter__(self) -> Preparer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

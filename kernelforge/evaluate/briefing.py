@@ -1,0 +1,29 @@
+"""Before a task is worked on: whether it may be, and what of it may be told."""
+
+from __future__ import annotations
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluate.oracle import Oracle
+from kernelforge.records import TaskFacts
+
+_TOLD_SIZES = ("full", "small")
+
+
+def check_admitted(oracle: Oracle) -> None:
+    """
+    Raises:
+        TaskError: wrong answers to the task could earn a reward.
+    """
+    admission = oracle.admit(("small",))
+    if not admission.ok:
+        trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
+        raise TaskError(
+            f"task {oracle.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
+            f"`kernelforge tasks check` shows every finding"
+        )
+
+
+def told_facts(facts: TaskFacts) -> TaskFacts:
+    """Facts without those of hidden sizes."""
+    told = tuple(one for one in facts.sizes if one.size in _TOLD_SIZES)
+    return TaskFacts(task_digest=facts.task_digest, sizes=told)
