@@ -190,7 +190,7 @@ def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, sourc
 
 def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path: Path) -> None:
     """A draft that is made again after a stop sees what it saw when it was first asked for, not its siblings."""
-    config = quick_config(tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=10), jobs=1)
+    config = quick_config(tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=6), jobs=1)
     run_in(tmp_path / "whole", config)
 
     def stop_within(event: Event, stop: StopSignal) -> None:
