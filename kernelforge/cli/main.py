@@ -22,6 +22,7 @@ from kernelforge.cli import (
     leaderboard,
     mcp,
     prompts,
+    reward,
     run,
     show,
     strategies,
@@ -54,6 +55,7 @@ app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(s
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
 app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
+app.add_typer(reward.app, name="reward", short_help="List reward policies, and compute rewards again.")
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)
 
 

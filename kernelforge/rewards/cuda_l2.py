@@ -24,10 +24,10 @@ class CudaL2:
     title = "Speedup over the fastest baseline, less its error and the length of its source"
     source = (
         "CUDA-L2 (arXiv 2512.02551), reward of RL on HGEMM. Decided here: alpha = 0.1 and beta = 0.005, which are "
-        "not published; diff is the largest recorded error as a share of the tolerance, not a difference from FP32; L is "
-        "in thousands of characters, 0 where the source was not kept; the mean over rounds is the recorded speedup; a "
-        "correct candidate earns at least 0.01, and 0 with a time in quarantine; the ratio counts as 1 where no time was "
-        "taken"
+        "not published; diff is the largest recorded error as a share of the tolerance, not a difference from "
+        "FP32; L is in thousands of characters, 0 where the source was not kept; the mean over rounds is the "
+        "recorded speedup; a correct candidate earns at least 0.01, and 0 with a time in quarantine; the ratio "
+        "counts as 1 where no time was taken"
     )
     bounds = (0.0, MOST_SPEEDUP)
     parts: tuple[str, ...] = ("correct", "speedup", "error", "length")

@@ -30,7 +30,7 @@ from kernelforge.records import (
     TaskFacts,
     Verdict,
 )
-from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.rewards import DEFAULT_POLICY, Context, reward
 from kernelforge.run.config import new_run
 from kernelforge.run.rules import accept
 from kernelforge.store import Store
@@ -145,6 +145,7 @@ class ExternalRun:
         """Journal a submission as the next attempt at its task."""
         task, parent, evaluation = submission.task.name, submission.parent, submission.result.evaluation
         known = self._attempts[task]
+        context = Context(submission.candidate.source, tuple(one.evaluation for one in known))
         attempt = Attempt(
             id=f"{self.run.id}/{task}/{len(known):02d}",
             run=self.run.id,
@@ -158,7 +159,7 @@ class ExternalRun:
             candidate=submission.candidate,
             evaluation=evaluation,
             profile=submission.result.profile,
-            reward=reward(self.run.config.reward, evaluation),
+            reward=reward(self.run.config.reward, evaluation, context),
             accepted=False,
             started=submission.started.isoformat(timespec="milliseconds"),
             seconds=round(submission.seconds, 6),
