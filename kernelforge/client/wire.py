@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from kernelforge.errors import NoScore
+
 MAX_COMPLETION_CHARS = 2 << 20
 MAX_SOURCE_CHARS = 256 << 10
 MAX_PLAN_CHARS = 64 << 10
@@ -168,6 +170,22 @@ class RewardResult(_Answer):
             raise ValueError("a scored result has a reward and no error; an infra_error has an error and no reward")
         return self
 
+    def require(self) -> float:
+        """The reward.
+
+        Raises:
+            NoScore: there is none; says why.
+        """
+        if self.reward is None:
+            assert self.error is not None
+            again = "; it may well succeed when it is submitted again" if self.error.retryable else ""
+            raise NoScore(
+                f"the completion has no reward ({self.error.code}): {self.error.message}{again}",
+                code=self.error.code,
+                retryable=self.error.retryable,
+            )
+        return self.reward
+
 
 class JobStatus(StrEnum):
     """Where a job is. The last three are ends; each of them has a result."""
@@ -315,6 +333,17 @@ class TaskPage(TaskRow):
     """What a model is asked, word for word."""
     reference_sha256: str
     """Hash of the task's file: what ``reference_code`` is looked up by."""
+
+
+class PolicyRow(_Answer):
+    policy: str
+    """Name with version."""
+    title: str
+    source: str
+    """Where it was published, and what of it was decided here."""
+    bounds: tuple[float, float]
+    default: bool
+    """Whether it is the server's own."""
 
 
 class SessionRequest(_Request):

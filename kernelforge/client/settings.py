@@ -1,0 +1,172 @@
+"""Where the server is, who asks, and how patiently: the same for both clients."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from kernelforge.client.calls import Received
+from kernelforge.client.flows import Broken, Limits, Send, new_key
+from kernelforge.client.wire import JobRequest
+from kernelforge.errors import UsageError
+from kernelforge.version import __version__
+
+DEFAULT_URL = "http://127.0.0.1:8765"
+URL_VARIABLE = "KERNELFORGE_SERVER"
+TOKEN_VARIABLE = "KERNELFORGE_TOKEN"
+CONNECT_S = 10.0
+KEEPALIVE_S = 4.0
+"""Less than servers keep an idle connection (uvicorn: 5 s), so that none is used just when it is closed."""
+SHORTEST_DEADLINE_S = 0.001
+LONGEST_DEADLINE_S = 86_400.0
+NEVER_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a client was made with.
+
+    Raises:
+        UsageError: the URL is none.
+    """
+
+    url: str
+    token: str | None = field(repr=False)
+    timeout_s: float
+    connections: int
+    retries: int
+
+    def __post_init__(self) -> None:
+        try:
+            parsed = httpx2.URL(self.url)
+        except httpx2.InvalidURL as error:
+            raise UsageError(f"the server's address {self.url!r} is no URL: {error}") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise UsageError(f"the server's address {self.url!r} is no URL such as {DEFAULT_URL}")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise UsageError("the token holds a character that no token has: was it copied with a line feed?")
+        if self.timeout_s <= 0 or self.connections < 2 or self.retries < 0:
+            raise UsageError("a client needs a timeout above 0 s, at least 2 connections, and retries of 0 or more")
+
+    @classmethod
+    def of(cls, url: str | None, token: str | None, timeout_s: float, connections: int, retries: int) -> Settings:
+        """What is None comes from the environment."""
+        url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        return cls(url.rstrip("/"), token, timeout_s, connections, retries)
+
+    def limits(self, timeout_s: float | None) -> Limits:
+        return Limits(self.url, self.retries, time.monotonic() + self.time_s(timeout_s))
+
+    def time_s(self, timeout_s: float | None) -> float:
+        return self.timeout_s if timeout_s is None else timeout_s
+
+    def http(self) -> dict[str, Any]:
+        """How the HTTP client of either kind is made."""
+        headers = {"user-agent": f"kernelforge/{__version__}", "accept": "application/json"}
+        if self.token is not None:
+            headers["authorization"] = f"Bearer {self.token}"
+        return {
+            "base_url": self.url,
+            "headers": headers,
+            # A redirect could carry the token to a server that nobody named.
+            "follow_redirects": False,
+            "limits": httpx2.Limits(
+                max_connections=self.connections,
+                max_keepalive_connections=self.connections,
+                keepalive_expiry=KEEPALIVE_S,
+            ),
+            "verify": _tls() if self.url.startswith("https:") else False,
+            # A proxy for the world is none for this machine.
+            "trust_env": not _loopback(httpx2.URL(self.url).host),
+        }
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Reading the list of authorities takes some 20 ms."""
+    return httpx2.create_ssl_context()
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def checked(model: type[Model], fields: Mapping[str, Any] | BaseModel) -> Model:
+    """A request as the server will read it.
+
+    Raises:
+        UsageError: it would be refused; says which field is wrong and why.
+    """
+    if isinstance(fields, model):
+        return fields
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        flaw = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, flaw["loc"]))
+        raise UsageError(f"{place}: {flaw['msg']}" if place else flaw["msg"]) from None
+
+
+def checked_job(fields: Mapping[str, Any] | JobRequest) -> JobRequest:
+    """A job. Fields that are None are as good as left out."""
+    if not isinstance(fields, JobRequest):
+        fields = {name: value for name, value in fields.items() if value is not None}
+    return checked(JobRequest, fields)
+
+
+def job_request(fields: Mapping[str, Any] | JobRequest, limit_s: float | None) -> JobRequest:
+    """A job that nobody waits for longer than ``limit_s``, which is its deadline where it has none: a client that is
+    killed leaves nothing behind."""
+    request = checked_job(fields)
+    if limit_s is None or request.deadline_s is not None:
+        return request
+    return request.model_copy(update={"deadline_s": min(max(limit_s, SHORTEST_DEADLINE_S), LONGEST_DEADLINE_S)})
+
+
+def job_requests(
+    requests: Sequence[Mapping[str, Any] | JobRequest], limit_s: float | None
+) -> tuple[list[JobRequest], list[str]]:
+    """Requests with an idempotency key each."""
+    made = []
+    for number, request in enumerate(requests, 1):
+        try:
+            made.append(job_request(request, limit_s))
+        except UsageError as error:
+            raise UsageError(f"request {number} of {len(requests)}: {error}") from None
+    return made, [new_key() for _ in made]
+
+
+def httpx_timeout(step: Send) -> httpx2.Timeout:
+    return httpx2.Timeout(step.timeout_s, connect=min(CONNECT_S, step.timeout_s))
+
+
+def received(response: httpx2.Response) -> Received:
+    return Received(
+        response.status_code, {name.lower(): value for name, value in response.headers.items()}, response.content
+    )
+
+
+def broken(error: httpx2.HTTPError | httpx2.StreamError) -> Broken:
+    what = str(error) or type(error).__name__
+    return Broken(what, sent=not isinstance(error, NEVER_SENT))

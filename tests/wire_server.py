@@ -1,0 +1,319 @@
+"""A server on loopback that speaks the native wire, breaks where it is told to, and keeps a log of what it was asked.
+
+What becomes of a job is said by its completion: ``now 1.5`` has ended with that reward when it is accepted, ``1.5``
+ends when it is first waited for, ``infra`` ends in trouble, and ``hold`` runs until it is released or cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from pydantic import BaseModel, TypeAdapter
+
+from kernelforge.client.wire import (
+    BatchAnswer,
+    BatchItem,
+    BatchRequest,
+    CancelAnswer,
+    CancelRequest,
+    Fault,
+    Job,
+    JobRequest,
+    JobStatus,
+    Problem,
+    ProblemAnswer,
+    RewardResult,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+    Session,
+    SessionRequest,
+    TaskPage,
+    TaskRow,
+    Turn,
+    TurnRequest,
+    WaitAnswer,
+    WaitRequest,
+)
+
+TASK = "core/relu"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    query: str
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True)
+class Says:
+    """An answer in place of the right one. ``acted``: the request is acted on before. ``cut``: the connection breaks
+    in the midst of the answer."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    acted: bool = False
+    cut: bool = False
+
+
+def refusal(status: int, code: str, message: str = "no", retry_after: str | None = None) -> Says:
+    body = ProblemAnswer(error=Problem(code=code, message=message), request_id="r1").model_dump_json().encode()
+    return Says(status, body, {} if retry_after is None else {"retry-after": retry_after})
+
+
+class WireServer:
+    """Runs in a thread; attributes may be read from the test's."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.jobs: dict[str, Job] = {}
+        self.requests: dict[str, JobRequest] = {}
+        self.keys: dict[str, str] = {}
+        self.cancelled: list[str] = []
+        self.full: int = 0
+        """So many jobs of batches are refused as too many, with a Retry-After."""
+        self.sessions: dict[str, Session] = {}
+        self.url = ""
+        self._instead: deque[tuple[str, Says]] = deque()
+        self._numbers = itertools.count(1)
+        self._order: list[str] = []
+        self._changed: asyncio.Event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def instead(self, path: str, *says: Says) -> None:
+        """Answer the next requests for a path that begins so with these, in turn."""
+        self._instead.extend((path, one) for one in says)
+
+    def lines(self) -> list[str]:
+        return [asked.line for asked in self.asked]
+
+    def release(self, job_id: str, reward: float = 1.0) -> None:
+        """End a job that is held."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._finish, job_id, scored(reward))
+
+    def until(self, true: Callable[[], Any]) -> None:
+        """Wait until the server has seen what a test waits for."""
+        for _ in range(1_000):
+            if true():
+                return
+            time.sleep(0.01)
+        raise AssertionError("the server never saw it")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[WireServer]:
+        config = uvicorn.Config(
+            self._app, port=0, log_level="error", lifespan="off", interface="asgi3", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        self.until(lambda: server.started)
+        self.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+    async def _app(self, scope: Any, receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        asked = Asked(scope["method"], scope["path"], headers, scope["query_string"].decode(), body)
+        self.asked.append(asked)
+        says = None
+        if self._instead and asked.path.startswith(self._instead[0][0]):
+            says = self._instead.popleft()[1]
+        if says is None or says.acted:
+            right = await self._answer(asked)
+            says = right if says is None else Says(right.status, right.body, says.headers, cut=says.cut)
+        length = len(says.body) + (100 if says.cut else 0)
+        sent = {"content-type": "application/json", "content-length": str(length)} | says.headers
+        pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
+        await send({"type": "http.response.start", "status": says.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": says.body})
+
+    async def _answer(self, asked: Asked) -> Says:
+        match [asked.method, *asked.path.removeprefix("/v1/").split("/")]:
+            case ["POST", "jobs"]:
+                request = JobRequest.model_validate_json(asked.body)
+                return _says(self._accept(request, asked.headers["idempotency-key"]))
+            case ["POST", "jobs", "batch"]:
+                return _says(self._batch(BatchRequest.model_validate_json(asked.body)))
+            case ["POST", "jobs", "wait"]:
+                return _says(await self._wait(WaitRequest.model_validate_json(asked.body)))
+            case ["POST", "jobs", "cancel"]:
+                return _says(self._cancel(CancelRequest.model_validate_json(asked.body)))
+            case ["GET", "jobs", job_id] if job_id in self.jobs:
+                wait_s = float(dict(pair.split("=") for pair in asked.query.split("&")).get("wait_s", 0))
+                await self._wait(WaitRequest(ids=[job_id], timeout_s=wait_s))
+                return _says(self.jobs[job_id])
+            case ["GET", "tasks"]:
+                row = TaskRow(task=TASK, digest="d1", title="ReLU")
+                return Says(body=TypeAdapter(list[TaskRow]).dump_json([row]))
+            case ["GET", "tasks", "core", "relu"]:
+                return _says(
+                    TaskPage(
+                        task=TASK, digest="d1", title="ReLU", device="a100", prompt="Write it.", reference_sha256="0"
+                    )
+                )
+            case ["GET", "runs"]:
+                return Says(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
+            case ["PUT", "runs", run_id]:
+                return _says(self._run(run_id, RunSettings.model_validate_json(asked.body).weight))
+            case ["POST", "sessions"]:
+                return _says(self._open(SessionRequest.model_validate_json(asked.body)))
+            case ["POST", "sessions", session_id, "turns"]:
+                return self._turn(session_id, TurnRequest.model_validate_json(asked.body))
+            case ["GET", "sessions", session_id]:
+                return _says(self.sessions[session_id])
+            case ["DELETE", "sessions", session_id]:
+                del self.sessions[session_id]
+                return Says(204, headers={"content-length": "0"})
+            case ["GET", "", "readyz"]:
+                return _says(
+                    ServerStatus(
+                        state="ready", version="1", engine="test", devices=["a100"], workers=1, queued=0, running=0
+                    )
+                )
+        return refusal(404, "not_found", f"there is no {asked.path}")
+
+    def _accept(self, request: JobRequest, key: str) -> Job:
+        if key in self.keys:
+            return self.jobs[self.keys[key]]
+        job_id = f"j{next(self._numbers)}"
+        self.keys[key] = job_id
+        self.requests[job_id] = request
+        self.jobs[job_id] = Job(
+            id=job_id,
+            status=JobStatus.RUNNING,
+            task=request.task or "",
+            run_id=request.run_id,
+            policy_version=request.policy_version,
+            priority=request.priority,
+            tag=request.tag,
+            submitted_at=1.0,
+        )
+        if (request.completion or "").startswith("now "):
+            self._finish(job_id, scored(float((request.completion or "")[4:])))
+        return self.jobs[job_id]
+
+    def _batch(self, request: BatchRequest) -> BatchAnswer:
+        assert request.idempotency_keys is not None
+        items = []
+        for one, key in zip(request.jobs, request.idempotency_keys, strict=True):
+            if one.task != TASK:
+                items.append(BatchItem(problem=Problem(code="unknown_task", message=f"no task {one.task!r}")))
+            elif self.full > 0:
+                self.full -= 1
+                items.append(BatchItem(problem=Problem(code="queue_full", message="full", retry_after_s=0.01)))
+            else:
+                items.append(BatchItem(job=self._accept(one, key)))
+        return BatchAnswer(items=items)
+
+    async def _wait(self, request: WaitRequest) -> WaitAnswer:
+        until = asyncio.get_running_loop().time() + request.timeout_s
+        for job_id in request.ids:
+            said = self.requests[job_id].completion
+            if self.jobs[job_id].result is None and said != "hold" and request.timeout_s:
+                self._finish(job_id, TROUBLE if said == "infra" else scored(float(said or "")))
+        while True:
+            ended = [self.jobs[job_id] for job_id in self._order if job_id in request.ids]
+            left = until - asyncio.get_running_loop().time()
+            if len(ended) >= min(request.k or len(request.ids), len(request.ids)) or left <= 0:
+                done = {job.id for job in ended}
+                return WaitAnswer(ended=ended, pending=[job_id for job_id in request.ids if job_id not in done])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(left, 0.05))
+
+    def _cancel(self, request: CancelRequest) -> CancelAnswer:
+        ids = request.ids or [job.id for job in self.jobs.values() if job.run_id == request.run_id]
+        gone = [job_id for job_id in ids if self.jobs[job_id].result is None]
+        fault = Fault(code="cancelled", message="cancelled by the caller")
+        for job_id in gone:
+            self._finish(job_id, RewardResult(outcome="infra_error", error=fault), JobStatus.CANCELLED)
+        self.cancelled += gone
+        return CancelAnswer(cancelled=gone)
+
+    def _finish(self, job_id: str, result: RewardResult, status: JobStatus = JobStatus.FINISHED) -> None:
+        if self.jobs[job_id].result is None:
+            self.jobs[job_id] = self.jobs[job_id].model_copy(
+                update={"status": status, "result": result, "finished_at": 2.0}
+            )
+            self._order.append(job_id)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _run(self, run_id: str, weight: float) -> RunStatus:
+        return RunStatus(run_id=run_id, weight=weight, queued=0, running=0, ended=len(self.jobs))
+
+    def _open(self, request: SessionRequest) -> Session:
+        session = Session(
+            id=f"s{len(self.sessions) + 1}",
+            task=request.task,
+            run_id=request.run_id,
+            policy=request.policy or "kernelforge/1",
+            prompt="Write it.",
+            max_turns=request.turns,
+            discount=request.discount,
+            done=False,
+        )
+        self.sessions[session.id] = session
+        return session
+
+    def _turn(self, session_id: str, request: TurnRequest) -> Says:
+        session = self.sessions[session_id]
+        turns = {turn.number: turn for turn in session.turns}
+        if request.number in turns:
+            return _says(turns[request.number])
+        number = len(turns) + 1
+        done = number == session.max_turns
+        result = scored(float(request.completion))
+        turn = Turn(
+            number=number,
+            completion=request.completion,
+            result=result,
+            observation="" if done else "Faster.",
+            best=True,
+        )
+        turned = [*session.turns, turn]
+        self.sessions[session_id] = session.model_copy(update={"turns": turned, "done": done})
+        return _says(turn)
+
+
+def scored(reward: float) -> RewardResult:
+    return RewardResult(outcome="scored", reward=reward, policy="kernelforge/1", verdict="OK", stage="run")
+
+
+TROUBLE = RewardResult(
+    outcome="infra_error", error=Fault(code="worker_died", message="three workers died", retryable=True)
+)
+
+
+def _says(answer: BaseModel) -> Says:
+    return Says(body=json.dumps(answer.model_dump(mode="json")).encode())
