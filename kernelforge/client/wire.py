@@ -51,7 +51,7 @@ class CandidateText(_Request):
 class JobRequest(_Request):
     """One completion to be rewarded. It carries a completion, or a candidate."""
 
-    task: str | None = Field(default=None, min_length=1, max_length=200, examples=["core/relu"])
+    task: str | None = Field(default=None, min_length=1, max_length=200, examples=["core/swish"])
     """``suite/name``, the name of a task of the default suite, or a task's digest. May be left out beside
     ``reference_code``."""
     completion: str | None = Field(default=None, max_length=MAX_COMPLETION_CHARS)

@@ -1,0 +1,110 @@
+"""Every answer with a status of 400 or more has one shape, whoever refuses: a route, the gateway, or the framework."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+from kernelforge.client.wire import Problem, ProblemAnswer
+from kernelforge.server.base import Refusal
+
+MAX_MESSAGE_CHARS = 2_000
+_SHOWN_ERRORS = 5
+
+CODES: Mapping[int, str] = {
+    400: "malformed",
+    401: "unauthorised",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    422: "invalid",
+    429: "queue_full",
+    500: "internal",
+    503: "unavailable",
+}
+"""The word for programs where whoever refused gave none."""
+
+MEANINGS: Mapping[int, str] = {
+    400: "The body is not JSON.",
+    401: "No valid token.",
+    403: "The token has not this scope, or the request comes from another site.",
+    404: "There is no such job, task, run or path.",
+    408: "The body took too long to arrive.",
+    409: "The idempotency key belongs to another request.",
+    413: "The body is too large.",
+    422: "Understood, and not possible.",
+    429: "This run or token has too much waiting.",
+    500: "A fault of the server; its log has the request's id.",
+    503: "The server is full, starting or draining.",
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a route may answer beside success, for OpenAPI. Any of them may need a token, and any may be refused."""
+    return {
+        status: {"model": ProblemAnswer, "description": MEANINGS[status]}
+        for status in sorted({401, 403, 503, *statuses})
+    }
+
+
+def request_id(scope: Scope) -> str:
+    """The id that the log gave a request."""
+    return str(scope.get("state", {}).get("request_id", ""))
+
+
+def problem_response(refusal: Refusal, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
+    """A refusal as HTTP."""
+    problem = Problem(code=refusal.code, message=str(refusal)[:MAX_MESSAGE_CHARS], retry_after_s=refusal.retry_after_s)
+    answer = ProblemAnswer(error=problem, request_id=request_id(scope))
+    sent = dict(headers or {})
+    if refusal.retry_after_s is not None:
+        sent["Retry-After"] = str(max(1, math.ceil(refusal.retry_after_s)))
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        sent["WWW-Authenticate"] = "Bearer"
+    return Response(answer.model_dump_json(), refusal.status, sent, "application/json")
+
+
+def answer_problems(app: FastAPI) -> None:
+    """Have an application answer all errors in this shape."""
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(HTTPException, _by_framework)
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return problem_response(error, request.scope)
+
+
+async def _by_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    refusal = Refusal(status, CODES.get(status, "refused"), str(error.detail))
+    return problem_response(refusal, request.scope, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    if any(found["type"] == "json_invalid" for found in errors):
+        return problem_response(Refusal(400, CODES[400], "the body is not JSON"), request.scope)
+    told = "; ".join(_told(found) for found in errors[:_SHOWN_ERRORS])
+    more = len(errors) - _SHOWN_ERRORS
+    return problem_response(Refusal(422, CODES[422], told + (f"; and {more} more" if more > 0 else "")), request.scope)
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """One fault of a request: where, and what is wrong. What was sent there is left out: it may be a completion."""
+    where = ".".join(str(part)[:100] for part in found["loc"])
+    return f"{where}: {found['msg'].removeprefix('Value error, ')}"

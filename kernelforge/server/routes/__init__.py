@@ -1,0 +1,1 @@
+"""The native API, one router per kind of thing."""

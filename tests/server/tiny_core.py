@@ -1,0 +1,237 @@
+"""A gateway in memory for tests of the HTTP side: a job ends when a test says so, or at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelforge.agents.base import Brief
+from kernelforge.client.wire import (
+    Components,
+    Fault,
+    Job,
+    JobRequest,
+    JobStatus,
+    RewardResult,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+)
+from kernelforge.engine.base import Health
+from kernelforge.errors import UsageError
+from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
+from kernelforge.server.base import Caller, Evaluated, Refusal
+from kernelforge.tasks.catalogue import Catalogue
+
+SLOW = "slow"
+"""A completion that has this in it ends when it is told to."""
+FULL = "full"
+"""A completion that is this finds the queue full."""
+BROKEN = "broken"
+"""A completion that is this meets a bug."""
+
+
+@dataclass
+class TinyCore:
+    catalogue: Catalogue = field(default_factory=lambda: Catalogue(["core"]))
+    state: Any = "ready"
+    jobs: dict[str, Job] = field(default_factory=dict)
+    keys: dict[tuple[str, str], tuple[JobRequest, str]] = field(default_factory=dict)
+    settings: dict[str, RunSettings] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
+    listeners: list[Callable[[Job], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._changed = asyncio.Condition()
+
+    def status(self) -> ServerStatus:
+        queued = sum(not job.status.ended for job in self.jobs.values())
+        return ServerStatus(
+            state=self.state,
+            version="0",
+            engine="local",
+            devices=["emulated:h100"],
+            workers=1,
+            queued=queued,
+            running=0,
+        )
+
+    def health(self) -> Health:
+        return Health(workers=1, restarts=2, extra={"warm tasks": 3.0})
+
+    def on_ended(self, listener: Callable[[Job], None]) -> None:
+        self.listeners.append(listener)
+
+    def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
+        try:
+            suite, task = self.catalogue.task(reference or "")
+        except UsageError as error:
+            raise Refusal(422, "unknown_task", str(error)) from error
+        return f"{suite.name}/{task.name}", task
+
+    async def submit(
+        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
+    ) -> list[Job | Refusal]:
+        made: list[Job | Refusal] = []
+        for request, key in zip(requests, keys or [None] * len(requests), strict=True):
+            try:
+                made.append(await self._accept(request, caller, key))
+            except Refusal as refusal:
+                made.append(refusal)
+        return made
+
+    async def _accept(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
+        self.callers.append(caller)
+        if self.state != "ready":
+            raise Refusal(503, "draining", "draining", retry_after_s=2.5)
+        if request.completion == FULL:
+            raise Refusal(429, "queue_full", "the queue of this run is full", retry_after_s=0.2)
+        if request.completion == BROKEN:
+            raise RuntimeError("a bug with sk-secret in it")
+        if key is not None and (caller.name, key) in self.keys:
+            earlier, job_id = self.keys[caller.name, key]
+            if earlier != request:
+                raise Refusal(409, "key_reused", "the key belongs to another request")
+            return self.jobs[job_id]
+        name, _ = self.find_task(request.task, request.reference_code)
+        job = Job(
+            id=f"job-{next(self._numbers)}",
+            status=JobStatus.QUEUED,
+            task=name,
+            run_id=request.run_id,
+            tag=request.tag,
+            submitted_at=time.time(),
+        )
+        self.jobs[job.id] = job
+        if key is not None:
+            self.keys[caller.name, key] = (request, job.id)
+        if SLOW not in (request.completion or ""):
+            await self.finish(job.id, 1.5)
+        return self.jobs[job.id]
+
+    async def finish(self, job_id: str, reward: float) -> None:
+        result = RewardResult(
+            outcome="scored", reward=reward, policy="kernelforge/1", components=Components(format=1.0), verdict="OK"
+        )
+        await self._end(job_id, JobStatus.FINISHED, result)
+
+    async def start(self, job_id: str) -> None:
+        async with self._changed:
+            self.jobs[job_id] = self.jobs[job_id].model_copy(
+                update={"status": JobStatus.RUNNING, "started_at": time.time(), "tries": 1}
+            )
+            self._changed.notify_all()
+
+    async def _end(self, job_id: str, status: JobStatus, result: RewardResult) -> None:
+        async with self._changed:
+            job = self.jobs[job_id].model_copy(update={"status": status, "result": result, "finished_at": time.time()})
+            self.jobs[job_id] = job
+            self.ended.append(job_id)
+            self._changed.notify_all()
+        for listener in self.listeners:
+            listener(job)
+
+    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        job = (await self.submit([request], caller, [key]))[0]
+        if isinstance(job, Refusal):
+            raise job
+        try:
+            await self.wait([job.id], 1, timeout_s)
+        finally:
+            await self.cancel([job.id])
+        return self.jobs[job.id]
+
+    def job(self, job_id: str) -> Job:
+        if job_id not in self.jobs:
+            raise Refusal(404, "unknown_job", f"there is no job {job_id!r}")
+        return self.jobs[job_id]
+
+    def stored(self, job_id: str) -> Evaluated | None:
+        return None
+
+    async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
+        for job_id in ids:
+            self.job(job_id)
+        wanted = min(k or len(ids), len(ids))
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: len(self._ended_of(ids)) >= wanted)
+        except TimeoutError:
+            pass
+        return [self.jobs[job_id] for job_id in self._ended_of(ids)]
+
+    def _ended_of(self, ids: Sequence[str]) -> list[str]:
+        return [job_id for job_id in self.ended if job_id in ids]
+
+    async def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
+        told: dict[str, Job] = {}
+        while True:
+            for job_id in ids:
+                if told.get(job_id) != self.jobs[job_id]:
+                    told[job_id] = self.jobs[job_id]
+                    yield told[job_id]
+            if all(job.status.ended for job in told.values()):
+                return
+            async with self._changed:
+                await self._changed.wait_for(lambda: any(told[name] != self.jobs[name] for name in ids))
+
+    async def cancel(self, ids: Sequence[str]) -> list[str]:
+        cancelled = []
+        for job_id in ids:
+            if not self.job(job_id).status.ended:
+                fault = Fault(code="cancelled", message="cancelled", retryable=True)
+                await self._end(job_id, JobStatus.CANCELLED, RewardResult(outcome="infra_error", error=fault))
+                cancelled.append(job_id)
+        return cancelled
+
+    async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]:
+        return await self.cancel(
+            [job.id for job in self.jobs.values() if job.run_id == run_id and not job.status.ended]
+        )
+
+    def runs(self) -> list[RunStatus]:
+        names = {job.run_id for job in self.jobs.values()} | self.settings.keys()
+        return [self._run(name) for name in sorted(names)]
+
+    def _run(self, name: str) -> RunStatus:
+        jobs = [job for job in self.jobs.values() if job.run_id == name]
+        ended = sum(job.status.ended for job in jobs)
+        weight = self.settings.get(name, RunSettings()).weight
+        return RunStatus(run_id=name, weight=weight, queued=len(jobs) - ended, running=0, ended=ended)
+
+    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        self.settings[run_id] = settings
+        return self._run(run_id)
+
+    async def brief(self, task: Task) -> Brief:
+        spec = TensorSpec.contiguous((64, 64), DType.FLOAT32)
+        sizes = tuple(
+            SizeFacts(
+                size=size,
+                inputs=(spec,),
+                outputs=(spec,),
+                weights=(),
+                attrs={},
+                compulsory_bytes=32_768,
+                flops=4096,
+                eager_launches=1,
+            )
+            for size in ("full", "small")
+        )
+        nodes = (
+            Node(name="x", kind="input", op="0", spec=spec),
+            Node(name="y", kind="op", op="aten.relu", args=({"ref": "x"},), spec=spec),
+            Node(name="output", kind="output", op="output", args=({"ref": "y"},)),
+        )
+        device = {"device": "emulated:h100", "architecture": "sm_90a"}
+        facts = TaskFacts(task_digest=task.digest, sizes=sizes)
+        return Brief(task, facts, {}, Graph(size="full", nodes=nodes), device)
+
+    async def drain(self) -> None:
+        self.state = "draining"
