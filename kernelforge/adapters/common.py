@@ -1,0 +1,166 @@
+"""What all adapters share: who is asked, and how a framework's arguments and answers are read."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kernelforge.client import AsyncClient, Client
+from kernelforge.client.settings import TOKEN_VARIABLE, URL_VARIABLE
+from kernelforge.client.wire import RewardResult
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.client import AsyncConversation, Conversation
+
+TASK = "task"
+"""Column, or key, that names a row's task."""
+_LEAST_OVERLAP = 32
+"""Characters of a prompt that a query must begin with; fewer may be chance."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A reward server, and what every request to it says. Can be pickled, forked and used on any event loop.
+
+    Args:
+        url: by default ``KERNELFORGE_SERVER``, else ``http://127.0.0.1:8765``.
+        token: by default ``KERNELFORGE_TOKEN``, else none.
+        policy: reward policy; the server's own when left out.
+        run_id: the run that the devices are shared out to.
+        priority: among jobs of the run, -10 to 10.
+        deadline_s: seconds after which a job is given up, as an ``infra_error``.
+        profile: also profile correct candidates: on an emulated device that is what a modelled time takes.
+    """
+
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    policy: str | None = None
+    run_id: str = "default"
+    priority: int = 0
+    deadline_s: float | None = None
+    profile: bool = False
+
+    async def score(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
+        """One completion's result."""
+        return await self._client().score_request(self._request(task, completion, policy_version))
+
+    async def score_many(
+        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
+    ) -> list[RewardResult]:
+        """Results in the order given; all are evaluated side by side."""
+        return await self._client().score_many(self._requests(tasks, completions, policy_version))
+
+    def score_blocking(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
+        """:meth:`score` for a framework that calls without an event loop."""
+        return self._blocking().score_request(self._request(task, completion, policy_version))
+
+    def score_many_blocking(
+        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
+    ) -> list[RewardResult]:
+        """:meth:`score_many` for a framework that calls without an event loop."""
+        return self._blocking().score_many(self._requests(tasks, completions, policy_version))
+
+    async def session(self, task: str, turns: int) -> AsyncConversation:
+        """Begin a conversation about a task."""
+        return await self._client().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
+
+    def session_blocking(self, task: str, turns: int) -> Conversation:
+        """:meth:`session` for a framework that calls without an event loop."""
+        return self._blocking().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
+
+    async def prompt(self, task: str) -> str:
+        """What a model is asked about a task, word for word."""
+        return (await self._client().task(task)).prompt
+
+    def _client(self) -> AsyncClient:
+        return _async_client(*self._whom())
+
+    def _blocking(self) -> Client:
+        return _client(*self._whom())
+
+    def _whom(self) -> tuple[str | None, str | None]:
+        return self.url or os.environ.get(URL_VARIABLE), self.token or os.environ.get(TOKEN_VARIABLE)
+
+    def _request(self, task: str, completion: str, policy_version: int | None) -> dict[str, Any]:
+        return {
+            "task": task,
+            "completion": completion,
+            "policy": self.policy,
+            "run_id": self.run_id,
+            "priority": self.priority,
+            "deadline_s": self.deadline_s,
+            "profile": self.profile,
+            "policy_version": policy_version,
+        }
+
+    def _requests(
+        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None
+    ) -> list[dict[str, Any]]:
+        return [
+            self._request(task, completion, policy_version) for task, completion in zip(tasks, completions, strict=True)
+        ]
+
+
+# One client per server in a process: its connections are kept from one sample to the next.
+_async_client = functools.cache(AsyncClient)
+_client = functools.cache(Client)
+
+
+def flags(result: RewardResult) -> dict[str, float]:
+    """The components that are 0 or 1 for every scored result, for logs that average: always the same keys."""
+    parts = result.components
+    return {
+        "format": parts.format or 0.0,
+        "built": parts.built or 0.0,
+        "correct": parts.correct or 0.0,
+        "policy": 1.0 if parts.policy is None else parts.policy,
+    }
+
+
+def task_of(*places: object) -> str:
+    """The task's name: the first of some places that is a string, or a mapping with a ``task``.
+
+    Raises:
+        UsageError: none of them names one.
+    """
+    for place in places:
+        name = place.get(TASK) if isinstance(place, Mapping) else place
+        if isinstance(name, str) and name:
+            return name
+    raise UsageError(
+        "the row names no task: give each row the name of a registered task, such as core/relu, in a column 'task' "
+        "or where the trainer keeps its ground truth"
+    )
+
+
+def text_of(completion: str | Sequence[Mapping[str, Any]]) -> str:
+    """A completion's text: itself, or what the last message of the assistant's says."""
+    if isinstance(completion, str):
+        return completion
+    for message in reversed(completion):
+        if message.get("role") == "assistant":
+            content = message.get("content") or ""
+            if isinstance(content, str):
+                return content
+            return "".join(part.get("text") or "" for part in content)
+    return ""
+
+
+def completion_of(query: str, prompt: str) -> str:
+    """What a model added to a prompt. The prompt may have lost its beginning to a limit on its length.
+
+    A prompt's own code blocks must not be taken for the model's.
+
+    Raises:
+        UsageError: the query does not go on from the prompt.
+    """
+    if query.startswith(prompt):
+        return query[len(prompt) :]
+    for start in range(1, len(prompt) - _LEAST_OVERLAP + 1):
+        if query.startswith(prompt[start:]):
+            return query[len(prompt) - start :]
+    raise UsageError("the query does not begin with its prompt, so the model's own part cannot be told from it")

@@ -1,0 +1,54 @@
+"""slime: ``custom_rm``, for ``--custom-rm-path kernelforge.adapters.slime.custom_rm``.
+
+slime (``slime.rollout.rm_hub``) awaits it with a sample, or with ``--group-rm`` with a list of them. The task's name is
+the sample's ``label``, or ``task`` in its metadata. slime has no reward that means none, and an exception ends the run:
+with ``--dynamic-sampling-filter-path kernelforge.adapters.slime.keep_scored`` a group with an unscored sample is
+sampled anew instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from kernelforge.adapters.common import Scorer, task_of
+from kernelforge.client.wire import RewardResult
+
+FILTER = f"{__name__}.keep_scored"
+
+
+def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any]]:
+    """A ``custom_rm`` that asks ``scorer``; by default the server of the environment."""
+    whom = scorer or Scorer()
+
+    async def custom_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
+        """Reward of one sample, or the rewards of a list of them.
+
+        A reward is a number, or with ``--reward-key`` a dictionary that has it under that key. It is None, respectively
+        the dictionary's is, where there is no score and :func:`keep_scored` is in use.
+
+        Raises:
+            NoScore: trouble of the server's, without the filter.
+        """
+        samples = sample if isinstance(sample, list) else [sample]
+        tasks = [task_of(each.metadata, each.label) for each in samples]
+        results = await whom.score_many(tasks, [each.response for each in samples])
+        answers = [_answer(args, result) for result in results]
+        return answers if isinstance(sample, list) else answers[0]
+
+    return custom_rm
+
+
+custom_rm = reward_function()
+
+
+def keep_scored(args: Any, samples: Sequence[Any], **kwargs: Any) -> bool:
+    """A filter of groups: whether every sample has a score."""
+    return all(each.get_reward_value(args) is not None for each in samples)
+
+
+def _answer(args: Any, result: RewardResult) -> Any:
+    filtered = getattr(args, "dynamic_sampling_filter_path", None) == FILTER
+    value = result.reward if filtered else result.require()
+    key = getattr(args, "reward_key", None)
+    return {**result.components.model_dump(), "verdict": result.verdict, key: value} if key else value

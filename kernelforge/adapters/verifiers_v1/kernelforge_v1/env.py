@@ -1,0 +1,36 @@
+"""How one task becomes one trace: one reply, or a conversation with the Judge."""
+
+from __future__ import annotations
+
+import verifiers.v1 as vf
+
+from .taskset import KernelTask
+
+
+class KernelForgeEnvConfig(vf.EnvConfig):
+    agent: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"})
+    """Who writes kernels. The reply is text: it needs a chat and no tools."""
+    turns: int = 1
+    """Replies in one trace; what the Judge says of one is the next message to the model."""
+
+
+class KernelForgeEnv(vf.Env[KernelForgeEnvConfig]):
+    """One agent, one trace."""
+
+    async def run(self, task: KernelTask, agents: vf.Agents) -> None:
+        """
+        Raises:
+            ServerError: trouble of the server's in the midst of a conversation: the episode failed.
+        """
+        if self.config.turns == 1:
+            await agents.agent.run(task)
+            return
+        session = await task.config.scorer().session(task.data.task, self.config.turns)
+        async with agents.agent.interaction(task) as talk:
+            reply = await talk.turn()
+            while not reply.terminated:
+                turn = await session.turn(reply.last_reply)
+                talk.trace.state.results.append(turn.result.model_dump(mode="json"))
+                if len(talk.trace.state.results) == self.config.turns:
+                    break
+                reply = await talk.turn(turn.observation)

@@ -1,0 +1,54 @@
+"""verl: ``compute_score``, for ``reward.custom_reward_function``.
+
+verl's reward managers (0.9: ``verl.experimental.reward_loop.reward_manager``) await it once per sample, with keyword
+arguments. They read the names of a batch's extra columns off its first sample, so every answer has the same keys. An
+exception ends the rollout, and is the only way to say that there is no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernelforge.adapters.common import Scorer, task_of
+
+VERL_ARGUMENTS = frozenset({"reward_router_address", "reward_model_tokenizer"})
+"""What verl passes besides, where a reward model is served."""
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: object,
+    extra_info: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> dict[str, float | str | None]:
+    """Score one response.
+
+    Args:
+        data_source: not used.
+        solution_str: the response, without special tokens.
+        ground_truth: name of the task, unless ``extra_info`` has a ``task``.
+        extra_info: the row's own columns.
+        kwargs: ``reward_kwargs`` of the configuration: the fields of :class:`~kernelforge.adapters.common.Scorer`.
+
+    Returns:
+        ``score`` and, always with the same keys, what it is made of. ``speedup`` is None where no time was measured,
+        which verl's validation leaves out.
+
+    Raises:
+        NoScore: trouble of the server's.
+        TypeError: ``reward_kwargs`` has a field that a scorer has not.
+    """
+    scorer = Scorer(**{name: value for name, value in kwargs.items() if name not in VERL_ARGUMENTS})
+    result = await scorer.score(task_of(extra_info, ground_truth), solution_str)
+    parts = result.components
+    return {
+        "score": result.require(),
+        "acc": parts.correct or 0.0,
+        "format": parts.format or 0.0,
+        "built": parts.built or 0.0,
+        "policy": 1.0 if parts.policy is None else parts.policy,
+        "speedup": parts.speedup,
+        "verdict": result.verdict or "",
+    }
