@@ -1,0 +1,140 @@
+"""One worker's place in an engine: it is kept filled, whatever becomes of the processes in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+from kernelforge.engine.base import Slot, WorkerDied
+from kernelforge.engine.process import Worker
+from kernelforge.engine.worker import WorkerSettings
+from kernelforge.errors import KernelForgeError
+
+SETTLE_S = 1.5
+"""How long a worker may take to come back from an order that was cancelled, before another takes its place."""
+
+SETTLE_GPU_S = 15.0
+"""The same on a GPU: it is probed after a runner was killed, and a new worker takes longer than that."""
+
+ASIDE_AFTER = 3
+"""Failed starts in a row after which a seat is set aside. It is tried again, ever more rarely."""
+
+_BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0
+_LOG = logging.getLogger(__name__)
+
+
+class Seat:
+    """Keeps one worker running, and gives it one request at a time.
+
+    Args:
+        name: of the slot, or of a worker without one.
+        settings: what its workers are started with.
+        changed: called whenever :attr:`state` may have changed.
+    """
+
+    def __init__(self, name: str, settings: WorkerSettings, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.settings = settings
+        self.state: Literal["starting", "idle", "busy", "aside"] = "starting"
+        self.why = ""
+        self.restarts = 0
+        self.worker: Worker | None = None
+        self.first_error: KernelForgeError | None = None
+        """Why its first worker did not start."""
+        self._changed = changed
+        self._settle_s = SETTLE_GPU_S if settings.device.startswith("cuda") else SETTLE_S
+        self._settling: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    def slot(self) -> Slot:
+        warm = frozenset() if self.worker is None else self.worker.warm
+        return Slot(self.name, self.settings.device, self.state, warm, self.why)
+
+    def open(self) -> None:
+        """Start a worker, and from now on another whenever it ends."""
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def ask(self, op: str, **content: Any) -> dict[str, Any]:
+        """Give the worker a request; the seat must be idle. Cancelled, the worker is told to stop, and the seat stays
+        busy until it has.
+
+        Raises:
+            WorkerDied: the worker ended.
+            KernelForgeError: what the worker raised.
+        """
+        worker = self.worker
+        if worker is None or self.state != "idle":
+            raise WorkerDied(f"{self.name} has no idle worker: it is {self.state}")
+        self._becomes("busy")
+        number, reply = worker.send(op, **content)
+        try:
+            return await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            worker.interrupt(number)
+            self._settling = asyncio.create_task(self._settle(worker, reply))
+            raise
+        finally:
+            if self._settling is None:
+                self._free(worker)
+
+    def replace(self, why: str) -> None:
+        """End the worker, so that a fresh one takes its place."""
+        if self.worker is not None:
+            _LOG.warning("%s: its worker is replaced: %s", self.name, why)
+            self.worker.kill()
+
+    async def close(self) -> None:
+        """End the worker for good."""
+        for task in (self._keeper, self._settling):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            await worker.close()
+
+    async def _settle(self, worker: Worker, reply: asyncio.Future[dict[str, Any]]) -> None:
+        """Wait until a worker is back from an order that was cancelled, or is gone."""
+        try:
+            done, _ = await asyncio.wait({reply}, timeout=self._settle_s)
+            if not done:
+                self.replace(f"it did not stop within {self._settle_s:g} s")
+                await asyncio.wait({reply})
+            with contextlib.suppress(KernelForgeError):
+                reply.result()
+        finally:
+            self._settling = None
+            self._free(worker)
+
+    def _free(self, worker: Worker) -> None:
+        if self.worker is worker and worker.alive:
+            self._becomes("idle")
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                self.worker = await Worker.start(self.name, self.settings)
+            except KernelForgeError as error:
+                failures += 1
+                self.first_error = self.first_error or error
+                wait = min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S)
+                self._becomes("aside" if failures >= ASIDE_AFTER else "starting", str(error))
+                _LOG.warning("%s: no worker starts; tried again in %g s: %s", self.name, wait, error)
+                await asyncio.sleep(wait)
+                continue
+            failures = 0
+            self._becomes("idle")
+            await self.worker.ended()
+            gone, self.worker = self.worker, None
+            self.restarts += 1
+            self._becomes("starting", "its worker ended and is replaced")
+            await gone.close()
+
+    def _becomes(self, state: Literal["starting", "idle", "busy", "aside"], why: str = "") -> None:
+        self.state, self.why = state, why
+        self._changed()
