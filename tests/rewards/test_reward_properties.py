@@ -1,0 +1,112 @@
+"""What holds for every policy, whatever the evaluation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from builders import make_evaluation, measured_evaluation
+from evaluations import correct, evaluations, incorrect, sources, timed, unscorable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelforge.records import Evaluation, Verdict
+from kernelforge.rewards import POLICIES, Context, find_policy, rescore, reward, unscored
+
+few = settings(max_examples=60, deadline=None)
+
+
+@few
+@given(evaluations, st.lists(evaluations, max_size=2), sources)
+def test_a_reward_is_none_or_a_finite_number_inside_its_bounds(
+    evaluation: Evaluation, earlier: list[Evaluation], source: str | None
+) -> None:
+    for name, scored in rescore(evaluation, source, earlier, POLICIES).items():
+        low, high = find_policy(name).bounds
+        assert scored.value is None or low <= scored.value <= high, name
+        assert tuple(scored.components) == find_policy(name).parts
+        assert not any(math.isnan(part) for part in scored.components.values() if part is not None), name
+
+
+@few
+@given(evaluations, st.lists(evaluations, max_size=2), sources)
+def test_what_was_stored_gives_the_same_reward_again(
+    evaluation: Evaluation, earlier: list[Evaluation], source: str | None
+) -> None:
+    def stored(one: Evaluation) -> Evaluation:
+        return Evaluation.model_validate_json(one.model_dump_json())
+
+    before = rescore(evaluation, source, earlier, POLICIES)
+    assert rescore(evaluation, source, earlier, POLICIES) == before
+    assert rescore(stored(evaluation), source, map(stored, earlier), POLICIES) == before
+
+
+@few
+@given(incorrect(), correct(), sources)
+def test_incorrect_never_beats_correct(wrong: Evaluation, right: Evaluation, source: str | None) -> None:
+    for name in POLICIES:
+        lost, won = (reward(name, one, Context(source)).value for one in (wrong, right))
+        assert lost is not None, name
+        assert won is None or lost <= won, name
+
+
+@few
+@given(incorrect(), st.floats(0.01, 100))
+def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, speedup: float) -> None:
+    for name in POLICIES:
+        lost, won = (reward(name, one, Context("x" * 250_000)).value for one in (wrong, timed(speedup)))
+        assert lost is not None
+        assert won is not None
+        assert lost < won, name
+
+
+@few
+@given(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4), sources)
+def test_a_faster_candidate_never_earns_less_under_any_policy(one: float, other: float, source: str | None) -> None:
+    slow, fast = (rescore(timed(speedup), source, (), POLICIES) for speedup in sorted((one, other)))
+    for name in POLICIES:
+        low, high = slow[name].value, fast[name].value
+        assert low is not None
+        assert high is not None
+        assert low <= high, name
+
+
+@few
+@given(unscorable())
+def test_what_may_not_be_scored_is_none_under_every_policy(evaluation: Evaluation) -> None:
+    for name in POLICIES:
+        scored = reward(name, evaluation)
+        assert scored.value is None
+        assert set(scored.components.values()) == {None}
+        assert unscored(evaluation, scored)
+
+
+@few
+@given(correct() | incorrect())
+def test_only_variance_keeps_a_jailed_candidate_from_a_score(evaluation: Evaluation) -> None:
+    for name in POLICIES:
+        scored = reward(name, evaluation)
+        assert (scored.value is None) == bool(unscored(evaluation, scored))
+        if scored.value is None:
+            assert name == "cuda-l1/1"
+            assert (scored.components["variance"] or 0) > 0.005
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_without_a_time_a_correct_candidate_earns_more_than_a_wrong_one(name: str) -> None:
+    for right in (make_evaluation(), make_evaluation(performance=None), measured_evaluation(None)):
+        won, lost = reward(name, right).value, reward(name, make_evaluation(Verdict.WRONG)).value
+        assert won is not None
+        assert lost is not None
+        assert lost < won
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_says_what_it_is(name: str) -> None:
+    policy = find_policy(name)
+    assert policy.name == name
+    assert name.rpartition("/")[2].isdecimal()
+    assert policy.title
+    assert policy.source
+    assert policy.bounds[0] < policy.bounds[1] < math.inf
+    assert len(set(policy.parts)) == len(policy.parts) > 0
