@@ -141,6 +141,16 @@ class ServerError(KernelForgeError):
         self.request_id = request_id
         """Names the request in the server's log."""
 
+    def again(self) -> ServerError:
+        """The same error for another task: one exception raised in many would gather all their tracebacks."""
+        return type(self)(
+            self.message,
+            status=self.status,
+            code=self.code,
+            retry_after_s=self.retry_after_s,
+            request_id=self.request_id,
+        )
+
 
 class ServerUnreachable(ServerError):
     """No connection, or one that broke before the answer, as often as it was tried."""

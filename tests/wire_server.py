@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import uvicorn
@@ -67,13 +67,14 @@ class Asked:
 @dataclass(frozen=True)
 class Says:
     """An answer in place of the right one. ``acted``: the request is acted on before. ``cut``: the connection breaks
-    in the midst of the answer."""
+    in the midst of the answer. ``stalls``: there is none until the client has gone."""
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     acted: bool = False
     cut: bool = False
+    stalls: bool = False
 
 
 def refusal(status: int, code: str, message: str = "no", retry_after: str | None = None) -> Says:
@@ -151,7 +152,10 @@ class WireServer:
             says = self._instead.popleft()[1]
         if says is None or says.acted:
             right = await self._answer(asked)
-            says = right if says is None else Says(right.status, right.body, says.headers, cut=says.cut)
+            says = right if says is None else replace(says, status=right.status, body=right.body)
+        if says.stalls:
+            await receive()
+            return
         length = len(says.body) + (100 if says.cut else 0)
         sent = {"content-type": "application/json", "content-length": str(length)} | says.headers
         pairs = [(name.encode(), value.encode()) for name, value in sent.items()]

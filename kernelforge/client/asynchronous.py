@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import httpx2
 
 from kernelforge.client import calls, flows
 from kernelforge.client.calls import Call, Received
-from kernelforge.client.flows import Emit, Pause, Send, Steps, Walk
+from kernelforge.client.flows import Await, Emit, Outcome, Pause, Send, Step, Steps, Walk
 from kernelforge.client.settings import (
     Settings,
     broken,
@@ -23,6 +24,7 @@ from kernelforge.client.settings import (
     job_requests,
     received,
 )
+from kernelforge.client.waiting import SharedWait
 from kernelforge.client.wire import (
     CancelRequest,
     Job,
@@ -72,7 +74,7 @@ class AsyncClient:
         retries: int = 8,
     ) -> None:
         self._settings = Settings.of(url, token, timeout_s, connections, retries)
-        self._http: dict[tuple[int, asyncio.AbstractEventLoop], httpx2.AsyncClient] = {}
+        self._lines: dict[tuple[int, asyncio.AbstractEventLoop], _Line] = {}
         self._closing: set[asyncio.Task[Received | None]] = set()
 
     def __repr__(self) -> str:
@@ -97,9 +99,10 @@ class AsyncClient:
         """Close this event loop's connections."""
         if self._closing:
             await asyncio.wait(self._closing)
-        http = self._http.pop((os.getpid(), asyncio.get_running_loop()), None)
-        if http is not None:
-            await http.aclose()
+        line = self._lines.pop((os.getpid(), asyncio.get_running_loop()), None)
+        if line is not None:
+            await line.shared.aclose()
+            await line.http.aclose()
 
     async def score(
         self,
@@ -150,7 +153,9 @@ class AsyncClient:
     ) -> RewardResult:
         """:meth:`score` for a request with any of its fields."""
         made = job_request(request, self._settings.time_s(timeout_s))
-        return await self._run(flows.score(made, key or flows.new_key(), self._settings.limits(timeout_s)))
+        return await self._run(
+            flows.score(made, key or flows.new_key(), self._settings.limits(timeout_s), together=True)
+        )
 
     async def score_many(self, requests: Sequence[Request], *, timeout_s: float | None = None) -> list[RewardResult]:
         """Results in the order of the requests, once all are there; see :meth:`stream`."""
@@ -265,10 +270,12 @@ class AsyncClient:
                 walk.go_on(answer)
         return walk.result
 
-    async def _perform(self, step: Send | Pause | Emit) -> Received | None:
+    async def _perform(self, step: Step) -> Outcome:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
+        if isinstance(step, Await):
+            return await self._line().shared.wait(step.job_id, step.seconds)
         assert isinstance(step, Send)
         if not step.closing:
             return await self._send(step)
@@ -280,7 +287,7 @@ class AsyncClient:
 
     async def _send(self, step: Send) -> Received:
         try:
-            response = await self._connections().request(
+            response = await self._line().http.request(
                 step.method,
                 step.path,
                 params=step.query,
@@ -292,13 +299,27 @@ class AsyncClient:
             raise broken(error) from error
         return received(response)
 
-    def _connections(self) -> httpx2.AsyncClient:
+    def _line(self) -> _Line:
         """Those of this process and event loop: a forked child and a second loop must not use what is not theirs."""
         here = (os.getpid(), asyncio.get_running_loop())
-        if here not in self._http:
-            self._http = {where: http for where, http in self._http.items() if not where[1].is_closed()}
-            self._http[here] = httpx2.AsyncClient(**self._settings.http())
-        return self._http[here]
+        if here not in self._lines:
+            self._lines = {where: line for where, line in self._lines.items() if not where[1].is_closed()}
+            self._lines[here] = _Line(
+                httpx2.AsyncClient(**self._settings.http()),
+                SharedWait(self._wait_for_one, requests=self._settings.connections // 2),
+            )
+        return self._lines[here]
+
+    async def _wait_for_one(self, ids: Sequence[str], hold_s: float) -> WaitAnswer:
+        return await self._ask(calls.wait(list(ids), 1, hold_s))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What one event loop has of a client."""
+
+    http: httpx2.AsyncClient
+    shared: SharedWait
 
 
 class AsyncConversation:

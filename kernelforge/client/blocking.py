@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import httpx2
 
 from kernelforge.client import calls, flows
-from kernelforge.client.calls import Call, Received
-from kernelforge.client.flows import Emit, Pause, Send, Steps, Walk
+from kernelforge.client.calls import Call
+from kernelforge.client.flows import Emit, Outcome, Pause, Send, Step, Steps, Walk
 from kernelforge.client.settings import (
     Settings,
     broken,
@@ -262,7 +262,7 @@ class Client:
                 walk.go_on(answer)
         return walk.result
 
-    def _perform(self, step: Send | Pause | Emit) -> Received | None:
+    def _perform(self, step: Step) -> Outcome:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None

@@ -65,6 +65,14 @@ class Emit:
     result: RewardResult
 
 
+@dataclass(frozen=True)
+class Await:
+    """Wait for a job together with other tasks; None where it has not ended in time."""
+
+    job_id: str
+    seconds: float
+
+
 class Broken(Exception):
     """A connection could not be had, or broke. ``sent``: whether the request may have arrived."""
 
@@ -73,7 +81,9 @@ class Broken(Exception):
         self.sent = sent
 
 
-Steps = Generator[Send | Pause | Emit, Received | None, T]
+Step = Send | Pause | Emit | Await
+Outcome = Received | Job | None
+Steps = Generator[Step, Outcome, T]
 
 
 class Walk(Generic[T]):
@@ -81,18 +91,18 @@ class Walk(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        self.step: Send | Pause | Emit | None = None
+        self.step: Step | None = None
         self.result: T
         self.go_on(None)
 
-    def go_on(self, received: Received | None) -> None:
-        self._advance(lambda: self._steps.send(received))
+    def go_on(self, outcome: Outcome) -> None:
+        self._advance(lambda: self._steps.send(outcome))
 
     def fail(self, error: BaseException) -> None:
         """Tell the flow that its step failed. What it cannot deal with is raised again, now or after more steps."""
         self._advance(lambda: self._steps.throw(error))
 
-    def _advance(self, move: Callable[[], Send | Pause | Emit]) -> None:
+    def _advance(self, move: Callable[[], Step]) -> None:
         self.step = None
         try:
             self.step = move()
@@ -134,7 +144,7 @@ def ask(call: Call[T], limits: Limits) -> Steps[T]:
     while True:
         try:
             received = yield _send(call, limits)
-            assert received is not None
+            assert isinstance(received, Received)
             return call.read(received)
         except Broken as broken:
             trouble: ServerError = ServerUnreachable(
@@ -181,8 +191,12 @@ def _pause_s(failures: int, asked: float | None) -> float:
     return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (failures - 1)) * _random.uniform(0.5, 1.0)
 
 
-def score(request: JobRequest, key: str, limits: Limits) -> Steps[RewardResult]:
-    """Submit a job and wait for its end; it is cancelled when the caller leaves, and when time is up."""
+def score(request: JobRequest, key: str, limits: Limits, *, together: bool = False) -> Steps[RewardResult]:
+    """Submit a job and wait for its end; it is cancelled when the caller leaves, and when time is up.
+
+    Args:
+        together: wait with :class:`Await`, not with a request of its own.
+    """
     job: Job | None = None
     in_doubt = True
     try:
@@ -192,7 +206,11 @@ def score(request: JobRequest, key: str, limits: Limits) -> Steps[RewardResult]:
             in_doubt = isinstance(error, ServerUnreachable)
             raise
         while job.result is None and limits.left_s > 0:
-            job = yield from ask(calls.poll(job.id, min(limits.left_s, HOLD_S)), limits)
+            if together:
+                ended = yield Await(job.id, limits.left_s)
+                job = ended if isinstance(ended, Job) else job
+            else:
+                job = yield from ask(calls.poll(job.id, min(limits.left_s, HOLD_S)), limits)
     except BaseException:
         if job is not None or in_doubt:
             yield from _abandon(request, key, job, limits)
