@@ -1,0 +1,110 @@
+"""What a model is asked next in a session: what ``refine`` would ask it, word for word.
+
+Pure functions over attempts. The loop is CudaForge's, as :mod:`kernelforge.search.refine` has it: repair what failed,
+optimise what is right, one finding of the built-in Judge at a time, from the best attempt so far. Nothing is tuned and
+no lessons are shown, as in a run with ``--no-tune --memory off``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+
+from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
+from kernelforge.agents.builtin import BuiltinJudge
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError
+from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
+from kernelforge.run.rules import accept
+from kernelforge.search import make_strategy
+
+CODER = "session"
+"""What attempts of a session say of who wrote them."""
+
+
+class Asked(Record):
+    """What was asked for, and so what the next completion answers."""
+
+    operator: Operator
+    parent: int | None = None
+    """Number of the attempt to mend or to improve."""
+    finding: Finding | None = None
+
+
+class Next(Record):
+    """How a session goes on."""
+
+    asked: Asked | None
+    """None: it has ended."""
+    prompt: str = ""
+
+
+def follow(brief: Brief, attempts: Sequence[Attempt], turns: int) -> Next:
+    """What to ask after some attempts.
+
+    It ends after ``turns`` attempts, where the Judge finds nothing left to gain, or where ``refine`` gives up, as after
+    three replies without a candidate.
+    """
+    strategy = make_strategy("refine", rounds=turns)
+    for attempt in attempts:
+        strategy.tell(attempt)
+    proposal = strategy.ask(Random(0))
+    if proposal is None:
+        return Next(asked=None)
+    best = None if strategy.best is None else attempts[strategy.best]
+    parent = None if proposal.parent is None else attempts[proposal.parent]
+    finding: Finding | None = None
+    if proposal.judge and parent is not None:
+        finding = BuiltinJudge().find(JudgeRequest(brief, parent, attempts, best, proposal.rank, proposal.sight))
+        if finding.kind == "stop":
+            return Next(asked=None)
+    request = CoderRequest(
+        brief, proposal.operator, parent, finding, attempts, best, sample=proposal.sample, sight=proposal.sight
+    )
+    asked = Asked(operator=proposal.operator, parent=proposal.parent, finding=finding)
+    return Next(asked=asked, prompt=coder_prompt(request).text)
+
+
+def attempt_of(
+    session: str,
+    asked: Asked,
+    completion: str,
+    evaluation: Evaluation,
+    profile: Profile | None,
+    reward: Reward,
+    earlier: Sequence[Attempt],
+    started: float,
+) -> Attempt:
+    """A completion that was evaluated, as the next attempt; whether it is the best so far is decided as in a run.
+
+    Args:
+        started: when it was submitted, in UTC seconds since 1970.
+    """
+    try:
+        candidate = parse_reply(completion)
+    except CandidateError:
+        candidate = None
+    number = len(earlier)
+    attempt = Attempt(
+        id=f"{session}/{number:02d}",
+        run=session,
+        task=evaluation.task,
+        number=number,
+        operator=asked.operator,
+        parent=None if asked.parent is None else earlier[asked.parent].id,
+        coder=CODER,
+        finding=asked.finding,
+        candidate=candidate,
+        evaluation=evaluation,
+        profile=profile if evaluation.verdict is Verdict.OK else None,
+        reward=reward,
+        accepted=False,
+        started=datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
+        seconds=max(0.0, round(time.time() - started, 6)),
+    )
+    best = next((one for one in reversed(earlier) if one.accepted), None)
+    accepted, note = accept(attempt, earlier, best)
+    return attempt.model_copy(update={"accepted": accepted, "note": note})

@@ -1,0 +1,26 @@
+"""Reward dialects of other trainers over the one gateway: each module is a few routes that translate, and no more.
+
+What all of them keep to: a request names a registered task, or carries reference code whose hash is one's; trouble of
+ours is an HTTP error or an answer without any number in it; an option that is not honoured is refused or reported.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from kernelforge.server.base import Core
+from kernelforge.server.sessions import Sessions
+from kernelforge.server.wires import kernelgym, nemo_gym, openenv, openrlhf, slime
+
+__all__ = ["routers"]
+
+
+def routers(core: Core, sessions: Sessions) -> list[APIRouter]:
+    """Every dialect, for :func:`~kernelforge.server.app.create_app`."""
+    return [
+        openrlhf.router(core),
+        slime.router(core),
+        nemo_gym.router(core),
+        kernelgym.router(core),
+        openenv.router(core, sessions),
+    ]

@@ -1,0 +1,199 @@
+"""What the dialects share: where a trainer names its task, what it sends around a completion, and how it is scored."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kernelforge.client.wire import Components, Job, JobRequest, Name, RewardResult
+from kernelforge.server.base import Caller, Core, Refusal
+from kernelforge.server.held import held_by
+from kernelforge.server.trouble import trouble
+
+_MAX_LABEL_CHARS = 300 << 10
+
+
+class Named(BaseModel):
+    """What a trainer may say of a completion beside the completion, in its label or its row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: str | None = Field(default=None, max_length=200)
+    """``suite/name``, the name of a task of the default suite, or a task's digest."""
+    reference_code: str | None = None
+    """The task's file instead; only its hash is looked up."""
+    policy: str | None = Field(default=None, max_length=100)
+    """Reward policy; the server's own when left out."""
+    run_id: Name | None = None
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    """Version of the weights that wrote the completion."""
+    priority: int | None = Field(default=None, ge=-10, le=10)
+    profile: bool | None = None
+    """Also profile a correct candidate."""
+
+
+class _Wanted(Named):
+    """The same for a whole run, in the query of the URL; a label or row that says otherwise wins."""
+
+
+Wanted = Annotated[_Wanted, Query()]
+"""A parameter of routes that can be told of the run by their URL, as trainers have one URL for a run."""
+
+
+def body_of(model: type[BaseModel], data: Any, where: str) -> Any:
+    """Data as a model.
+
+    Raises:
+        Refusal: 422, with the place of the first fault and nothing of what was sent.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part)[:60] for part in (where, *found["loc"]))
+        raise Refusal(422, "invalid", f"{place}: {found['msg'].removeprefix('Value error, ')}") from error
+
+
+def from_label(label: str | None) -> Named:
+    """What a label says: the name of a task, or a JSON object with the fields of :class:`Named`."""
+    if label is None or not label.strip():
+        return Named()
+    if len(label) > _MAX_LABEL_CHARS:
+        raise Refusal(422, "invalid", f"the label has {len(label):,} characters; the limit is {_MAX_LABEL_CHARS:,}")
+    text = label.strip()
+    if not text.startswith("{"):
+        return Named.model_validate(body_of(Named, {"task": text}, "label"))
+    try:
+        return Named.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part)[:60] for part in ("label", *found["loc"]))
+        raise Refusal(422, "invalid", f"{place}: {found['msg']}") from error
+
+
+def job_request(named: Named, wanted: Named, completion: str, **more: Any) -> JobRequest:
+    """A job of the gateway.
+
+    Args:
+        named: what the label or row says.
+        wanted: what the URL says, for all that the label does not.
+
+    Raises:
+        Refusal: 422: no task is named, or a limit is passed.
+    """
+    fields = wanted.model_dump(exclude_none=True)
+    if named.task is not None or named.reference_code is not None:
+        fields.pop("task", None)
+        fields.pop("reference_code", None)
+    fields.update(named.model_dump(exclude_none=True))
+    if "task" not in fields and "reference_code" not in fields:
+        raise Refusal(422, "no_task", "no task is named: put 'suite/name' into the label, or ?task= into the URL")
+    job: JobRequest = body_of(JobRequest, {**fields, **more, "completion": completion}, "completion")
+    return job
+
+
+async def score_all(
+    request: Request, core: Core, caller: Caller, jobs: Sequence[JobRequest], *, timeout_s: float
+) -> list[RewardResult]:
+    """Score several completions side by side.
+
+    All are waited for even if one fails: what was evaluated is in the cache when the trainer tries again.
+
+    Raises:
+        Refusal: one was refused, or has no score for a reason of ours; the first in their order.
+    """
+    found = await ended(request, core, caller, jobs, timeout_s=timeout_s)
+    results = []
+    for one in found:
+        if isinstance(one, Refusal):
+            raise one
+        results.append(scored(one))
+    return results
+
+
+async def ended(
+    request: Request,
+    core: Core,
+    caller: Caller,
+    jobs: Sequence[JobRequest],
+    *,
+    timeout_s: float,
+    keys: Sequence[str | None] | None = None,
+) -> list[Job | Refusal]:
+    """What became of several completions that were scored side by side; the request is held until all have ended."""
+    async with held_by(request).waiting(request):
+        found = await asyncio.gather(
+            *(
+                core.score(job, caller, timeout_s=timeout_s, key=key)
+                for job, key in zip(jobs, keys or [None] * len(jobs), strict=True)
+            ),
+            return_exceptions=True,
+        )
+    became: list[Job | Refusal] = []
+    for one in found:
+        if isinstance(one, BaseException) and not isinstance(one, Refusal):
+            raise one
+        became.append(one)
+    return became
+
+
+def scored(job: Job) -> RewardResult:
+    """The result of a job that has a score.
+
+    Raises:
+        Refusal: it has none.
+    """
+    if job.result is None or job.result.outcome != "scored":
+        raise trouble(job)
+    return job.result
+
+
+def extras(components: Components) -> dict[str, float]:
+    """Components as plain numbers under keys that are always the same, for loggers that cannot take None.
+
+    ``timed`` tells whether ``speedup`` and its bound are known; where they are not they are 0, so that the mean of
+    ``speedup`` over the mean of ``timed`` is the mean speedup. What a candidate did not get to counts as 0.
+    """
+    timed = components.speedup is not None
+    return {
+        "format": components.format or 0.0,
+        "built": components.built or 0.0,
+        "correct": components.correct or 0.0,
+        "policy": 1.0 if components.policy is None else components.policy,
+        "timed": float(timed),
+        "speedup": components.speedup or 0.0,
+        "speedup_lower": components.speedup_lower or 0.0,
+    }
+
+
+_END_TOKEN = re.compile(
+    r"<\|[A-Za-z0-9_./-]{1,48}\|>|<｜[\w▁ ]{1,48}｜>|</s>|<eos>|<pad>|<end_of_turn>|<EOT>|\[EOS\]|\[PAD\]"
+)
+"""What Llama, Qwen, Phi, GPT-OSS (``<|...|>``), DeepSeek (``<｜...｜>``), Mistral and Gemma end a turn or fill with."""
+_END_TOKEN_CHARS = 52
+
+
+def without_end_tokens(completion: str) -> str:
+    """A completion without the special tokens that a tokenizer leaves at its end.
+
+    Behind a closing fence they would make the fence part of the code.
+    """
+    text = completion.rstrip()
+    ends_at = len(completion)
+    while text and text[-1] in ">]":
+        start = max(text.rfind("<", -_END_TOKEN_CHARS), text.rfind("[", -_END_TOKEN_CHARS))
+        if start < 0 or _END_TOKEN.fullmatch(text, start) is None:
+            break
+        ends_at = start
+        text = text[:start].rstrip()
+    return completion[:ends_at]
+
+
+def plain(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The named entries of a row that are there."""
+    return {name: row[name] for name in names if row.get(name) is not None}
