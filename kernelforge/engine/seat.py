@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol
 
 from kernelforge.engine.base import Slot, WorkerDied
+from kernelforge.engine.preparing import Target
 from kernelforge.engine.process import Worker
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import KernelForgeError
@@ -26,6 +27,24 @@ _BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0
 _LOG = logging.getLogger(__name__)
 
 
+class Seated(Protocol):
+    """A worker wherever it is: :class:`kernelforge.engine.process.Worker`, or one that speaks for such a process."""
+
+    @property
+    def target(self) -> Target | None: ...
+    @property
+    def warm(self) -> frozenset[str]: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+    async def ended(self) -> None: ...
+    def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]: ...
+    def interrupt(self, number: int) -> None: ...
+    def kill(self) -> None: ...
+    async def close(self) -> None: ...
+
+
 class Seat:
     """Keeps one worker running, and gives it one request at a time.
 
@@ -33,25 +52,37 @@ class Seat:
         name: of the slot, or of a worker without one.
         settings: what its workers are started with.
         changed: called whenever :attr:`state` may have changed.
+        start: starts a worker of that name and those settings, and raises KernelForgeError where none starts.
     """
 
-    def __init__(self, name: str, settings: WorkerSettings, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: WorkerSettings,
+        changed: Callable[[], None],
+        start: Callable[[str, WorkerSettings], Awaitable[Seated]] = Worker.start,
+    ) -> None:
         self.name = name
         self.settings = settings
         self.state: Literal["starting", "idle", "busy", "aside"] = "starting"
         self.why = ""
         self.restarts = 0
-        self.worker: Worker | None = None
+        self.worker: Seated | None = None
         self.first_error: KernelForgeError | None = None
         """Why its first worker did not start."""
         self._changed = changed
+        self._start = start
         self._settle_s = SETTLE_GPU_S if settings.device.startswith("cuda") else SETTLE_S
         self._settling: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     def slot(self) -> Slot:
-        warm = frozenset() if self.worker is None else self.worker.warm
-        return Slot(self.name, self.settings.device, self.state, warm, self.why)
+        worker = self.worker
+        device, warm = self.settings.device, frozenset[str]()
+        if worker is not None:
+            warm = worker.warm
+            device = worker.target.fingerprint.device if worker.target else device
+        return Slot(self.name, device, self.state, warm, self.why)
 
     def open(self) -> None:
         """Start a worker, and from now on another whenever it ends."""
@@ -97,7 +128,7 @@ class Seat:
         if worker is not None:
             await worker.close()
 
-    async def _settle(self, worker: Worker, reply: asyncio.Future[dict[str, Any]]) -> None:
+    async def _settle(self, worker: Seated, reply: asyncio.Future[dict[str, Any]]) -> None:
         """Wait until a worker is back from an order that was cancelled, or is gone."""
         try:
             done, _ = await asyncio.wait({reply}, timeout=self._settle_s)
@@ -110,7 +141,7 @@ class Seat:
             self._settling = None
             self._free(worker)
 
-    def _free(self, worker: Worker) -> None:
+    def _free(self, worker: Seated) -> None:
         if self.worker is worker and worker.alive:
             self._becomes("idle")
 
@@ -118,7 +149,7 @@ class Seat:
         failures = 0
         while True:
             try:
-                self.worker = await Worker.start(self.name, self.settings)
+                self.worker = await self._start(self.name, self.settings)
             except KernelForgeError as error:
                 failures += 1
                 self.first_error = self.first_error or error

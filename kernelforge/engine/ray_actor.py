@@ -1,0 +1,103 @@
+"""What runs in Ray's processes: one actor per worker. It passes on orders and reports as JSON, and does nothing else.
+
+The worker is a process of its own, as on a single machine: with a scrubbed environment and one socket. Ray's token and
+its connections stay in Ray's process, out of the reach of what forks the jailed children.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kernelforge.engine.base import WorkerDied
+from kernelforge.engine.process import Worker
+from kernelforge.engine.worker import WorkerSettings
+from kernelforge.errors import Interrupted, KernelForgeError
+
+
+class Lease:
+    """Holds a GPU, or CPUs, for one worker. Its methods run side by side on one event loop, as Ray runs async actors.
+
+    Replies are those of the worker, with ``died`` where it is gone, ``interrupted`` where the order was, and ``error``
+    where the worker raised one.
+    """
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+        self._numbers: dict[int, int] = {}
+        self._latest = 0
+        self._unwanted: set[int] = set()
+
+    async def start(self, name: str, settings: str) -> str:
+        """Start the worker: ``{"ready": target, "pid": ...}``, or why there is none."""
+        chosen = WorkerSettings.model_validate_json(settings)
+        try:
+            if chosen.device == "cuda":
+                chosen = chosen.model_copy(update={"device": _leased_gpu()})
+            self._worker = await Worker.start(name, chosen)
+        except KernelForgeError as error:
+            return json.dumps({"error": _told(error)})
+        assert self._worker.target is not None
+        return json.dumps(
+            {
+                "ready": self._worker.target.model_dump(mode="json"),
+                "pid": self._worker.pid,
+            }
+        )
+
+    async def ask(self, number: int, op: str, content: str) -> str:
+        """Give the worker a request and wait for its reply."""
+        assert self._worker is not None
+        self._latest = number
+        if number in self._unwanted:
+            self._unwanted.discard(number)
+            return json.dumps({"interrupted": True, "warm": sorted(self._worker.warm)})
+        own, reply = self._worker.send(op, **json.loads(content))
+        self._numbers[number] = own
+        answer: dict[str, Any]
+        try:
+            answer = dict(await reply)
+        except WorkerDied as error:
+            return json.dumps({"died": str(error)})
+        except Interrupted:
+            answer = {"interrupted": True}
+        except KernelForgeError as error:
+            answer = {"error": _told(error)}
+        finally:
+            del self._numbers[number]
+        return json.dumps({**answer, "warm": sorted(self._worker.warm)})
+
+    async def interrupt(self, number: int) -> None:
+        """Have a request ended whose reply nobody wants."""
+        assert self._worker is not None
+        if number in self._numbers:
+            self._worker.interrupt(self._numbers[number])
+        elif number > self._latest:  # it has overtaken its request
+            self._unwanted.add(number)
+
+    async def ended(self) -> None:
+        """Return when the worker has ended."""
+        assert self._worker is not None
+        await self._worker.ended()
+
+    async def close(self) -> None:
+        """End the worker in good order."""
+        if self._worker is not None:
+            await self._worker.close()
+
+
+def _told(error: KernelForgeError) -> dict[str, str]:
+    return {"kind": type(error).__name__, "message": str(error)}
+
+
+def _leased_gpu() -> str:
+    """The GPU that Ray gave this actor, by the number that the driver knows it by."""
+    import ray
+
+    ids = ray.get_gpu_ids()
+    if len(ids) != 1 or not str(ids[0]).isdigit():
+        raise KernelForgeError(
+            f"Ray leased GPU {ids} where one with a number was asked for: start its nodes without "
+            "CUDA_VISIBLE_DEVICES, or with numbers in it"
+        )
+    return f"cuda:{ids[0]}"
