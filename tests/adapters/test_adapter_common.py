@@ -1,0 +1,107 @@
+"""What all adapters share."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
+from kernelforge.client.wire import Components, RewardResult
+from kernelforge.errors import UsageError
+
+PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n```\n"
+
+
+def test_every_field_of_a_scorer_reaches_the_server(server) -> None:
+    scorer = Scorer(policy="kevin/1", run_id="a", priority=3, deadline_s=7.5, profile=True)
+    assert scorer.score_blocking("core/relu", "1.5", policy_version=9).reward == 1.5
+    (request,) = server.scored
+    fields = ("task", "completion", "policy", "run_id", "priority", "deadline_s", "profile", "policy_version")
+    assert tuple(getattr(request, name) for name in fields) == (
+        "core/relu", "1.5", "kevin/1", "a", 3, 7.5, True, 9,
+    )  # fmt: skip
+
+
+def test_a_batch_keeps_its_order_and_is_submitted_at_once(server) -> None:
+    results = asyncio.run(Scorer().score_many(["core/relu"] * 5, [f"{n}.0" for n in range(5)]))
+    assert [result.reward for result in results] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [line for line in server.lines() if line.endswith("/batch")] == ["POST /v1/jobs/batch"]
+
+
+def test_a_scorer_and_its_server_survive_a_pickle(server) -> None:
+    scorer = pickle.loads(pickle.dumps(Scorer(url=server.url, policy="kevin/1")))
+    assert scorer.score_blocking("core/relu", "1.5").reward == 1.5
+
+
+def test_a_scorer_never_shows_its_token() -> None:
+    assert "secret" not in repr(Scorer(token="secret"))
+
+
+@pytest.mark.parametrize(
+    ("places", "task"),
+    [
+        (("core/relu",), "core/relu"),
+        (({"task": "core/relu"}, "other"), "core/relu"),
+        (({"index": 3}, "core/relu"), "core/relu"),
+        ((None, {"task": None}, "", "core/relu"), "core/relu"),
+    ],
+)
+def test_a_task_is_named_by_the_first_place_that_names_one(places: tuple[object, ...], task: str) -> None:
+    assert task_of(*places) == task
+
+
+@pytest.mark.parametrize("places", [(), (None,), (3,), ({"task": ""},)])
+def test_a_row_that_names_no_task_is_refused(places: tuple[object, ...]) -> None:
+    with pytest.raises(UsageError, match="names no task"):
+        task_of(*places)
+
+
+@pytest.mark.parametrize(
+    ("completion", "text"),
+    [
+        ("plain", "plain"),
+        ([{"role": "assistant", "content": "said"}], "said"),
+        ([{"role": "assistant", "content": "draft"}, {"role": "tool", "content": "x"}], "draft"),
+        ([{"role": "assistant", "content": "draft"}, {"role": "assistant", "content": "last"}], "last"),
+        ([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "ab"),
+        ([{"role": "assistant", "content": None}], ""),
+        ([], ""),
+    ],
+)
+def test_a_completion_is_text_or_the_assistants_last_message(completion: object, text: str) -> None:
+    assert text_of(completion) == text  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 20, len(PROMPT) - 32])
+def test_what_a_model_added_never_holds_the_prompts_own_code(lost: int) -> None:
+    assert completion_of(PROMPT[lost:] + "The kernel:", PROMPT) == "The kernel:"
+
+
+def test_a_query_that_does_not_go_on_from_its_prompt_is_refused() -> None:
+    with pytest.raises(UsageError, match="does not begin with its prompt"):
+        completion_of("something else\n", PROMPT)
+
+
+def test_flags_have_the_same_keys_whatever_is_known() -> None:
+    known = RewardResult(
+        outcome="scored", reward=1.0, components=Components(format=1.0, built=1.0, correct=1.0, policy=0.0)
+    )
+    assert flags(known) == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
+    assert flags(RewardResult(outcome="scored", reward=0.0)).keys() == flags(known).keys()
+
+
+def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() -> None:
+    """KernelForge is put beside a trainer with ``--no-deps``: its own dependencies may contradict the trainer's."""
+    script = (
+        "import sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    sys.modules[name] = None\n"
+        "import kernelforge.adapters.common\n"
+        "from kernelforge.adapters import areal, openrlhf, slime, trl, verl\n"
+    )
+    absent = ("torch", "openai", "anthropic", "numpy", "numba", "rich", "typer", "jinja2", "tenacity", "sqlite_utils")
+    subprocess.run([sys.executable, "-c", script, *absent], check=True, timeout=60)

@@ -1,0 +1,61 @@
+"""OpenRLHF's ``reward_func``, loaded from its file and called the way ``SingleTurnAgentExecutor`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import kernelforge.adapters.openrlhf as adapter
+from kernelforge.adapters.common import Scorer
+from kernelforge.errors import NoScore
+
+PROMPT = "<|im_start|>user\nWrite it, for example 9.9<|im_end|>\n<|im_start|>assistant\n"
+
+
+def loaded() -> Callable[..., Any]:
+    """The function, as ``--reward.remote_url FILE.py`` finds it."""
+    spec = importlib.util.spec_from_file_location("reward_func", adapter.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.reward_func
+
+
+def call(*said: str) -> tuple[list[str], list[str], list[str]]:
+    return [f"{PROMPT}{one}<|im_end|>" for one in said], [PROMPT] * len(said), ["core/relu"] * len(said)
+
+
+def test_a_sample_is_scored_by_what_the_model_added_alone(server) -> None:
+    answer = asyncio.run(asyncio.to_thread(loaded(), *call("1.5")))
+    assert answer["rewards"].tolist() == answer["scores"].tolist() == [1.5]
+    assert server.scored[0].completion == "1.5<|im_end|>"
+
+
+def test_answers_become_the_tensors_that_experiences_hold(server) -> None:
+    """``samples_generator`` wraps each value in a list and makes a tensor of it: one number per sample."""
+    answer = loaded()(*call("1.5"))
+    assert torch.tensor([answer["rewards"]]).tolist() == [1.5]
+    for value in answer["extra_logs"].values():
+        assert torch.tensor([value.flatten()[0].item()]).shape == (1,)
+
+
+def test_a_batch_has_one_reward_per_query_and_the_same_logs(server) -> None:
+    answer = loaded()(*call("1.5", "no code", "-1.0"))
+    assert answer["rewards"].tolist() == [1.5, 0.0, -1.0]
+    assert {tuple(value.shape) for value in answer["extra_logs"].values()} == {(3,)}
+
+
+def test_trouble_is_raised_so_that_the_reward_stays_none(server) -> None:
+    with pytest.raises(NoScore):
+        loaded()(*call("infra"))
+
+
+def test_a_scorer_can_be_chosen(server) -> None:
+    adapter.reward_function(Scorer(policy="kevin/1"))(*call("1.5"))
+    assert server.scored[0].policy == "kevin/1"

@@ -1,0 +1,71 @@
+"""slime's ``custom_rm``, called the way ``slime.rollout.rm_hub`` does."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernelforge.adapters.slime import FILTER, custom_rm, keep_scored
+from kernelforge.errors import NoScore
+
+
+@dataclass
+class Sample:
+    """The fields of ``slime.utils.types.Sample`` that rewards have to do with."""
+
+    response: str
+    label: str | None = "core/relu"
+    metadata: dict[str, Any] = field(default_factory=dict)
+    reward: Any = None
+
+    def get_reward_value(self, args: Any) -> Any:
+        return self.reward if not args.reward_key else self.reward[args.reward_key]
+
+
+def arguments(*, filtered: bool = False, reward_key: str | None = None) -> SimpleNamespace:
+    return SimpleNamespace(dynamic_sampling_filter_path=FILTER if filtered else None, reward_key=reward_key)
+
+
+def test_one_sample_has_a_number(server) -> None:
+    assert asyncio.run(custom_rm(arguments(), Sample("1.5"))) == 1.5
+
+
+def test_a_group_has_a_list_and_is_one_submission(server) -> None:
+    group = [Sample("1.5"), Sample("no code"), Sample("2.5", label=None, metadata={"task": "core/relu"})]
+    assert asyncio.run(custom_rm(arguments(), group)) == [1.5, 0.0, 2.5]
+    assert [line for line in server.lines() if line.endswith("/batch")] == ["POST /v1/jobs/batch"]
+
+
+def test_a_reward_key_finds_the_reward_among_its_components(server) -> None:
+    answer = asyncio.run(custom_rm(arguments(reward_key="score"), Sample("1.5")))
+    assert answer["score"] == 1.5
+    assert {"correct", "speedup", "verdict"} <= answer.keys()
+
+
+def test_trouble_is_raised_where_nothing_would_drop_the_sample(server) -> None:
+    with pytest.raises(NoScore):
+        asyncio.run(custom_rm(arguments(), Sample("infra")))
+
+
+@pytest.mark.parametrize("reward_key", [None, "score"])
+def test_with_the_filter_a_group_in_trouble_is_dropped_and_another_kept(server, reward_key: str | None) -> None:
+    args = arguments(filtered=True, reward_key=reward_key)
+
+    def kept(*said: str) -> bool:
+        group = [Sample(one) for one in said]
+        for sample, reward in zip(group, asyncio.run(custom_rm(args, group)), strict=True):
+            sample.reward = reward
+        return keep_scored(args, group)
+
+    assert kept("1.5", "no code")
+    assert not kept("1.5", "infra")
+
+
+def test_the_filter_is_where_its_option_says() -> None:
+    module, _, name = FILTER.rpartition(".")
+    assert getattr(importlib.import_module(module), name) is keep_scored

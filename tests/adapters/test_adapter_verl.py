@@ -1,0 +1,64 @@
+"""verl's ``compute_score``, called the way verl 0.9 calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+
+import pytest
+
+from kernelforge.adapters.verl import compute_score
+from kernelforge.errors import NoScore, ServerError
+
+ROW = {"data_source": "kernelforge", "ground_truth": "core/relu", "extra_info": {"index": 0, "num_turns": None}}
+
+
+async def configured(reward_kwargs, /, **call):
+    """What ``verl.trainer.ppo.reward.get_custom_reward_fn`` makes of a function and its ``reward_kwargs``."""
+    function = importlib.import_module("kernelforge.adapters.verl").compute_score
+    return await function(**{**call, **reward_kwargs})
+
+
+def test_verl_sees_a_coroutine_function() -> None:
+    assert inspect.iscoroutinefunction(compute_score)
+    assert inspect.iscoroutinefunction(functools.partial(configured, {}))
+
+
+def test_every_answer_has_the_keys_of_the_first(server) -> None:
+    answers = [asyncio.run(compute_score(solution_str=said, **ROW)) for said in ("1.5", "-1.0")]
+    assert [answer["score"] for answer in answers] == [1.5, -1.0]
+    assert answers[0].keys() == answers[1].keys() >= {"score", "acc", "format", "built", "policy", "speedup"}
+
+
+def test_reward_kwargs_configure_the_request_and_what_verl_adds_is_let_through(server) -> None:
+    reward_model = {"reward_router_address": "host:1", "reward_model_tokenizer": None}
+    answer = asyncio.run(
+        configured({"policy": "kevin/1", "run_id": "grpo-7"}, solution_str="1.5", **ROW, **reward_model)
+    )
+    assert answer["score"] == 1.5
+    assert (server.scored[0].policy, server.scored[0].run_id) == ("kevin/1", "grpo-7")
+
+
+def test_a_misspelt_option_is_not_dropped_in_silence() -> None:
+    with pytest.raises(TypeError, match="polcy"):
+        asyncio.run(compute_score(solution_str="1.5", polcy="kevin/1", **ROW))
+
+
+def test_the_rows_own_task_comes_before_its_ground_truth(server) -> None:
+    asyncio.run(compute_score("kernelforge", "1.5", "class Model: ...", {"task": "core/relu"}))
+    assert server.scored[0].task == "core/relu"
+
+
+def test_trouble_is_raised_and_never_a_number(server) -> None:
+    with pytest.raises(NoScore, match="worker_died"):
+        asyncio.run(compute_score(solution_str="infra", **ROW))
+
+
+def test_a_server_that_does_not_know_the_task_is_an_error(server) -> None:
+    from wire_server import refusal
+
+    server.instead("/v1/jobs", refusal(422, "unknown_task"))
+    with pytest.raises(ServerError):
+        asyncio.run(compute_score(solution_str="1.5", **ROW))
