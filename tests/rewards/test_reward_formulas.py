@@ -188,6 +188,17 @@ def test_a_decoy_is_not_a_kernel() -> None:
     assert value("autotriton/1", against(4.0, None, coverage=0.1)) == 1
 
 
+# Speedups that cannot be
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"), [("cuda-l1/1", 1e6), ("cuda-l2/1", 1e6), ("kevin/1", 1e6 + 0.3), ("kernelbench-tinker/1", 10.3)]
+)
+def test_no_speedup_counts_for_more_than_a_million(policy: str, most: float) -> None:
+    assert value(policy, timed(1e300)) == most
+    assert value(policy, timed(1e300, samples=1)) == most
+
+
 # Times that are modelled or not believed
 
 
