@@ -12,9 +12,7 @@ from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, c
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.records import Run
     from kernelforge.report.rescored import Rescored
-    from kernelforge.store import Store
 
 app = typer.Typer(help="List reward policies, and compute rewards again.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -50,11 +48,19 @@ def list_policies(as_json: JsonOption = False) -> None:
 @app.command("recompute")
 def recompute(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Id of a run, a unique beginning of one, 'latest', or 'all'.")
-    ] = "latest",
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="Id of a run, a unique beginning of one, 'latest' (if left out), or 'all'. With --jobs a run_id, "
+            "or 'all' (if left out).",
+        ),
+    ] = None,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="Jobs of the reward server that have an evaluation, not attempts of runs.")
+    ] = False,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME", help="Policy; repeat for more. The run's own if left out."),
+        typer.Option("--policy", metavar="NAME", help="Policy; repeat for more. The one that scored it if left out."),
     ] = None,
     task: Annotated[
         list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; repeat for more.")
@@ -67,18 +73,15 @@ def recompute(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
-    from kernelforge.report.rescored import rescored_view
+    from kernelforge.report.rescored import RescoredView
     from kernelforge.rewards import find_policy
 
     form = Format.JSON if as_json else form
     if output is not None and form is Format.TABLE:
         raise UsageError("--output needs --format json or csv")
     policies = list(dict.fromkeys(find_policy(name).name for name in policy or ()))
-    with open_store(results, read_only=True) as store:
-        runs = store.runs() if run == "all" else [store.run(run)]
-        _check_tasks(runs, task or [])
-        rows = [row for one in runs for row in _rescored(store, one, policies, task)]
-    view = rescored_view(rows)
+    rows = _of_jobs(results, run, policies, task) if jobs else _of_runs(results, run or "latest", policies, task)
+    view = RescoredView(rows=rows)
     if form is Format.JSON:
         write_text(view.model_dump_json(indent=2) + "\n", output)
     elif form is Format.CSV:
@@ -88,17 +91,41 @@ def recompute(
     typer.echo(f"{view.summary()}; the journal was not changed", err=True)
 
 
-def _check_tasks(runs: list[Run], tasks: list[str]) -> None:
-    known = {name for one in runs for name in one.config.tasks}
-    unknown = [name for name in tasks if name not in known]
-    if unknown:
-        raise UsageError(f"no task '{unknown[0]}' in these runs; there is: {', '.join(sorted(known)) or 'none'}")
+def _of_runs(results: Path, which: str, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
+    """Every attempt of one run or of all, under every policy, by task and number."""
+    from kernelforge.report.rescored import rescored_attempts
+
+    rows: list[Rescored] = []
+    with open_store(results, read_only=True) as store:
+        runs = store.runs() if which == "all" else [store.run(which)]
+        _check_tasks({name for one in runs for name in one.config.tasks}, tasks)
+        for one in runs:
+            names = policies or [one.config.reward]
+            for task in one.config.tasks:
+                if not tasks or task in tasks:
+                    rows += rescored_attempts(store.attempts(one.id, task), names)
+    return rows
 
 
-def _rescored(store: Store, run: Run, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
-    """Every attempt of a run under every policy, by task and number."""
+def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
+    """Every job that has an evaluation, under every policy, in the order of submission.
+
+    A job knows of no earlier one: the completions of a group come in no order.
+    """
     from kernelforge.report.rescored import rescored
+    from kernelforge.server.ended import ended_jobs
 
-    names = policies or [run.config.reward]
-    chosen = [name for name in run.config.tasks if not tasks or name in tasks]
-    return [row for name in chosen for row in rescored(store.attempts(run.id, name), names)]
+    found = list(ended_jobs(results, None if run_id == "all" else run_id))
+    _check_tasks({job.task for job in found}, tasks)
+    return [
+        row
+        for job in found
+        if not tasks or job.task in tasks
+        for row in rescored(job.id, job.evaluation, job.source, (), (job.policy, job.reward), policies or [job.policy])
+    ]
+
+
+def _check_tasks(known: set[str], asked: list[str] | None) -> None:
+    unknown = [name for name in asked or () if name not in known]
+    if unknown:
+        raise UsageError(f"no task '{unknown[0]}' here; there is: {', '.join(sorted(known)) or 'none'}")
