@@ -86,6 +86,12 @@ class WireServer:
     """Runs in a thread; attributes may be read from the test's."""
 
     def __init__(self) -> None:
+        self.url = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """As it was at the start."""
         self.asked: list[Asked] = []
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, JobRequest] = {}
@@ -94,12 +100,10 @@ class WireServer:
         self.full: int = 0
         """So many jobs of batches are refused as too many, with a Retry-After."""
         self.sessions: dict[str, Session] = {}
-        self.url = ""
         self._instead: deque[tuple[str, Says]] = deque()
         self._numbers = itertools.count(1)
         self._order: list[str] = []
         self._changed: asyncio.Event = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def instead(self, path: str, *says: Says) -> None:
         """Answer the next requests for a path that begins so with these, in turn."""
@@ -188,8 +192,8 @@ class WireServer:
                 )
             case ["GET", "runs"]:
                 return Says(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
-            case ["PUT", "runs", run_id]:
-                return _says(self._run(run_id, RunSettings.model_validate_json(asked.body).weight))
+            case ["PUT", "runs", *parts]:
+                return _says(self._run("/".join(parts), RunSettings.model_validate_json(asked.body).weight))
             case ["POST", "sessions"]:
                 return _says(self._open(SessionRequest.model_validate_json(asked.body)))
             case ["POST", "sessions", session_id, "turns"]:

@@ -29,6 +29,7 @@ from kernelforge.client.wire import (
     CancelRequest,
     Job,
     JobRequest,
+    PolicyRow,
     RewardResult,
     RunSettings,
     RunStatus,
@@ -219,18 +220,20 @@ class AsyncClient:
         request = checked(CancelRequest, {"run_id": run_id, "older_than": older_than})
         return (await self._ask(calls.cancel(request))).cancelled
 
-    async def tasks(self) -> list[TaskRow]:
-        return await self._ask(calls.tasks())
+    async def tasks(self, suite: str | None = None) -> list[TaskRow]:
+        """The tasks that are offered, or those of one suite."""
+        return await self._ask(calls.tasks(suite))
 
     async def task(self, name: str) -> TaskPage:
         """A task with the prompt that a model is given, by ``suite/name``."""
         return await self._ask(calls.task(name))
 
+    async def policies(self) -> list[PolicyRow]:
+        """The reward policies that a request may name."""
+        return await self._ask(calls.policies())
+
     async def runs(self) -> list[RunStatus]:
         return await self._ask(calls.runs())
-
-    async def run(self, run_id: str) -> RunStatus:
-        return await self._ask(calls.run(run_id))
 
     async def set_run(self, run_id: str, *, weight: float = 1.0, min_policy_version: int | None = None) -> RunStatus:
         """Set a run's share of the devices, and the oldest weights whose work is still wanted."""

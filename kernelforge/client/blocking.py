@@ -27,6 +27,7 @@ from kernelforge.client.wire import (
     CancelRequest,
     Job,
     JobRequest,
+    PolicyRow,
     RewardResult,
     RunSettings,
     RunStatus,
@@ -211,18 +212,20 @@ class Client:
         request = checked(CancelRequest, {"run_id": run_id, "older_than": older_than})
         return (self._ask(calls.cancel(request))).cancelled
 
-    def tasks(self) -> list[TaskRow]:
-        return self._ask(calls.tasks())
+    def tasks(self, suite: str | None = None) -> list[TaskRow]:
+        """The tasks that are offered, or those of one suite."""
+        return self._ask(calls.tasks(suite))
 
     def task(self, name: str) -> TaskPage:
         """A task with the prompt that a model is given, by ``suite/name``."""
         return self._ask(calls.task(name))
 
+    def policies(self) -> list[PolicyRow]:
+        """The reward policies that a request may name."""
+        return self._ask(calls.policies())
+
     def runs(self) -> list[RunStatus]:
         return self._ask(calls.runs())
-
-    def run(self, run_id: str) -> RunStatus:
-        return self._ask(calls.run(run_id))
 
     def set_run(self, run_id: str, *, weight: float = 1.0, min_policy_version: int | None = None) -> RunStatus:
         """Set a run's share of the devices, and the oldest weights whose work is still wanted."""

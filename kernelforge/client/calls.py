@@ -19,6 +19,7 @@ from kernelforge.client.wire import (
     CancelRequest,
     Job,
     JobRequest,
+    PolicyRow,
     ProblemAnswer,
     RunSettings,
     RunStatus,
@@ -42,6 +43,7 @@ _WAIT = TypeAdapter(WaitAnswer)
 _CANCELLED = TypeAdapter(CancelAnswer)
 _TASKS = TypeAdapter(list[TaskRow])
 _TASK = TypeAdapter(TaskPage)
+_POLICIES = TypeAdapter(list[PolicyRow])
 _RUNS = TypeAdapter(list[RunStatus])
 _RUN = TypeAdapter(RunStatus)
 _SESSION = TypeAdapter(Session)
@@ -184,20 +186,20 @@ def cancel(request: CancelRequest) -> Call[CancelAnswer]:
     return Call("POST", "/v1/jobs/cancel", _CANCELLED, request)
 
 
-def tasks() -> Call[list[TaskRow]]:
-    return Call("GET", "/v1/tasks", _TASKS)
+def tasks(suite: str | None) -> Call[list[TaskRow]]:
+    return Call("GET", "/v1/tasks", _TASKS, query={} if suite is None else {"suite": suite})
 
 
 def task(name: str) -> Call[TaskPage]:
     return Call("GET", "/v1/tasks/" + quote(name, safe="/"), _TASK)
 
 
+def policies() -> Call[list[PolicyRow]]:
+    return Call("GET", "/v1/policies", _POLICIES)
+
+
 def runs() -> Call[list[RunStatus]]:
     return Call("GET", "/v1/runs", _RUNS)
-
-
-def run(run_id: str) -> Call[RunStatus]:
-    return Call("GET", f"/v1/runs/{_part(run_id)}", _RUN)
 
 
 def set_run(run_id: str, settings: RunSettings) -> Call[RunStatus]:

@@ -1,4 +1,4 @@
-"""A server that speaks the wire, and clients that know no environment."""
+"""A server that speaks the wire, and no environment that clients would read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def server() -> Iterator[WireServer]:
+@pytest.fixture(scope="session")
+def started() -> Iterator[WireServer]:
     with WireServer().running() as running:
         yield running
+
+
+@pytest.fixture
+def server(started: WireServer) -> WireServer:
+    """The same server for all tests, in each as it was at the start."""
+    started.reset()
+    return started

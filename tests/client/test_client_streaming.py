@@ -1,0 +1,164 @@
+"""Many completions at once: batches, results as they come, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from wire_server import TASK, Says, WireServer, refusal
+
+from kernelforge.client import AsyncClient, Client, flows
+from kernelforge.errors import MalformedAnswer, ServerError, UsageError
+
+BATCH = "POST /v1/jobs/batch"
+
+
+def jobs(*completions: str, task: str = TASK) -> list[dict[str, Any]]:
+    return [{"task": task, "completion": completion} for completion in completions]
+
+
+def test_results_come_in_the_order_of_the_requests(server: WireServer) -> None:
+    async def go() -> list[float | None]:
+        async with AsyncClient(server.url) as client:
+            return [result.reward for result in await client.score_many(jobs("3", "now 1", "infra", "2"))]
+
+    assert asyncio.run(go()) == [3.0, 1.0, None, 2.0]
+    with Client(server.url) as client:
+        assert [result.reward for result in client.score_many(jobs("4", "now 5"))] == [4.0, 5.0]
+        assert client.score_many([]) == []
+
+
+def test_a_stream_gives_results_as_jobs_end(server: WireServer) -> None:
+    async def go() -> list[tuple[int, float | None]]:
+        seen = []
+        async with AsyncClient(server.url) as client:
+            async for index, result in client.stream(jobs("hold", "hold", "now 7", "hold")):
+                seen.append((index, result.reward))
+                if len(seen) < 4:
+                    held = {1: "j4", 2: "j1", 3: "j2"}[len(seen)]
+                    server.release(held, float(held[1:]))
+        return seen
+
+    assert asyncio.run(go()) == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
+
+
+def test_whoever_leaves_a_stream_cancels_the_rest(server: WireServer) -> None:
+    async def go() -> None:
+        async with AsyncClient(server.url) as client:
+            stream = client.stream(jobs("hold", "now 7", "hold"))
+            async for index, _ in stream:
+                assert index == 1
+                break
+            await stream.aclose()
+
+    asyncio.run(go())
+    assert sorted(server.cancelled) == ["j1", "j3"]
+    server.reset()
+    with Client(server.url) as client:
+        for index, _ in client.stream(jobs("hold", "now 7", "hold")):
+            assert index == 1
+            break
+    assert sorted(server.cancelled) == ["j1", "j3"]
+
+
+def test_cancelling_many_cancels_them_on_the_server(server: WireServer) -> None:
+    async def go() -> None:
+        async with AsyncClient(server.url) as client:
+            call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
+            await asyncio.to_thread(server.until, lambda: "POST /v1/jobs/wait" in server.lines())
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    asyncio.run(go())
+    assert sorted(server.cancelled) == ["j1", "j2"]
+
+
+def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(server: WireServer) -> None:
+    server.instead(BATCH[5:], Says(acted=True, stalls=True))
+
+    async def go() -> None:
+        async with AsyncClient(server.url) as client:
+            call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
+            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 2)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    asyncio.run(go())
+    assert sorted(server.jobs) == sorted(server.cancelled) == ["j1", "j2"]
+
+
+def test_a_batch_whose_connection_breaks_is_accepted_once(server: WireServer) -> None:
+    server.instead(BATCH[5:], Says(acted=True, cut=True))
+    with Client(server.url) as client:
+        assert [result.reward for result in client.score_many(jobs("1", "2"))] == [1.0, 2.0]
+    assert server.lines()[:2] == [BATCH, BATCH]
+    assert sorted(server.jobs) == ["j1", "j2"]
+
+
+def test_jobs_of_a_batch_that_found_the_queue_full_are_sent_again(server: WireServer) -> None:
+    server.full = 2
+    with Client(server.url) as client:
+        assert [result.reward for result in client.score_many(jobs("1", "2", "3"))] == [1.0, 2.0, 3.0]
+    assert len(server.jobs) == 3
+
+
+def test_jobs_that_never_found_room_are_an_error_once_time_is_up(server: WireServer) -> None:
+    server.full = 10_000
+    with Client(server.url) as client, pytest.raises(ServerError, match="request 2 of 2: full") as raised:
+        client.score_many(jobs("1", "2"), timeout_s=0.3)
+    assert raised.value.code == "queue_full"
+    assert server.jobs == {}
+
+
+def test_one_that_is_refused_for_good_leaves_none_running(server: WireServer) -> None:
+    requests = [*jobs("hold", "hold"), *jobs("1", task="core/unheard-of")]
+    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 3 of 3: no task") as raised:
+        client.score_many(requests)
+    assert raised.value.code == "unknown_task"
+    assert sorted(server.cancelled) == ["j1", "j2"]
+    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 3 of 3: no task"):
+        client.submit_many(requests)
+    assert sorted(server.cancelled) == ["j1", "j2", "j3", "j4"]
+
+
+def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(server: WireServer) -> None:
+    with Client(server.url) as client:
+        results = client.score_many(jobs("hold", "1", "hold"), timeout_s=0.4)
+    assert [result.outcome for result in results] == ["infra_error", "scored", "infra_error"]
+    assert sorted(server.cancelled) == ["j1", "j3"]
+
+
+def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "MAX_BATCH", 3)
+    monkeypatch.setattr(flows, "MAX_BATCH_CHARS", 20)
+    completions = ["1", "2", "3", "4", "5" + "0" * 30, "6", "now 7" + " " * 12, "8"]
+    with Client(server.url) as client:
+        rewards = [result.reward for result in client.score_many(jobs(*completions))]
+        accepted = client.submit_many(jobs(*completions))
+    assert rewards == [float(completion.removeprefix("now ")) for completion in completions]
+    assert [job.id for job in accepted] == [f"j{number}" for number in range(9, 17)]
+    assert server.lines().count(BATCH) == 8
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"items": []}', b'{"items": [{}]}', b'{"items": 3}', b"<html>"], ids=["few", "empty", "shape", "page"]
+)
+def test_a_malformed_answer_to_a_batch_is_told_as_such(server: WireServer, body: bytes) -> None:
+    server.instead(BATCH[5:], Says(body=body))
+    with Client(server.url) as client, pytest.raises(MalformedAnswer):
+        client.score_many(jobs("1"))
+
+
+def test_a_request_that_would_be_refused_is_named_and_nothing_sent(server: WireServer) -> None:
+    with Client(server.url) as client, pytest.raises(UsageError, match=r"request 2 of 2: .*completion or a candidate"):
+        client.score_many([*jobs("1"), {"task": TASK}])
+    assert server.asked == []
+
+
+def test_a_whole_refusal_of_the_batch_is_retried_as_any_request(server: WireServer) -> None:
+    server.instead(BATCH[5:], refusal(503, "draining", retry_after="0"))
+    with Client(server.url) as client:
+        assert [result.reward for result in client.score_many(jobs("1"))] == [1.0]

@@ -1,0 +1,171 @@
+"""Many tasks that wait, with few requests between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from wire_server import TASK, WireServer, scored
+
+from kernelforge.client import AsyncClient
+from kernelforge.client.waiting import IDS_PER_REQUEST, SharedWait
+from kernelforge.client.wire import Job, JobStatus, WaitAnswer
+from kernelforge.errors import ServerError
+
+
+def ended(job_id: str) -> Job:
+    return Job(id=job_id, status=JobStatus.FINISHED, task=TASK, run_id="default", submitted_at=1.0, result=scored(1.0))
+
+
+class Asked:
+    """Answers a wait when a test says which jobs have ended."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[str]] = []
+        self.open = self.most = 0
+        self.done: set[str] = set()
+        self.unknown: set[str] = set()
+        self.changed = asyncio.Event()
+
+    def end(self, *ids: str) -> None:
+        self.done.update(ids)
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def __call__(self, ids: Sequence[str], seconds: float) -> WaitAnswer:
+        self.requests.append(list(ids))
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            if self.unknown & set(ids):
+                raise ServerError("unknown job", status=404, code="unknown_job")
+            while not self.done & set(ids) and seconds:
+                await self.changed.wait()
+        finally:
+            self.open -= 1
+        return WaitAnswer(
+            ended=[ended(job_id) for job_id in ids if job_id in self.done],
+            pending=[job_id for job_id in ids if job_id not in self.done],
+        )
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_a_thousand_waits_take_few_requests() -> None:
+    async def go() -> None:
+        asked = Asked()
+        shared = SharedWait(asked, requests=4)
+        waits = [asyncio.create_task(shared.wait(f"j{number}", 60.0)) for number in range(1_000)]
+        await settle()
+        assert asked.most == 4
+        asked.end(*(f"j{number}" for number in range(1_000)))
+        jobs = await asyncio.gather(*waits)
+        assert [job.id for job in jobs if job] == [f"j{number}" for number in range(1_000)]
+        assert asked.most == 4
+        assert max(map(len, asked.requests)) == IDS_PER_REQUEST
+        assert len(asked.requests) <= 4 + 1_000 / IDS_PER_REQUEST + 1
+
+    asyncio.run(go())
+
+
+def test_a_job_that_comes_late_is_asked_for_beside_those_that_wait() -> None:
+    async def go() -> None:
+        asked = Asked()
+        shared = SharedWait(asked, requests=4)
+        early = asyncio.create_task(shared.wait("j1", 60.0))
+        await settle()
+        asked.done.add("j2")
+        late = await shared.wait("j2", 60.0)
+        assert late is not None
+        assert not early.done()
+        asked.end("j1")
+        assert await early is not None
+
+    asyncio.run(go())
+
+
+def test_two_may_wait_for_one_job_and_one_may_leave() -> None:
+    async def go() -> None:
+        asked = Asked()
+        shared = SharedWait(asked, requests=4)
+        stays = asyncio.create_task(shared.wait("j1", 60.0))
+        assert await shared.wait("j1", 0.01) is None
+        await settle()
+        assert not stays.done()
+        asked.end("j1")
+        assert await stays is not None
+        assert asked.requests == [["j1"]]
+
+    asyncio.run(go())
+
+
+def test_nothing_is_asked_once_nobody_waits() -> None:
+    async def go() -> None:
+        asked = Asked()
+        shared = SharedWait(asked, requests=4)
+        assert await shared.wait("j1", 0.01) is None
+        await settle()
+        assert asked.open == 0
+        asked.end("j1")
+        assert await shared.wait("j1", 60.0) is not None
+
+    asyncio.run(go())
+
+
+def test_a_job_that_the_server_forgot_fails_alone() -> None:
+    async def go() -> None:
+        asked = Asked()
+        asked.unknown.add("j2")
+        shared = SharedWait(asked, requests=1)
+        waits = [asyncio.create_task(shared.wait(job_id, 60.0)) for job_id in ("j1", "j2", "j3")]
+        await settle()
+        asked.end("j1", "j3")
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Job, ServerError, Job]
+
+    asyncio.run(go())
+
+
+def test_a_server_that_is_gone_is_told_to_all_who_wait() -> None:
+    async def go() -> None:
+        async def gone(ids: Sequence[str], seconds: float) -> WaitAnswer:
+            raise ServerError("gone", code="unreachable")
+
+        shared = SharedWait(gone, requests=2)
+        waits = [shared.wait(f"j{number}", 60.0) for number in range(3)]
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert [str(outcome) for outcome in outcomes] == ["gone"] * 3
+        assert len({id(outcome) for outcome in outcomes}) == 3
+
+    asyncio.run(go())
+
+
+def test_more_rollouts_than_connections_are_all_scored(server: WireServer) -> None:
+    """Those that wait leave connections to those that submit."""
+
+    async def go() -> list[float | None]:
+        async with AsyncClient(server.url, connections=4) as client:
+            held = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(20)]
+            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 20)
+            others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(50)))
+            for job_id, request in list(server.requests.items()):
+                if request.completion == "hold":
+                    server.release(job_id, 7.0)
+            assert [result.reward for result in await asyncio.gather(*held)] == [7.0] * 20
+            return [result.reward for result in others]
+
+    assert asyncio.run(go()) == [float(number) for number in range(50)]
+
+
+def test_waiting_for_what_the_server_does_not_know_is_refused(server: WireServer) -> None:
+    async def go() -> None:
+        async with AsyncClient(server.url) as client:
+            await client.job("j99")
+
+    with pytest.raises(ServerError) as raised:
+        asyncio.run(go())
+    assert raised.value.status == 404
