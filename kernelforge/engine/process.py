@@ -146,7 +146,7 @@ class Worker:
             status = await self._process.wait()
             raise KernelForgeError(f"worker {self.name} ended with status {status} before it was warm; see the log")
         if "failed" in reply:
-            raise _error(reply["failed"])
+            raise error_told(reply["failed"])
         self.target = Target.model_validate(reply["ready"])
         self._tasks.append(asyncio.create_task(self._receive()))
 
@@ -158,7 +158,7 @@ class Worker:
                 if "interrupted" in reply:
                     future.set_exception(Interrupted("the order was interrupted"))
                 elif "error" in reply:
-                    future.set_exception(_error(reply["error"]))
+                    future.set_exception(error_told(reply["error"]))
                 else:
                     future.set_result(reply)
         finally:
@@ -183,7 +183,7 @@ class Worker:
             _LOG.warning("worker %s: %s", self.name, left.decode(errors="replace"))
 
 
-def _error(told: dict[str, str]) -> KernelForgeError:
+def error_told(told: dict[str, str]) -> KernelForgeError:
     """The error that a worker told of."""
     kind = getattr(errors, told["kind"], KernelForgeError)
     return kind(told["message"]) if issubclass(kind, KernelForgeError) else KernelForgeError(told["message"])

@@ -7,12 +7,16 @@ its connections stay in Ray's process, out of the reach of what forks the jailed
 from __future__ import annotations
 
 import json
+import platform
 from typing import Any
 
+from kernelforge.compile import installed_toolchain
 from kernelforge.engine.base import WorkerDied
 from kernelforge.engine.process import Worker
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import Interrupted, KernelForgeError
+from kernelforge.evaluate.evaluator import EVALUATOR_VERSION
+from kernelforge.version import __version__
 
 
 class Lease:
@@ -29,7 +33,7 @@ class Lease:
         self._unwanted: set[int] = set()
 
     async def start(self, name: str, settings: str) -> str:
-        """Start the worker: ``{"ready": target, "pid": ...}``, or why there is none."""
+        """Start the worker: ``{"ready": target, "toolchain": ..., "pid": ...}``, or why there is none."""
         chosen = WorkerSettings.model_validate_json(settings)
         try:
             if chosen.device == "cuda":
@@ -41,6 +45,7 @@ class Lease:
         return json.dumps(
             {
                 "ready": self._worker.target.model_dump(mode="json"),
+                "toolchain": _toolchain(),
                 "pid": self._worker.pid,
             }
         )
@@ -88,6 +93,16 @@ class Lease:
 
 def _told(error: KernelForgeError) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": str(error)}
+
+
+def _toolchain() -> dict[str, str]:
+    """What this node evaluates with, also where its worker was told whom to prepare for."""
+    return {
+        "kernelforge": __version__,
+        "evaluator": EVALUATOR_VERSION,
+        "toolchain": installed_toolchain().name,
+        "python": platform.python_version(),
+    }
 
 
 def _leased_gpu() -> str:

@@ -1,0 +1,246 @@
+"""The engine of a Ray cluster: a worker for each of its GPUs, or for each slot of an emulated device, and some that only
+prepare. Nodes may come and go while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from kernelforge.devices.leases import parse_devices
+from kernelforge.engine.base import Health
+from kernelforge.engine.bench import WARM_TASKS
+from kernelforge.engine.preparing import Target
+from kernelforge.engine.ray_cluster import Cluster, Node
+from kernelforge.engine.ray_worker import RayWorker
+from kernelforge.engine.seat import Seat
+from kernelforge.engine.seated import SeatedEngine
+from kernelforge.engine.worker import WorkerSettings
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.evaluate.settings import check_measure
+from kernelforge.records import MeasureSettings
+
+POLL_S = 1.0
+"""How often the nodes of the cluster are looked at."""
+
+_OF_ONE_PLACE = {"device", "gpu_uuid"}
+"""What fingerprints of one engine's devices may differ in."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Places(NamedTuple):
+    """How many workers a node has room for."""
+
+    slots: int
+    compilers: int
+
+
+class RayEngine(SeatedEngine):
+    """See :class:`kernelforge.engine.base.Engine`. One per process, on a node of the cluster.
+
+    Args:
+        address: of the head node, as in ``10.0.0.1:6379``.
+        device: ``emulated:h100``; or ``cuda``, which is every GPU of every node.
+        slots: candidates that a node evaluates at a time; None for all that its GPUs or CPUs have room for.
+        compilers: workers of a node that prepare candidates and brief agents.
+        measure: how a device that measures is used.
+        allow_unconfined: run children without a jail where none works.
+        threads: threads that one emulated run, and an oracle, may use: CPUs that each slot takes.
+        warm_tasks: oracles that each slot keeps. Each is a process that holds its task's tensors: from 0.1 GB to 8 GiB.
+        cache: folder of the build cache on every node; None for the user's own. Where nodes share no file system, a
+            slot compiles anew what another node has prepared.
+
+    Raises:
+        UsageError: options that do not go together; no Ray, no token.
+        DeviceError: there is no such device.
+    """
+
+    name: Literal["local", "ray"] = "ray"
+
+    def __init__(
+        self,
+        address: str,
+        device: str,
+        *,
+        slots: int | None = None,
+        compilers: int = 1,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+        threads: int = 1,
+        warm_tasks: int = WARM_TASKS,
+        cache: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self._device = _checked(device)
+        for what, count in (("slots", slots), ("compilers", compilers), ("threads", threads)):
+            if count is not None and count < 1:
+                raise UsageError(f"each node needs at least one of its {what}; {count} were asked for")
+        self._slots, self._compilers, self._threads = slots, compilers, threads
+        self._common: dict[str, Any] = {
+            "threads": threads,
+            "allow_unconfined": allow_unconfined,
+            "cache": None if cache is None else str(cache.resolve()),
+        }
+        measured = check_measure(measure or MeasureSettings(), self._device)
+        self._slot_settings = WorkerSettings(
+            role="device", device=self._device, measure=measured, warm_tasks=warm_tasks, **self._common
+        )
+        self._cluster = Cluster(address)
+        self._nodes: dict[str, Node] = {}
+        self._lost_restarts = 0
+        self._trouble = ""
+        self._tender: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Join the cluster, start workers on its nodes, and return when a slot can be used.
+
+        Raises:
+            KernelForgeError: no cluster, one that asks for no token, no node with room for a slot, or none starts.
+        """
+        await self._cluster.connect()
+        try:
+            await self._look()
+            if not self._seats:
+                wanted = "GPU" if self._on_gpu else "CPU"
+                raise KernelForgeError(
+                    f"no node of the Ray cluster at {self._cluster.address} has a {wanted} for a slot: start one with "
+                    "`ray start --address`"
+                )
+            await self._first_target()
+            await self._look()
+        except BaseException:
+            await self.close()
+            raise
+        self._tender = asyncio.create_task(self._tend())
+        self._change.set()
+
+    def health(self) -> Health:
+        told = super().health()
+        notes = (*told.notes, self._trouble) if self._trouble else told.notes
+        extra = {**told.extra, "nodes": float(len(self._nodes))}
+        return Health(told.workers, told.restarts + self._lost_restarts, notes, extra)
+
+    async def close(self) -> None:
+        """End every actor and leave the cluster."""
+        if self._tender is not None:
+            self._tender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tender
+        await super().close()
+        await self._cluster.disconnect()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device == "cuda"
+
+    async def _tend(self) -> None:
+        """Follow the cluster's nodes for as long as the engine runs."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self._look()
+                self._trouble = ""
+            except Exception as error:  # Whatever Ray raises while its head node is away; it is asked again.
+                if not self._trouble:
+                    _LOG.warning("the Ray cluster does not say what nodes it has: %s", error)
+                self._trouble = f"the Ray cluster does not say what nodes it has: {error}"
+
+    async def _look(self) -> None:
+        """Fill the places of nodes that came, and give up those of nodes that went."""
+        alive = {node.id: node for node in await self._cluster.nodes()}
+        gone = [node for id, node in self._nodes.items() if id not in alive]
+        self._nodes = alive
+        for node in gone:
+            await self._give_up(node)
+        for node in alive.values():
+            places = self._places(node)
+            for number in range(places.slots):
+                name = f"{node.label}/{self._device}#{number + 1}"
+                self._fill(self._seats, name, node, self._slot_settings, self._change.set)
+            if self._target is not None:
+                settings = WorkerSettings(role="cpu", target=self._target, **self._common)
+                for number in range(places.compilers):
+                    name = f"{node.label}/compiler#{number + 1}"
+                    self._fill(self._desks, name, node, settings, self._desk_change.set)
+
+    def _places(self, node: Node) -> Places:
+        """A compiler has a CPU of its own where a node has more than a slot takes."""
+        if self._on_gpu:
+            slots = min(node.gpus, node.cpus // self._threads)
+        else:
+            spare = min(self._compilers, max(node.cpus - self._threads, 0))
+            slots = (node.cpus - spare) // self._threads
+        slots = slots if self._slots is None else min(slots, self._slots)
+        return Places(slots, max(min(self._compilers, node.cpus - slots * self._threads), 0))
+
+    def _fill(self, seats: dict[str, Seat], name: str, node: Node, settings: WorkerSettings, changed: Any) -> None:
+        if name not in seats:
+            seats[name] = Seat(name, settings, changed, partial(self._started, node))
+            seats[name].open()
+            changed()
+
+    async def _give_up(self, node: Node) -> None:
+        mark = node.label + "/"
+        for seats in (self._seats, self._desks):
+            for name in [name for name in seats if name.startswith(mark)]:
+                seat = seats.pop(name)
+                self._lost_restarts += seat.restarts
+                await seat.close()
+        _LOG.warning("node %s left the Ray cluster", node.label)
+        self._change.set()
+        self._desk_change.set()
+
+    async def _started(self, node: Node, name: str, settings: WorkerSettings) -> RayWorker:
+        """A worker that evaluates with what all others do.
+
+        Raises:
+            KernelForgeError: it does not start, or its node is unlike the others.
+        """
+        on_device = settings.role == "device"
+        worker = await RayWorker.start(
+            name,
+            settings,
+            cluster=self._cluster,
+            node=node.id,
+            cpus=self._threads if on_device else 1,
+            gpus=1 if on_device and self._on_gpu else 0,
+        )
+        assert worker.target is not None
+        self._target = self._target or worker.target
+        complaint = _unlike(worker, self._target)
+        if complaint:
+            await worker.close()
+            raise KernelForgeError(f"{name} is unlike the engine's other workers: {complaint}")
+        return worker
+
+
+def _checked(device: str) -> str:
+    """The device of every node.
+
+    Raises:
+        UsageError: single GPUs were named.
+        DeviceError: there is no such device.
+    """
+    wanted = device.strip().lower()
+    if wanted in ("cuda", "gpu"):
+        return "cuda"
+    if wanted.startswith("cuda"):
+        raise UsageError(
+            f"--device {device} names GPUs of one machine: with --engine ray give --device cuda, which is every GPU that "
+            "the cluster's nodes were started with"
+        )
+    return parse_devices(device)[0]
+
+
+def _unlike(worker: RayWorker, target: Target) -> str:
+    """What a worker's node has that differs from what the engine's numbers are made with; empty where nothing does."""
+    assert worker.target is not None
+    expected = target.fingerprint.model_dump(exclude=_OF_ONE_PLACE)
+    found = {**worker.target.fingerprint.model_dump(exclude=_OF_ONE_PLACE), **worker.toolchain}
+    return ", ".join(
+        f"{field} {found[field]} (others: {expected[field]})" for field in expected if found[field] != expected[field]
+    )
