@@ -1,0 +1,122 @@
+"""Measure the reward server: answers from the cache, evaluations, what the server adds to them, what kills do to it.
+
+    python benchmarks/server.py [--part cached] [--part uncached] [--part load] [--rate 500] [--seconds 20]
+                                [--evaluations 100] [--requests 20000] [--distinct 2200] [--seed 1]
+
+One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
+process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
+server, and a process that imports torch. Exits with 1 if a job is lost, ends twice, or is scored as what it is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.server_parts.load import Load
+from benchmarks.server_parts.place import serving
+from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, restarts, side_by_side
+
+AT_ONCE = 8
+
+
+def part_cached(options: argparse.Namespace) -> bool:
+    with serving("--slots", "1") as server:
+        ours = asyncio.run(cached(server, options.rate, options.seconds))
+    peer = asyncio.run(bare(options.rate, options.seconds))
+    print(f"cached: {options.rate:g} rewards/s offered for {options.seconds:g} s, open loop")
+    for name, found in (("kernelforge", ours), ("bare FastAPI route", peer)):
+        print(
+            f"  {name:<20} {found['requests']:.0f} answered, {found['wrong']:.0f} wrong; p50 {found['p50_ms']:.1f} ms, "
+            f"p99 {found['p99_ms']:.1f} ms, worst {found['max_ms']:.0f} ms; {found['cpu_us']:.0f} us of a core each"
+        )
+    print(f"  ratio of processor time to the bare route: {ours['cpu_us'] / peer['cpu_us']:.2f}")
+    return ours["wrong"] == 0
+
+
+def part_uncached(options: argparse.Namespace) -> bool:
+    count = options.evaluations
+    with serving("--slots", "1") as server:
+        alone = asyncio.run(one_by_one(server, count, first=0))
+        peer = direct(count, 1_000_000, server)
+    with serving("--slots", "2") as server:
+        both = asyncio.run(side_by_side(server, 2 * count, 2_000_000, AT_ONCE))
+    restart_s = restarts(5)
+    print(f"uncached: {count} small elementwise kernels that were never compiled before")
+    print(
+        f"  one at a time        {alone['mean_ms']:.0f} ms each, of which {alone['ours_ms']:.0f} ms (median; p99 "
+        f"{alone['ours_p99_ms']:.0f} ms; {alone['ours_share']:.0%}) neither compiler, oracle nor device"
+    )
+    print(
+        f"  {AT_ONCE} waiting, 2 slots   {both['per_s']:.1f}/s, p50 {both['p50_ms']:.0f} ms, "
+        f"p99 {both['p99_ms']:.0f} ms"
+    )
+    print(
+        f"  evaluator, no server {peer:.1f}/s; one at a time through the server "
+        f"{1e3 / alone['mean_ms'] / peer:.2f} of that, with two slots {both['per_s'] / peer:.2f}"
+    )
+    print(
+        f"  a process that imports torch, which KernelGYM's design takes per task: {restart_s * 1e3:.0f} ms "
+        f"({restart_s * 1e3 / alone['ours_ms']:.1f} times what is ours), without its sleep of 2 s"
+    )
+    return True
+
+
+def part_load(options: argparse.Namespace) -> bool:
+    begin = time.perf_counter()
+    with serving("--slots", "2", "--run-limit", "2", "--queue", "30000") as server:
+        load = Load(server, options.requests, options.distinct, options.seed)
+        asyncio.run(load.run(options.kills, options.restarts))
+    ledger, seconds = load.ledger, time.perf_counter() - begin
+    ended = Counter(result["outcome"] for result in ledger.seen.values())
+    hostile = sum(kind.hostile for kind in ledger.accepted.values())
+    mistakes = ledger.mistakes()
+    print(
+        f"load: {len(load.work)} requests of {load.distinct} distinct completions in {seconds:.0f} s, {options.kills} "
+        f"workers and {options.restarts} gateways killed"
+    )
+    print(
+        f"  accepted {len(ledger.accepted)} (hostile {hostile}), refused {dict(ledger.refused)}, "
+        f"asked again {ledger.retried}"
+    )
+    print(
+        f"  ended {dict(ended)}; lost {load.lost}; with two different results {len(ledger.changed)}; "
+        f"scored by mistake {len(mistakes)}"
+    )
+    kinds = Counter(
+        (ledger.accepted[job].name, result["verdict"] or result["outcome"]) for job, result in ledger.seen.items()
+    )
+    for (name, verdict), count in sorted(kinds.items()):
+        print(f"    {name:<24} {verdict:<12} {count}")
+    for line in mistakes[:10]:
+        print(f"  MISTAKE {line}")
+    return not (load.lost or ledger.changed or mistakes)
+
+
+PARTS = {"cached": part_cached, "uncached": part_uncached, "load": part_load}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeat for more")
+    parser.add_argument("--rate", type=float, default=500.0, help="cached rewards offered per second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long they are offered")
+    parser.add_argument("--evaluations", type=int, default=100, help="kernels of part uncached")
+    parser.add_argument("--requests", type=int, default=20_000, help="requests of part load")
+    parser.add_argument("--distinct", type=int, default=2_200, help="distinct completions among them, about")
+    parser.add_argument("--kills", type=int, default=5, help="workers killed")
+    parser.add_argument("--restarts", type=int, default=2, help="times the gateway is killed")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    held = [PARTS[name](options) for name in options.part or PARTS]
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Answers from the cache under an open loop, and evaluations that were never made before."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from benchmarks.server_parts.http import Connections
+from benchmarks.server_parts.place import TASK_NAME, Server, cpu_s_of, reply
+
+DISTINCT = 32
+"""Candidates of the cached part; every completion is one of them in other prose, or the same to the letter."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds: float) -> tuple[list[float], int]:
+    """Send at fixed moments whatever comes back; latencies in ms from when each was due, and how many went wrong."""
+    latencies: list[float] = []
+    wrong = 0
+    begin = time.perf_counter() + 0.1
+
+    async def one(number: int) -> None:
+        nonlocal wrong
+        due = begin + number / rate
+        await asyncio.sleep(due - time.perf_counter())
+        try:
+            right = await send(number)
+        except OSError:
+            right = False
+        wrong += not right
+        latencies.append((time.perf_counter() - due) * 1e3)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(rate * seconds)):
+            group.create_task(one(number))
+    return latencies, wrong
+
+
+def job(number: int, **rest: Any) -> dict[str, Any]:
+    return {"task": TASK_NAME, "completion": reply(number), **rest}
+
+
+async def cached(server: Server, rate: float, seconds: float) -> dict[str, float]:
+    """``rate`` rewards a second for completions that were evaluated before."""
+    connections = Connections(server.port)
+    warm = [await connections.post("/v1/rewards", job(number)) for number in range(DISTINCT)]
+    assert all(answer.json()["result"]["reward"] > 0 for answer in warm), warm[0].body
+
+    async def send(number: int) -> bool:
+        prose = f"Attempt {number % 7}." if number % 2 else ""
+        data = {"task": TASK_NAME, "completion": reply(number % DISTINCT, prose=prose), "run_id": f"run-{number % 3}"}
+        answer = await connections.post("/v1/rewards", data)
+        return answer.status == 200 and bool(answer.json()["result"]["cached"])
+
+    await open_loop(send, rate, 1.0)
+    before = server.cpu_s()
+    latencies, wrong = await open_loop(send, rate, seconds)
+    await connections.close()
+    return figures(latencies, wrong, server.cpu_s() - before)
+
+
+def figures(latencies: list[float], wrong: int, cpu_s: float) -> dict[str, float]:
+    return {
+        "requests": len(latencies),
+        "wrong": wrong,
+        "p50_ms": percentile(latencies, 0.5),
+        "p99_ms": percentile(latencies, 0.99),
+        "max_ms": max(latencies),
+        "cpu_us": cpu_s / len(latencies) * 1e6,
+    }
+
+
+async def bare(rate: float, seconds: float) -> dict[str, float]:
+    """The peer: a FastAPI route that reads the same body and gives a constant, under the same load."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        process = multiprocessing.get_context("fork").Process(target=_bare_server, args=(listener,), daemon=True)
+        process.start()
+    assert process.pid is not None
+    connections = Connections(port)
+    for _ in range(200):
+        try:
+            await connections.post("/reward", job(0))
+            break
+        except OSError:
+            await asyncio.sleep(0.05)
+
+    async def send(number: int) -> bool:
+        return (await connections.post("/reward", job(number % DISTINCT))).status == 200
+
+    await open_loop(send, rate, 1.0)
+    before = cpu_s_of(process.pid)
+    latencies, wrong = await open_loop(send, rate, seconds)
+    found = figures(latencies, wrong, cpu_s_of(process.pid) - before)
+    await connections.close()
+    process.terminate()
+    return found
+
+
+def _bare_server(listener: socket.socket) -> None:
+    import uvicorn
+    from fastapi import FastAPI
+
+    from kernelforge.client.wire import JobRequest, RewardResult
+
+    app = FastAPI()
+
+    @app.post("/reward")
+    async def reward(request: JobRequest) -> RewardResult:
+        return RewardResult(outcome="scored", reward=0.3)
+
+    asyncio.run(uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).serve(sockets=[listener]))
+
+
+async def one_by_one(server: Server, count: int, first: int) -> dict[str, float]:
+    """Candidates never seen before, one at a time: what each takes, and what of it is no compiler, oracle or device."""
+    connections = Connections(server.port)
+    await connections.post("/v1/rewards", job(first))
+    spent, ours = [], []
+    for number in range(first + 1, first + 1 + count):
+        begin = time.perf_counter()
+        result = (await connections.post("/v1/rewards", job(number))).json()["result"]
+        spent.append(time.perf_counter() - begin)
+        ours.append(spent[-1] - result["components"]["cost"])
+        assert result["components"]["correct"] == 1, result
+    await connections.close()
+    return {
+        "mean_ms": statistics.mean(spent) * 1e3,
+        "ours_ms": statistics.median(ours) * 1e3,
+        "ours_p99_ms": percentile(ours, 0.99) * 1e3,
+        "ours_share": sum(ours) / sum(spent),
+    }
+
+
+async def side_by_side(server: Server, count: int, first: int, at_once: int) -> dict[str, float]:
+    """The same with ``at_once`` of them waiting at any time."""
+    connections = Connections(server.port)
+    numbers = iter(range(first, first + count))
+    latencies: list[float] = []
+
+    async def client() -> None:
+        for number in numbers:
+            begin = time.perf_counter()
+            answer = await connections.post("/v1/rewards", job(number))
+            assert answer.json()["result"]["components"]["correct"] == 1, answer.body
+            latencies.append((time.perf_counter() - begin) * 1e3)
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    seconds = time.perf_counter() - begin
+    await connections.close()
+    return {"per_s": count / seconds, "p50_ms": percentile(latencies, 0.5), "p99_ms": percentile(latencies, 0.99)}
+
+
+def direct(count: int, first: int, server: Server) -> float:
+    """The peer: evaluations a second of one evaluator in this process, with no server around it."""
+    from kernelforge.candidate import parse_reply
+    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.tasks import load_suite
+
+    task = load_suite(str(server.suite)).task("axpy")
+    with Workshop("emulated:h100") as workshop:
+        evaluator = workshop.evaluator(task)
+        try:
+            evaluator.evaluate(parse_reply(reply(first)), seed=1, profile=False)
+            begin = time.perf_counter()
+            for number in range(first + 1, first + 1 + count):
+                evaluator.evaluate(parse_reply(reply(number)), seed=number, profile=False)
+            return count / (time.perf_counter() - begin)
+        finally:
+            evaluator.oracle.close()
+
+
+def restarts(count: int) -> float:
+    """What KernelGYM's design adds to each evaluation at least, in seconds: a process of its own that imports torch.
+
+    Its fixed sleep of two seconds after each is not counted.
+    """
+    import subprocess
+    import sys
+
+    begin = time.perf_counter()
+    for _ in range(count):
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return (time.perf_counter() - begin) / count
