@@ -1,9 +1,13 @@
-"""A server that speaks the wire, found the way a trainer finds it: through the environment."""
+"""A server that speaks the wire, found as trainers find it: through the environment. And a model that says what it is told."""
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from wire_server import Says, WireServer, refusal
@@ -46,3 +50,49 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RewardServer]:
         monkeypatch.setenv("KERNELFORGE_SERVER", running.url)
         assert isinstance(running, RewardServer)
         yield running
+
+
+class Policy:
+    """A model behind the API of OpenAI: says what it is told to, one reply after the other."""
+
+    def __init__(self) -> None:
+        self.says: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self.url = ""
+
+
+@pytest.fixture
+def policy() -> Iterator[Policy]:
+    model = Policy()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            model.asked.append(asked)
+            number = len(model.asked)
+            message = {"role": "assistant", "content": model.says[number - 1]}
+            reply = {
+                "id": f"reply-{number}",
+                "object": "chat.completion",
+                "created": 0,
+                "model": asked["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            }
+            body = json.dumps(reply).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Keep the test's output clean."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    model.url = f"http://127.0.0.1:{http.server_port}/v1"
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield model
+    http.shutdown()
+    thread.join(10)
+    http.server_close()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import pickle
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -19,53 +15,7 @@ from kernelforge.adapters.common import Scorer
 from kernelforge.errors import KernelForgeError, NoScore
 
 
-class Policy:
-    """A model behind AReaL's proxy: says what it is told to, one reply after the other."""
-
-    def __init__(self) -> None:
-        self.says: list[str] = []
-        self.asked: list[dict[str, Any]] = []
-        self.url = ""
-
-
-@pytest.fixture
-def policy() -> Iterator[Policy]:
-    model = Policy()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            model.asked.append(asked)
-            number = len(model.asked)
-            message = {"role": "assistant", "content": model.says[number - 1]}
-            reply = {
-                "id": f"reply-{number}",
-                "object": "chat.completion",
-                "created": 0,
-                "model": asked["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            }
-            body = json.dumps(reply).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Keep the test's output clean."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    model.url = f"http://127.0.0.1:{http.server_port}/v1"
-    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield model
-    http.shutdown()
-    thread.join(10)
-    http.server_close()
-
-
-def run(agent: KernelAgent, policy: Policy, row: dict[str, Any] | None = None) -> Any:
+def run(agent: KernelAgent, policy, row: dict[str, Any] | None = None) -> Any:
     """As in mode ``inline``."""
     return asyncio.run(
         agent.run(row or {"task": "core/relu"}, base_url=policy.url, api_key="session", http_client=None)
@@ -76,7 +26,7 @@ def test_areal_takes_it_for_an_agent() -> None:
     assert asyncio.iscoroutinefunction(KernelAgent().run)
 
 
-def test_one_turn_is_a_float_about_the_servers_prompt(server, policy: Policy) -> None:
+def test_one_turn_is_a_float_about_the_servers_prompt(server, policy) -> None:
     policy.says = ["1.5"]
     value = run(KernelAgent(temperature=0.7), policy)
     assert value == 1.5
@@ -85,7 +35,7 @@ def test_one_turn_is_a_float_about_the_servers_prompt(server, policy: Policy) ->
     assert policy.asked[0]["temperature"] == 0.7
 
 
-def test_a_rows_own_messages_are_asked(server, policy: Policy) -> None:
+def test_a_rows_own_messages_are_asked(server, policy) -> None:
     policy.says = ["1.5"]
     messages = [{"role": "user", "content": "Another prompt."}]
     row = {"answer": "core/relu", "messages": messages}
@@ -94,7 +44,7 @@ def test_a_rows_own_messages_are_asked(server, policy: Policy) -> None:
     assert row["messages"] == messages
 
 
-def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server, policy: Policy) -> None:
+def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server, policy) -> None:
     policy.says = ["0.5", "1.5"]
     assert run(KernelAgent(turns=2, scorer=Scorer(policy="kevin/1")), policy) == {"reply-1": 0.5, "reply-2": 1.5}
     assert policy.asked[1]["messages"][1:] == [
@@ -106,7 +56,7 @@ def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server
 
 
 def test_where_areal_starts_a_process_the_environment_says_where_the_policy_is(
-    server, policy: Policy, monkeypatch: pytest.MonkeyPatch
+    server, policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", policy.url)
     monkeypatch.setenv("OPENAI_API_KEY", "session")
@@ -116,7 +66,7 @@ def test_where_areal_starts_a_process_the_environment_says_where_the_policy_is(
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_trouble_rejects_the_trajectory(server, policy: Policy, turns: int) -> None:
+def test_trouble_rejects_the_trajectory(server, policy, turns: int) -> None:
     policy.says = ["infra"]
     with pytest.raises(KernelForgeError):
         run(KernelAgent(turns=turns), policy)

@@ -8,8 +8,8 @@ from .taskset import KernelTask
 
 
 class KernelForgeEnvConfig(vf.EnvConfig):
-    agent: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"})
-    """Who writes kernels. The reply is text: it needs a chat and no tools."""
+    agent: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())
+    """Who writes kernels. A reply is text: that takes a chat, and neither tools nor a box of its own."""
     turns: int = 1
     """Replies in one trace; what the Judge says of one is the next message to the model."""
 
