@@ -1,0 +1,466 @@
+"""The gateway: accepted jobs are durable, equal ones are evaluated once, runs get fair shares, each job ends once.
+
+It knows no protocol: ``app.py`` and the wires put it on the network. All of it runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from kernelforge.agents.base import Brief
+from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
+from kernelforge.engine.base import Engine, Health
+from kernelforge.errors import StoreError
+from kernelforge.records import Task
+from kernelforge.server.admission import Accepted, Admission, Asked
+from kernelforge.server.archive import Archive
+from kernelforge.server.base import Caller, Evaluated, Refusal
+from kernelforge.server.book import Book, RunState
+from kernelforge.server.briefs import Briefs
+from kernelforge.server.cache import EvaluationCache
+from kernelforge.server.ending import Ending
+from kernelforge.server.intake import Intake
+from kernelforge.server.journal import Batch, Journal, RunRow
+from kernelforge.server.registry import Registry
+from kernelforge.server.restore import restore
+from kernelforge.server.results import failed
+from kernelforge.server.retention import Retention
+from kernelforge.server.scheduler import Scheduler
+from kernelforge.server.settings import GatewaySettings
+from kernelforge.server.waiting import Deadlines, Watchers
+from kernelforge.server.works import LiveJob
+from kernelforge.store.locks import lock_path, run_lock
+from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.version import __version__
+
+_LOG = logging.getLogger(__name__)
+
+_MOST_AT_A_STRETCH_S = 0.005
+"""After so long with one batch, others get their turn on the event loop."""
+
+
+class Gateway:
+    """The Core over an engine, with its journal in a results folder.
+
+    Args:
+        engine: started and closed by the gateway.
+        catalogue: the tasks that are offered.
+        folder: the results folder; one gateway at a time may have it.
+    """
+
+    def __init__(
+        self, engine: Engine, catalogue: Catalogue, folder: Path, settings: GatewaySettings | None = None
+    ) -> None:
+        self.catalogue = catalogue
+        self.settings = settings or GatewaySettings()
+        self.registry = Registry(catalogue)
+        self.counters: Counter[str] = Counter()
+        """What happened since the start: ``submitted cached joined evaluated retried worker_deaths ...``."""
+        self._engine = engine
+        self._folder = folder
+        self._intake = Intake(self.registry, self.settings.policy, self.settings.readings_in_memory)
+        self._state: Literal["starting", "ready", "draining"] = "starting"
+        self._held = contextlib.ExitStack()
+        self._book = Book()
+        self._watchers = Watchers()
+        self._briefs = Briefs(engine)
+        self._claims: dict[tuple[str, str], tuple[str, str]] = {}
+        """Idempotency keys on their way to the journal."""
+        self._under_way: dict[str, tuple[asyncio.Future[None], Job | LiveJob]] = {}
+        """Jobs on their way to the journal, with their commits."""
+
+    async def start(self) -> None:
+        """Take the folder, start the engine, and queue again what a gateway before this one left open.
+
+        Raises:
+            StoreError: another gateway has the folder, or ``server.db`` cannot be used.
+            KernelForgeError: the engine does not start.
+        """
+        try:
+            self._held.enter_context(run_lock(lock_path(self._folder, "server"), "server"))
+        except StoreError as error:
+            raise StoreError(f"another gateway serves {self._folder}: {error}") from error
+        try:
+            self._journal = Journal(self._folder)
+            self._held.callback(self._journal.close)
+            await self._engine.start()
+        except BaseException:
+            self._held.close()
+            raise
+        settings = self.settings
+        self._archive = Archive(self._journal, settings.jobs_in_memory)
+        self._cache = EvaluationCache(self._journal, settings.evaluations_in_memory)
+        self._ending = Ending(self._book, self._journal, self._archive, self._cache, self._watchers, self.counters)
+        self._scheduler = Scheduler(self._engine, self._ending, lease_s=settings.lease_s)
+        self._scheduler.counters = self.counters
+        self._ending.scheduler = self._scheduler
+        self._deadlines = Deadlines(self._expire)
+        self._admission = Admission(
+            self._book, self._cache, self._scheduler, settings, self.counters, lambda: self._engine.fingerprint
+        )
+        self._retention = Retention(self._journal, self._archive, self._cache, settings)
+        restored = restore(self._journal, self.registry, self._engine.fingerprint, self._book)
+        self._admission.next_seq, self._admission.next_work = restored.next_seq, restored.next_work
+        for run, state in self._book.runs.items():
+            self._scheduler.queue.set_weight(run, state.weight)
+        self._state = "ready"
+        self._scheduler.start()
+        self._take_up(restored.batch)
+        self._retention.start()
+
+    def _take_up(self, batch: Batch) -> None:
+        """Queue what was open at the last end."""
+        if batch:
+            self._ending.keep(batch)
+        for run in list(self._book.runs.values()):
+            self._end_stale(run)
+        for work in list(self._book.works.values()):
+            self._scheduler.add(work)
+        for job in list(self._book.jobs.values()):
+            if job.deadline_at is not None:
+                self._deadlines.add(job.deadline_at, job.id)
+        self.counters["restored"] += len(self._book.jobs)
+
+    async def drain(self) -> None:
+        """Accept nothing more; returns when nothing runs. What is queued stays for the next start."""
+        self._state = "draining"
+        await self._scheduler.drain()
+        await self._ending.settled()
+
+    async def close(self) -> None:
+        """Stop what runs, which the next start queues again; end the engine; let the folder go."""
+        self._state = "draining"
+        if hasattr(self, "_scheduler"):
+            self._deadlines.stop()
+            await self._retention.stop()
+            await self._scheduler.stop()
+            await self._ending.close()
+        try:
+            await self._briefs.close()
+            await self._engine.close()
+        finally:
+            await asyncio.to_thread(self._held.close)
+
+    # -- what it shows ------------------------------------------------------------------------------------------------
+
+    def status(self) -> ServerStatus:
+        running = sum(len(work.jobs) for work in self._book.works.values() if work.phase != "queued")
+        return ServerStatus(
+            state=self._state,
+            version=__version__,
+            engine=self._engine.name,
+            devices=sorted({slot.device for slot in self._engine.slots()}),
+            workers=self._engine.health().workers,
+            queued=max(len(self._book.jobs) - running, 0),
+            running=running,
+        )
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    def on_ended(self, listener: Callable[[Job], None]) -> None:
+        self._watchers.on_ended(listener)
+
+    def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
+        found = self.registry.find(reference, reference_code)
+        return found.name, found.task
+
+    async def brief(self, task: Task) -> Brief:
+        return await self._briefs.get(task)
+
+    # -- submitting ---------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
+    ) -> list[Job | Refusal]:
+        outcomes: list[Job | LiveJob | Refusal | None] = [None] * len(requests)
+        read: list[tuple[int, Asked]] = []
+        since = time.monotonic()
+        for index, request in enumerate(requests):
+            try:
+                read.append((index, await self._read(request, caller, None if keys is None else keys[index])))
+            except Refusal as refusal:
+                outcomes[index] = refusal
+            if time.monotonic() - since > _MOST_AT_A_STRETCH_S:
+                await asyncio.sleep(0)
+                since = time.monotonic()
+        accepted = Accepted()
+        for index, asked in read:
+            try:
+                outcomes[index] = self._decide(asked, accepted)
+            except Refusal as refusal:
+                outcomes[index] = refusal
+            except StoreError as error:
+                outcomes[index] = _not_stored(error)
+        if accepted.batch:
+            self._commit(accepted)
+        told = [outcome for outcome in outcomes if outcome is not None]
+        commits = [None if isinstance(one, Refusal) else self._under_way.get(one.id) for one in told]
+        return [
+            await self._told(one, None if commit is None else commit[0])
+            for one, commit in zip(told, commits, strict=True)
+        ]
+
+    async def _read(self, request: JobRequest, caller: Caller, key: str | None) -> Asked:
+        self._must_be_ready()
+        policy = self._intake.policy(request)
+        reading = await self._intake.read(request, self._engine.fingerprint)
+        hashed = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        return Asked(request, caller, reading, policy, key, hashed)
+
+    def _must_be_ready(self) -> None:
+        if self._state != "ready":
+            raise Refusal(
+                503, self._state, f"the server is {self._state}; send the request again soon", retry_after_s=5.0
+            )
+
+    def _decide(self, asked: Asked, into: Accepted) -> Job | LiveJob:
+        self._must_be_ready()
+        if asked.key is not None:
+            place = (asked.caller.name, asked.key)
+            earlier = into.keys.get(place) or self._claims.get(place) or self._archive.keyed(*place)
+            if earlier is not None:
+                job_id, request_hash = earlier
+                if request_hash != asked.request_hash:
+                    raise Refusal(
+                        409,
+                        "key_reused",
+                        f"idempotency key {asked.key} came with another request before; use a new one",
+                    )
+                self.counters["repeated"] += 1
+                return self._live_or_ended(job_id, into)
+        return self._admission.accept(asked, into)
+
+    def _live_or_ended(self, job_id: str, into: Accepted) -> Job | LiveJob:
+        live = self._book.jobs.get(job_id)
+        if live is not None:
+            return live
+        for job in into.ended:
+            if job.id == job_id:
+                return job
+        under_way = self._under_way.get(job_id)
+        return self.job(job_id) if under_way is None else under_way[1]
+
+    def _commit(self, accepted: Accepted) -> None:
+        """Hand the rows to the journal, and finish the step once they are committed, whoever still waits for it."""
+        committed = self._journal.commit(accepted.batch)
+        self._claims.update(accepted.keys)
+        for job in accepted.jobs():
+            self._under_way[job.id] = (committed, job)
+        committed.add_done_callback(lambda done: self._committed(accepted, done))
+        for live in accepted.live:
+            work = live.work
+            if work.phase == "queued" and not work.tries and work not in self._scheduler.queue:
+                self._scheduler.add(work)
+            else:
+                self._scheduler.update(work)
+            if live.deadline_at is not None:
+                self._deadlines.add(live.deadline_at, live.id)
+
+    def _committed(self, accepted: Accepted, done: asyncio.Future[None]) -> None:
+        for place in accepted.keys:
+            self._claims.pop(place, None)
+        for job in accepted.jobs():
+            self._under_way.pop(job.id, None)
+        error = done.exception()
+        if error is not None:
+            _LOG.error("%d jobs were refused: %s", len(accepted.batch.jobs), error)
+            self._ending.forget(accepted.live)
+            self._cache.forget({work.id: work.key for work in accepted.batch.works})
+            return
+        for ended in accepted.ended:
+            self._book.run(ended.run_id).ended += 1
+            self._archive.put(ended)
+            self._watchers.ended(ended)
+
+    async def _told(self, outcome: Job | LiveJob | Refusal, commit: asyncio.Future[None] | None) -> Job | Refusal:
+        """What a caller is told, once it is in the journal."""
+        if isinstance(outcome, Refusal):
+            return outcome
+        if commit is not None:
+            try:
+                await asyncio.shield(commit)
+            except StoreError as error:
+                return _not_stored(error)
+        if isinstance(outcome, Job):
+            return outcome
+        return outcome.shown() if outcome.id in self._book.jobs else self.job(outcome.id)
+
+    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        submission = asyncio.ensure_future(self.submit([request], caller, [key]))
+        try:
+            [job] = await asyncio.shield(submission)
+        except asyncio.CancelledError:
+            submission.add_done_callback(self._withdraw)
+            raise
+        if isinstance(job, Refusal):
+            raise job
+        live = self._book.jobs.get(job.id)
+        if live is None:
+            return self.job(job.id)
+        live.holders += 1
+        try:
+            ended = await self.wait([job.id], 1, timeout_s)
+        except asyncio.CancelledError:
+            live.holders -= 1
+            self._let_go(live)
+            raise
+        live.holders -= 1
+        if ended:
+            return ended[0]
+        message = f"it had not ended after the {timeout_s:g} s that its caller waited"
+        await self._ending.end([(live, JobStatus.EXPIRED, failed("deadline", message, policy=live.policy))])
+        return self.job(job.id)
+
+    def _withdraw(self, submission: asyncio.Future[list[Job | Refusal]]) -> None:
+        if submission.cancelled() or submission.exception() is not None:
+            return
+        for job in submission.result():
+            live = None if isinstance(job, Refusal) else self._book.jobs.get(job.id)
+            if live is not None:
+                self._let_go(live)
+
+    def _let_go(self, live: LiveJob) -> None:
+        """A request that was held open for a job is gone. The last one takes the job with it, and its key: the same
+        request, sent again, is evaluated."""
+        if not live.holders:
+            message = "its caller went away"
+            self._ending.end(
+                [(live, JobStatus.CANCELLED, failed("cancelled", message, policy=live.policy, retryable=True))],
+                forget_keys=True,
+            )
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job:
+        live = self._book.jobs.get(job_id)
+        if live is not None and job_id not in self._under_way:
+            return live.shown()
+        found = self._archive.get(job_id) if live is None else None
+        if found is None:
+            raise Refusal(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")
+        return found
+
+    def keyed(self, key: str, caller: Caller) -> Job | None:
+        found = self._archive.keyed(caller.name, key)
+        if found is None:
+            return None
+        with contextlib.suppress(Refusal):
+            return self.job(found.job)
+        return None
+
+    def stored(self, job_id: str) -> Evaluated | None:
+        if self.job(job_id).result is None:
+            return None
+        work = self._archive.work_of(job_id)
+        stored = None if work is None else self._cache.of_work(work)
+        return None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.finished_at)
+
+    async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
+        names = list(dict.fromkeys(ids))
+        wanted = len(names) if k is None else min(k, len(names))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        with self._watchers.follow(names) as changes:
+            now = [self.job(name) for name in names]
+            ended = sorted((job for job in now if job.status.ended), key=lambda job: job.finished_at or 0.0)
+            while len(ended) < wanted:
+                try:
+                    async with asyncio.timeout_at(until):
+                        job = await changes.get()
+                except TimeoutError:
+                    break
+                if job.status.ended:
+                    ended.append(job)
+        return ended
+
+    async def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
+        names = list(dict.fromkeys(ids))
+        with self._watchers.follow(names) as changes:
+            pending = set(names)
+            for job in [self.job(name) for name in names]:
+                if job.status.ended:
+                    pending.discard(job.id)
+                yield job
+            while pending:
+                job = await changes.get()
+                if job.id not in pending:
+                    continue
+                if job.status.ended:
+                    pending.discard(job.id)
+                yield job
+
+    # -- ending early -------------------------------------------------------------------------------------------------
+
+    async def cancel(self, ids: Sequence[str]) -> list[str]:
+        jobs = [self._book.jobs[name] for name in dict.fromkeys(ids) if name in self._book.jobs]
+        return await self._cancel(jobs)
+
+    async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]:
+        state = self._book.runs.get(run_id)
+        jobs = [] if state is None else list(state.jobs.values())
+        if older_than is not None:
+            jobs = [job for job in jobs if job.policy_version is not None and job.policy_version < older_than]
+        return await self._cancel(jobs)
+
+    async def _cancel(self, jobs: Sequence[LiveJob]) -> list[str]:
+        ends = [
+            (job, JobStatus.CANCELLED, failed("cancelled", "it was cancelled", policy=job.policy, retryable=True))
+            for job in jobs
+        ]
+        return [job.id for job in await self._ending.end(ends)]
+
+    def _expire(self, due: list[str]) -> None:
+        jobs = [self._book.jobs[name] for name in due if name in self._book.jobs]
+        self.counters["expired"] += len(jobs)
+        self._ending.end(
+            [(job, JobStatus.EXPIRED, failed("deadline", "its deadline passed", policy=job.policy)) for job in jobs]
+        )
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def runs(self) -> list[RunStatus]:
+        return [self._run_status(name) for name in sorted(self._book.runs)]
+
+    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        state = self._book.run(run_id)
+        state.weight, state.min_policy_version = settings.weight, settings.min_policy_version
+        self._scheduler.queue.set_weight(run_id, settings.weight)
+        row = RunRow(run_id, settings.weight, settings.min_policy_version)
+        try:
+            await asyncio.shield(self._journal.commit(Batch(runs=[row])))
+        except StoreError as error:
+            raise _not_stored(error) from error
+        await self._end_stale(state)
+        return self._run_status(run_id)
+
+    def _end_stale(self, state: RunState) -> Awaitable[list[LiveJob]]:
+        stale = [job for job in state.jobs.values() if state.stale(job.policy_version)]
+        message = f"the run wants policy_version {state.min_policy_version} or later"
+        return self._ending.end(
+            [(job, JobStatus.EXPIRED, failed("stale", message, policy=job.policy)) for job in stale]
+        )
+
+    def _run_status(self, name: str) -> RunStatus:
+        state = self._book.runs[name]
+        running = sum(job.work.phase != "queued" for job in state.jobs.values())
+        return RunStatus(
+            run_id=name,
+            weight=state.weight,
+            min_policy_version=state.min_policy_version,
+            queued=len(state.jobs) - running,
+            running=running,
+            ended=state.ended,
+        )
+
+
+def _not_stored(error: StoreError) -> Refusal:
+    return Refusal(503, "storage", f"the job could not be written down: {error}", retry_after_s=5.0)

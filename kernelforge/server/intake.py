@@ -1,0 +1,126 @@
+"""From a request to what it asks for: its task, its policy, and the candidate in its completion.
+
+A completion is only split into its blocks here; what the blocks hold is for workers. What was read is kept by the
+hash of the text, so that the same completion, as a group's rollouts repeat it, is read once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from kernelforge.candidate import parse_reply
+from kernelforge.client.wire import CandidateText, JobRequest
+from kernelforge.errors import CandidateError, UsageError
+from kernelforge.records import Candidate, Fingerprint, content_hash, evaluation_key, first_fault
+from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.rewards import find_policy
+from kernelforge.server.base import Refusal
+from kernelforge.server.cache import Recent
+from kernelforge.server.registry import Registered, Registry
+
+_LARGE_CHARS = 64 << 10
+"""From here on a completion is read in a thread: the event loop has others to serve."""
+
+
+class Reading(NamedTuple):
+    """What a request asks to be evaluated."""
+
+    registered: Registered
+    candidate: str
+    """Hash of the candidate, or of a completion that holds none."""
+    key: str
+    """Key that the evaluation has or will have."""
+    text: str | None
+    """SHA-256 of the completion."""
+    fault: str | None
+    """Why the completion holds no candidate."""
+
+
+class Intake:
+    """Reads requests."""
+
+    def __init__(self, registry: Registry, default_policy: str, most_kept: int) -> None:
+        self.registry = registry
+        self.default_policy = find_policy(default_policy).name
+        self._readings: Recent[tuple[str, bytes], Reading] = Recent(most_kept)
+
+    def policy(self, request: JobRequest) -> str:
+        """Name of the policy that the request asks for.
+
+        Raises:
+            Refusal: 422: there is none of that name.
+        """
+        if request.policy is None:
+            return self.default_policy
+        try:
+            return find_policy(request.policy).name
+        except UsageError as error:
+            raise Refusal(422, "unknown_policy", str(error)) from error
+
+    async def read(self, request: JobRequest, fingerprint: Fingerprint) -> Reading:
+        """
+        Raises:
+            Refusal: 422: unknown task; 413: a candidate in parts that is too large.
+        """
+        registered = self.registry.find(request.task, request.reference_code)
+        text = request.completion
+        if text is None:
+            assert request.candidate is not None  # the request's own rule
+            return _reading(registered, candidate_of(request.candidate), fingerprint)
+        if len(text) > _LARGE_CHARS:
+            return await asyncio.to_thread(_read_text, registered, text, fingerprint)
+        place = (registered.digest, hashlib.sha256(text.encode()).digest())
+        known = self._readings.get(place)
+        if known is None:
+            known = _read_text(registered, text, fingerprint)
+            self._readings.put(place, known)
+        return known
+
+    def forget(self) -> None:
+        """Forget what was read: keys depend on the engine's fingerprint."""
+        self._readings.clear()
+
+
+def candidate_in(request: JobRequest) -> Candidate:
+    """The candidate of a request that was read without a fault."""
+    if request.completion is not None:
+        return parse_reply(request.completion)
+    assert request.candidate is not None
+    return candidate_of(request.candidate)
+
+
+def candidate_of(parts: CandidateText) -> Candidate:
+    """
+    Raises:
+        Refusal: 413 or 422: its parts are not a candidate.
+    """
+    for what, text, most in (("source", parts.source, MAX_SOURCE_BYTES), ("plan", parts.plan, MAX_PLAN_BYTES)):
+        size = len(text.encode())
+        if size > most:
+            raise Refusal(413, "too_large", f"the {what} has {size:,} bytes; the limit is {most:,}")
+    try:
+        return Candidate(source=parts.source, plan=parts.plan, choices=parts.choices)
+    except ValidationError as error:
+        raise Refusal(422, "invalid", f"this is not a candidate: {first_fault(error)}") from error
+
+
+def _read_text(registered: Registered, text: str, fingerprint: Fingerprint) -> Reading:
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    try:
+        candidate = parse_reply(text)
+    except CandidateError as error:
+        named = content_hash("reply", text)
+        key = evaluation_key(named, registered.digest, fingerprint)
+        return Reading(registered, named, key, sha256, str(error))
+    return _reading(registered, candidate, fingerprint, sha256)
+
+
+def _reading(
+    registered: Registered, candidate: Candidate, fingerprint: Fingerprint, text: str | None = None
+) -> Reading:
+    named = candidate.hash
+    return Reading(registered, named, evaluation_key(named, registered.digest, fingerprint), text, None)

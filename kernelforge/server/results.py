@@ -1,0 +1,116 @@
+"""From an evaluation, or from trouble, to the result that a trainer is given."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kernelforge.client.wire import Fault, RewardResult
+from kernelforge.engine.base import Trouble
+from kernelforge.errors import KernelForgeError
+from kernelforge.records import Evaluation, Fingerprint, Origin, Verdict
+from kernelforge.rewards import Context, components, reward, unscored
+
+MAX_FEEDBACK_CHARS = 8_000
+
+FaultCode = Literal[
+    "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
+]
+
+
+def scored(policy: str, evaluation: Evaluation, source: str | None) -> RewardResult:
+    """What a policy makes of an evaluation. Each job stands by itself: policies are shown no earlier evaluations.
+
+    Where a policy gives no value the result is an ``infra_error``: what ran without a jail is never rewarded
+    (``sandbox``), and a time that varies too much for the policy (``device``) may vary less when it is taken again.
+    """
+    try:
+        given = reward(policy, evaluation, Context(source=source))
+        why = unscored(evaluation, given)
+    except KernelForgeError as error:  # a policy of an older version, in a job that was queued before an upgrade
+        return _faulty(policy, evaluation, Fault(code="internal", message=str(error)))
+    if given.value is not None:
+        return _told(policy, evaluation).model_copy(update={"outcome": "scored", "reward": given.value, "error": None})
+    jailed = evaluation.fingerprint.jail != "none"
+    noisy = jailed and evaluation.verdict is Verdict.OK and evaluation.lane == "plan"
+    code: FaultCode = "sandbox" if not jailed else "device" if noisy else "unsupported"
+    return _faulty(policy, evaluation, Fault(code=code, message=f"there is no score: {why}", retryable=noisy))
+
+
+def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = False) -> RewardResult:
+    """The result of a job that has no evaluation."""
+    fault = Fault(code=code, message=message[:MAX_FEEDBACK_CHARS], retryable=retryable)
+    return RewardResult(outcome="infra_error", policy=policy, error=fault)
+
+
+def troubled(trouble: Trouble, *, policy: str) -> RewardResult:
+    """The result of a job whose evaluation an engine could not make."""
+    return failed(trouble.code, trouble.message, policy=policy, retryable=trouble.retryable)
+
+
+def without_candidate(candidate: str, task: str, fingerprint: Fingerprint, fault: str) -> Evaluation:
+    """The evaluation of a completion that holds no candidate, as the cascade would make it.
+
+    Args:
+        candidate: hash of the completion.
+        task: digest of the task.
+    """
+    return Evaluation(
+        candidate=candidate,
+        task=task,
+        fingerprint=fingerprint,
+        verdict=Verdict.POLICY,
+        stage="parse",
+        reason=fault,
+    )
+
+
+def feedback(evaluation: Evaluation) -> str:
+    """What a Coder can use, at most :data:`MAX_FEEDBACK_CHARS` characters.
+
+    Of what went wrong only the reason is told, which the cascade words so that it names no hidden size.
+    """
+    if evaluation.verdict is not Verdict.OK:
+        return _bounded(evaluation.reason)
+    told = ["right at every size"]
+    performance = evaluation.performance
+    if performance is not None:
+        how = "measured" if performance.origin is Origin.MEASURED else "modelled"
+        told.append(f"{performance.time_us:.4g} us {how} at the full size, bound by {performance.bound}")
+        if performance.speedup is not None:
+            told.append(f"{performance.speedup:.3g} times as fast as the fastest baseline")
+        if performance.quarantined is not None:
+            told.append(f"the time is not believed: {performance.quarantined}")
+    if evaluation.correctness is not None:
+        guarded = [check for check in evaluation.correctness.sizes if check.status == "guarded"]
+        if guarded:
+            told.append(f"the plan refused {len(guarded)} of {len(evaluation.correctness.sizes)} sizes")
+    return _bounded("; ".join(told))
+
+
+def _told(policy: str, evaluation: Evaluation) -> RewardResult:
+    """All of a result but its outcome, which is a fault for now."""
+    performance = evaluation.performance
+    origin: Literal["measured", "modelled"] | None = None
+    if performance is not None:
+        origin = "measured" if performance.origin is Origin.MEASURED else "modelled"
+    return RewardResult(
+        outcome="infra_error",
+        policy=policy,
+        components=components(evaluation),
+        verdict=evaluation.verdict.value,
+        stage=evaluation.stage,
+        feedback=feedback(evaluation),
+        device=evaluation.fingerprint.device,
+        origin=origin,
+        candidate=evaluation.candidate,
+        evaluation=evaluation.key,
+        error=Fault(code="internal", message="no outcome yet"),
+    )
+
+
+def _faulty(policy: str, evaluation: Evaluation, fault: Fault) -> RewardResult:
+    return _told(policy, evaluation).model_copy(update={"error": fault})
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_FEEDBACK_CHARS else text[: MAX_FEEDBACK_CHARS - 1] + "…"

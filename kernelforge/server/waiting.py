@@ -1,0 +1,103 @@
+"""Who waits for jobs, and who is told when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from kernelforge.client.wire import Job
+
+_LOG = logging.getLogger(__name__)
+
+
+class Watchers:
+    """Queues that get each job they follow whenever its status changes."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, set[asyncio.Queue[Job]]] = {}
+        self._listeners: list[Callable[[Job], None]] = []
+
+    @contextlib.contextmanager
+    def follow(self, ids: Sequence[str]) -> Iterator[asyncio.Queue[Job]]:
+        """A queue of the changes of some jobs, from now on."""
+        queue: asyncio.Queue[Job] = asyncio.Queue()
+        for job_id in ids:
+            self._queues.setdefault(job_id, set()).add(queue)
+        try:
+            yield queue
+        finally:
+            for job_id in ids:
+                queues = self._queues.get(job_id, set())
+                queues.discard(queue)
+                if not queues:
+                    self._queues.pop(job_id, None)
+
+    def followed(self, job_id: str) -> bool:
+        return job_id in self._queues
+
+    def changed(self, job: Job) -> None:
+        """Tell those who follow a job."""
+        for queue in self._queues.get(job.id, ()):
+            queue.put_nowait(job)
+
+    def on_ended(self, listener: Callable[[Job], None]) -> None:
+        self._listeners.append(listener)
+
+    def ended(self, job: Job) -> None:
+        """Tell all who follow a job that it has ended, and every listener."""
+        self.changed(job)
+        for listener in self._listeners:
+            try:
+                listener(job)
+            except Exception:
+                _LOG.exception("a listener failed for job %s", job.id)
+
+
+class Deadlines:
+    """Calls back for jobs whose time has come. One timer, whatever the number of jobs.
+
+    Args:
+        expire: gets the ids of the jobs that are due; some may have ended long since.
+    """
+
+    def __init__(self, expire: Callable[[list[str]], None]) -> None:
+        self._expire = expire
+        self._heap: list[tuple[float, str]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+
+    def add(self, at: float, job_id: str) -> None:
+        """Args:
+        at: UTC seconds since 1970.
+        """
+        heapq.heappush(self._heap, (at, job_id))
+        if self._timer is None or at < self._due_at:
+            self._set()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._heap.clear()
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            self._due_at = self._heap[0][0]
+            delay = max(self._due_at - time.time(), 0.0)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        now = time.time()
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[1])
+        self._set()
+        if due:
+            self._expire(due)

@@ -1,0 +1,145 @@
+"""An engine without workers: it obeys the protocol, and what becomes of a candidate stands in its source.
+
+Words in the source: ``WRONG`` has that verdict, ``DIE<n>`` loses its worker the first n times, ``HANG`` never ends,
+``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``BUILD`` ends while
+it is prepared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from builders import make_evaluation, make_fingerprint, measured
+from kernelforge.client.wire import JobRequest
+from kernelforge.engine.base import BriefFacts, Health, Order, Report, Slot, Trouble, WorkerDied
+from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
+
+
+def completion(text: str = "v0") -> str:
+    """A reply that holds a candidate, whose source says ``text``."""
+    return (
+        f"```cuda\n// {text}\n__global__ void k(float* out) {{}}\n```\n"
+        "```python\ndef forward(x):\n    out = empty_like(x)\n    k[1, 32](out)\n    return out\n```\n"
+    )
+
+
+def request(text: str = "v0", task: str = "core/gelu", **fields: object) -> JobRequest:
+    return JobRequest.model_validate({"task": task, "completion": completion(text), **fields})
+
+
+class InProcessEngine:
+    """See above.
+
+    Args:
+        slots: how many there are.
+        seconds: what one evaluation takes.
+        measures: it is a GPU, and times are measured.
+    """
+
+    name: Literal["local", "ray"] = "local"
+
+    def __init__(self, *, slots: int = 2, seconds: float = 0.0, measures: bool = False, jail: str = "namespaces") -> None:
+        self.seconds = seconds
+        self.evaluated: list[str] = []
+        """Candidates, in the order in which their evaluation began."""
+        self.prepared: list[str] = []
+        self.freed: list[str] = []
+        """Candidates whose evaluation was cancelled."""
+        self.briefs = 0
+        self.gate = asyncio.Event()
+        """Evaluations wait for it."""
+        self.gate.set()
+        self._measures = measures
+        self._names = [f"{'cuda' if measures else 'emulated:h100'}#{index}" for index in range(slots)]
+        self._busy: set[str] = set()
+        self._warm: dict[str, set[str]] = {name: set() for name in self._names}
+        self._changed = asyncio.Event()
+        self._tried: Counter[str] = Counter()
+        kind = {"device": "cuda:0", "device_kind": "cuda"} if measures else {}
+        self._fingerprint = make_fingerprint(jail=jail, **kind)
+
+    async def start(self) -> None:
+        self._changed.set()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self._fingerprint
+
+    def slots(self) -> Sequence[Slot]:
+        return [
+            Slot(name, self._fingerprint.device, "busy" if name in self._busy else "idle", frozenset(self._warm[name]))
+            for name in self._names
+        ]
+
+    def health(self) -> Health:
+        return Health(workers=len(self._names), restarts=0)
+
+    @property
+    def preparing(self) -> int:
+        return 2
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def prepare(self, order: Order) -> Report | None:
+        self.prepared.append(order.candidate.source)
+        await asyncio.sleep(0)
+        if "BUILD" in order.candidate.source:
+            return Report(order=order.id, evaluation=self._evaluation(order, Verdict.BUILD))
+        return None
+
+    async def evaluate(self, order: Order, slot: str) -> Report:
+        assert slot in self._names
+        assert slot not in self._busy, "a slot evaluates one candidate at a time"
+        source = order.candidate.source
+        self._busy.add(slot)
+        self.evaluated.append(source)
+        self._tried[source] += 1
+        try:
+            await asyncio.sleep(self.seconds * (20 if "SLOW" in source else 1))
+            await self.gate.wait()
+            if "HANG" in source:
+                await asyncio.sleep(3600)
+            dies = re.search(r"DIE(\d+)", source)
+            if dies and self._tried[source] <= int(dies[1]):
+                raise WorkerDied("the worker ended with signal 9")
+            if "TROUBLE" in source or ("ONCE" in source and self._tried[source] == 1):
+                trouble = Trouble(code="device", message="the device is not well", retryable="ONCE" in source)
+                return Report(order=order.id, trouble=trouble)
+            verdict = Verdict.WRONG if "WRONG" in source else Verdict.OK
+            profile = _profile(self._fingerprint.device) if order.profile and verdict is Verdict.OK else None
+            self._warm[slot].add(order.task.digest)
+            return Report(order=order.id, evaluation=self._evaluation(order, verdict), profile=profile)
+        except asyncio.CancelledError:
+            self.freed.append(source)
+            raise
+        finally:
+            self._busy.discard(slot)
+            self._changed.set()
+
+    async def brief(self, task: Task) -> BriefFacts:
+        self.briefs += 1
+        await asyncio.sleep(0)
+        return BriefFacts(facts=TaskFacts(task_digest=task.digest, sizes=()), shared={}, graph=Graph(size="full", nodes=()), device={})
+
+    async def close(self) -> None:
+        self._busy.clear()
+
+    def _evaluation(self, order: Order, verdict: Verdict) -> Evaluation:
+        fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": self._fingerprint}
+        if self._measures and verdict is Verdict.OK:
+            fields["performance"] = measured(speedup=2.0, speedup_lower=1.5)
+        return make_evaluation(verdict, **fields)
+
+
+def _profile(device: str) -> Profile:
+    roofline = Roofline(
+        flops=1.0, dram_bytes=1.0, compulsory_bytes=1.0, arithmetic_intensity=1.0, ridge=1.0, bound="dram", time_us=1.0,
+        time_origin="modelled",
+    )  # fmt: skip
+    return Profile(size="full", device=device, kernels=(), metrics=(), roofline=roofline)
