@@ -1,4 +1,4 @@
-"""A server that speaks the wire, found as trainers find it: through the environment. And a model that says what it is told."""
+"""A server that speaks the wire, found through the environment as trainers do; a model that says what it is told."""
 
 from __future__ import annotations
 
