@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from axpy import KERNEL, PLAN, axpy_task
 
 from kernelforge.candidate import parse_reply
+from kernelforge.errors import Interrupted
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
 from kernelforge.records import Candidate, Origin, Verdict
 
@@ -190,3 +192,12 @@ def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
     evaluation = evaluator.rejected(caught.value, "I would use shared memory here.")
     assert evaluation.verdict is Verdict.POLICY
     assert evaluation.stage == "parse"
+
+
+@pytest.mark.parametrize("asked", [0, 1, 5, 12])
+def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Evaluator, asked: int) -> None:
+    answers = itertools.chain([False] * asked, itertools.repeat(True))
+    good = Candidate(source=KERNEL, plan=PLAN)
+    with pytest.raises(Interrupted):
+        evaluator.evaluate(good, seed=11, stopped=lambda: next(answers))
+    assert run(evaluator).evaluation.verdict is Verdict.OK

@@ -13,7 +13,7 @@ import pytest
 from jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 
 import kernelforge
-from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.errors import ChildDied, DeviceError, SandboxError
 from kernelforge.sandbox import JailReport, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.sandbox.probe import TierReport
@@ -170,3 +170,29 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
         tmp = child.call({"act": "environment"}).data["reply"]["gave"]["TMPDIR"]
         assert not child.call({"act": "write", "arguments": [f"{tmp}/x", 2000]}).data["reply"]["opened"]
     assert zygote.pid == before
+
+
+def test_an_interrupt_ends_the_call_that_another_thread_waits_for(zygote):
+    with zygote.spawn(LIMITS) as waited_for, zygote.spawn(LIMITS) as idle:
+        ended = []
+
+        def wait():
+            with pytest.raises(ChildDied):
+                waited_for.call({"act": "sleep", "arguments": [60]})
+            ended.append(waited_for.death().cause)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not ended and thread.is_alive():
+            zygote.interrupt()
+            thread.join(0.05)
+        thread.join()
+        assert ended == ["killed"]
+        assert idle.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+
+
+def test_an_interrupt_leaves_alone_what_nobody_waits_for(zygote):
+    with zygote.spawn(LIMITS) as child:
+        zygote.interrupt()
+        assert child.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+    zygote.interrupt()
