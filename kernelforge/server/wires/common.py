@@ -183,15 +183,16 @@ def without_end_tokens(completion: str) -> str:
 
     Behind a closing fence they would make the fence part of the code.
     """
-    text = completion.rstrip()
-    ends_at = len(completion)
-    while text and text[-1] in ">]":
-        start = max(text.rfind("<", -_END_TOKEN_CHARS), text.rfind("[", -_END_TOKEN_CHARS))
-        if start < 0 or _END_TOKEN.fullmatch(text, start) is None:
-            break
-        ends_at = start
-        text = text[:start].rstrip()
-    return completion[:ends_at]
+    kept = len(completion)
+    while True:
+        end = kept
+        while end and completion[end - 1].isspace():
+            end -= 1
+        first = max(0, end - _END_TOKEN_CHARS)
+        start = max(completion.rfind("<", first, end), completion.rfind("[", first, end))
+        if start < 0 or _END_TOKEN.fullmatch(completion, start, end) is None:
+            return completion[:kept]
+        kept = start
 
 
 def plain(row: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelforge.client.wire import CandidateText, Job, JobRequest, JobStatus
+from kernelforge.client.wire import MAX_COMPLETION_CHARS, MAX_SOURCE_CHARS, CandidateText, Job, JobRequest, JobStatus
 from kernelforge.records import Origin
 from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
@@ -36,9 +36,9 @@ class EvaluationRequest(BaseModel):
 
     task_id: str = Field(min_length=1, max_length=100)
     """The trainer's name for this evaluation: the same one with the same text is evaluated once."""
-    reference_code: str = Field(min_length=10, max_length=100_000)
+    reference_code: str = Field(max_length=MAX_SOURCE_CHARS)
     """The task's file. Only its hash is looked up."""
-    kernel_code: str = Field(min_length=10, max_length=100_000)
+    kernel_code: str = Field(max_length=MAX_COMPLETION_CHARS)
     """A model's reply with its two fenced blocks, or a JSON object with ``source`` and ``plan``."""
     toolkit: Literal["kernelbench"] = "kernelbench"
     backend_adapter: Literal["kernelbench"] = "kernelbench"

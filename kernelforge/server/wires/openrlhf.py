@@ -20,6 +20,8 @@ from kernelforge.server.wires.common import Wanted, extras, from_label, job_requ
 HELD_S = 170.0
 """The trainer hangs up after 180."""
 _TAIL_CHARS = 256
+"""Of a prompt that was cut at its start, so much has to be there."""
+_TAIL_TRIES = 64
 
 
 class RewardRequest(BaseModel):
@@ -85,12 +87,18 @@ def completion_in(query: str, prompt: str) -> str:
     if not wanted:
         return query
     seen = "".join(query.split())
+    if seen.startswith(wanted):
+        return _after(query, len(wanted))
     tail = wanted[-_TAIL_CHARS:]
-    at = 0 if seen.startswith(wanted) else seen.find(tail)
-    length = len(wanted) if seen.startswith(wanted) else at + len(tail)
-    if at < 0 or not wanted.endswith(seen[:length]):
-        raise Refusal(422, "invalid", "a query does not begin with its prompt, so the completion in it is not known")
-    return _after(query, length)
+    end = len(wanted)
+    for _ in range(_TAIL_TRIES):
+        at = seen.rfind(tail, 0, end)
+        if at < 0:
+            break
+        if wanted.endswith(seen[: at + len(tail)]):
+            return _after(query, at + len(tail))
+        end = at + len(tail) - 1
+    raise Refusal(422, "invalid", "a query does not begin with its prompt, so the completion in it is not known")
 
 
 def _after(text: str, count: int) -> str:

@@ -1,0 +1,170 @@
+"""A gateway whose evaluations a completion asks for: what wires and sessions are tested against without a device.
+
+The candidate is read as the real gateway reads it, rewards are those of the real policies, and the first line of the
+source says what becomes of it: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x), ``// lost``
+(trouble of ours, once for each time the text says so), ``// together N`` (ends once N such are in flight) and ``// never``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.prompt_samples import profile as make_profile
+from builders import make_build, make_evaluation, measured_evaluation
+from tiny_core import TinyCore
+
+from kernelforge.candidate import parse_reply
+from kernelforge.client.wire import Fault, Job, JobRequest, JobStatus, RewardResult
+from kernelforge.errors import CandidateError
+from kernelforge.records import Evaluation, Profile, Task, Verdict, content_hash
+from kernelforge.rewards import DEFAULT_POLICY, components, reward
+from kernelforge.server.base import Caller, Evaluated, Refusal
+from kernelforge.server.intake import Intake
+from kernelforge.server.registry import Registry
+
+
+def reply(text: str = "right", prose: str = "Here it is.") -> str:
+    """A completion with a candidate whose source begins with a comment."""
+    return (
+        f"{prose}\n\n```cuda\n// {text}\n__global__ void k(const float* x, float* y) {{}}\n```\n\n"
+        "```python\ndef forward(x):\n    y = empty_like(x)\n    k[1, 32](x, y)\n    return y\n```"
+    )
+
+
+@dataclass
+class ScriptedCore(TinyCore):
+    asked: list[JobRequest] = field(default_factory=list)
+    kept: dict[str, Evaluated] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.registry = Registry(self.catalogue)
+        self._intake = Intake(self.registry, DEFAULT_POLICY, 10)
+        self._ids = itertools.count(1)
+        self._lost: dict[str, int] = {}
+        self._together: dict[int, int] = {}
+        self._flight = asyncio.Condition()
+
+    def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
+        found = self.registry.find(reference, reference_code)
+        return found.name, found.task
+
+    def keyed(self, key: str, caller: Caller) -> Job | None:
+        known = self.keys.get((caller.name, key))
+        return None if known is None else self.jobs[known[1]]
+
+    def stored(self, job_id: str) -> Evaluated | None:
+        return self.kept.get(job_id)
+
+    async def cancel(self, ids: Any) -> list[str]:
+        return []
+
+    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        if request.policy is not None:
+            self._intake.policy(request)
+        if request.completion == "full":
+            raise Refusal(429, "queue_full", "the queue of this run is full", retry_after_s=3)
+        if key is not None and (caller.name, key) in self.keys:
+            earlier, job_id = self.keys[caller.name, key]
+            if earlier != request:
+                raise Refusal(409, "key_reused", "the key belongs to another request")
+            return self.jobs[job_id]
+        name, task = self.find_task(request.task, request.reference_code)
+        job = Job(
+            id=f"job-{next(self._ids)}",
+            status=JobStatus.RUNNING,
+            task=name,
+            run_id=request.run_id,
+            tag=request.tag,
+            submitted_at=time.time(),
+        )
+        self.jobs[job.id] = job
+        self.asked.append(request)
+        if key is not None:
+            self.keys[caller.name, key] = (request, job.id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await self._evaluate(request, task, job.id)
+            status = JobStatus.FINISHED
+        except TimeoutError:
+            result, status = _trouble("deadline", "nobody waits any more", retryable=False), JobStatus.EXPIRED
+        except asyncio.CancelledError:
+            self.cancelled.append(job.id)
+            raise
+        ended = job.model_copy(update={"status": status, "result": result, "finished_at": time.time()})
+        self.jobs[job.id] = ended
+        return ended
+
+    async def _evaluate(self, request: JobRequest, task: Task, job_id: str) -> RewardResult:
+        text = request.completion or f"// {request.candidate.source if request.candidate else ''}"
+        try:
+            candidate = parse_reply(text)
+        except CandidateError as error:
+            evaluation = make_evaluation(
+                Verdict.POLICY,
+                candidate=content_hash("reply", text),
+                task=task.digest,
+                stage="parse",
+                reason=str(error),
+                build=None,
+            )
+            return self._scored(request, job_id, evaluation, None)
+        said = candidate.source.splitlines()[0].removeprefix("//").split()
+        if "lost" in said:
+            self._lost[text] = self._lost.get(text, 0) + 1
+            if self._lost[text] <= said.count("lost"):
+                return _trouble("worker_died", "three workers died", retryable=True)
+        if "never" in said:
+            await asyncio.Event().wait()
+        if "together" in said:
+            await self._meet(int(said[said.index("together") + 1]))
+        evaluation, seen = _found(said, {"candidate": candidate.hash, "task": task.digest})
+        return self._scored(request, job_id, evaluation, seen if request.profile else None)
+
+    async def _meet(self, count: int) -> None:
+        async with self._flight:
+            self._together[count] = self._together.get(count, 0) + 1
+            self._flight.notify_all()
+            await self._flight.wait_for(lambda: self._together[count] >= count)
+
+    def _scored(self, request: JobRequest, job_id: str, evaluation: Evaluation, seen: Profile | None) -> RewardResult:
+        self.kept[job_id] = Evaluated(evaluation, seen, time.time())
+        policy = request.policy or DEFAULT_POLICY
+        speed = evaluation.performance
+        return RewardResult(
+            outcome="scored",
+            reward=reward(policy, evaluation).value,
+            policy=policy,
+            components=components(evaluation),
+            verdict=evaluation.verdict.value,
+            stage=evaluation.stage,
+            feedback=evaluation.reason or "right at every size",
+            device=evaluation.fingerprint.device,
+            origin=None if speed is None else "measured" if speed.samples else "modelled",
+            candidate=evaluation.candidate,
+            evaluation=evaluation.key,
+        )
+
+
+def _found(said: list[str], names: dict[str, str]) -> tuple[Evaluation, Profile | None]:
+    if "fast" in said:
+        return measured_evaluation(2.0, **names), None
+    if "wrong" in said:
+        return make_evaluation(Verdict.WRONG, **names, reason="expected 1.0, got 2.0 at [0, 3]"), None
+    if "build" in said:
+        fault = {"stage": "compile", "reason": "line 2: expected a ';'", "build": make_build(ok=False)}
+        return make_evaluation(Verdict.BUILD, **names, **fault), None
+    if "policy" in said:
+        return make_evaluation(Verdict.POLICY, **names, stage="policy", reason="inline assembly"), None
+    numbers = [int(word) for word in said if re.fullmatch(r"\d+", word)]
+    return make_evaluation(**names), make_profile(sectors=float(numbers[0] if numbers else 4_194_304))
+
+
+def _trouble(code: Any, message: str, *, retryable: bool) -> RewardResult:
+    return RewardResult(outcome="infra_error", error=Fault(code=code, message=message, retryable=retryable))
