@@ -32,6 +32,7 @@ CODES: Mapping[int, str] = {
     429: "queue_full",
     500: "internal",
     503: "unavailable",
+    504: "infra_error",
 }
 """The word for programs where whoever refused gave none."""
 
@@ -47,6 +48,7 @@ MEANINGS: Mapping[int, str] = {
     429: "This run or token has too much waiting.",
     500: "A fault of the server; its log has the request's id.",
     503: "The server is full, starting or draining.",
+    504: "The evaluation took longer than the request allows; it has no score.",
 }
 
 
