@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -167,7 +167,7 @@ class AsyncClient:
 
     async def stream(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
-    ) -> AsyncIterator[tuple[int, RewardResult]]:
+    ) -> AsyncGenerator[tuple[int, RewardResult], None]:
         """Submit in batches and give each result as it comes, with its index in ``requests``.
 
         Whoever leaves the loop early cancels the rest. When time is up the rest is cancelled, and its results are

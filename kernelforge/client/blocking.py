@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -159,7 +159,7 @@ class Client:
 
     def stream(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
-    ) -> Iterator[tuple[int, RewardResult]]:
+    ) -> Generator[tuple[int, RewardResult], None, None]:
         """Submit in batches and give each result as it comes, with its index in ``requests``.
 
         Whoever leaves the loop early cancels the rest. When time is up the rest is cancelled, and its results are
