@@ -8,34 +8,25 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from character_tokenizer import character_tokenizer
 
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import KernelForgeError
 
-tinker = pytest.importorskip("tinker")
+pytest.importorskip("tinker")
 pytest.importorskip("tinker_cookbook")
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
 
-from tinker_cookbook import renderers, tokenizer_utils  # noqa: E402
-from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs  # noqa: E402
-from tinker_cookbook.rl.rollout_strategy import FailFast, RetryOnFailure  # noqa: E402
-from tinker_cookbook.rl.rollouts import do_group_rollout  # noqa: E402
+from tinker_cookbook import renderers, tokenizer_utils
+from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
+from tinker_cookbook.rl.rollout_strategy import FailFast, RetryOnFailure
+from tinker_cookbook.rl.rollouts import do_group_rollout
 
-from kernelforge.adapters.tinker import KernelGroupBuilder  # noqa: E402
+from kernelforge.adapters.tinker import KernelGroupBuilder
 
 
 @pytest.fixture(scope="module")
 def renderer() -> Iterator[Any]:
-    letters = ["<pad>", "<eos>", "\n", *map(chr, range(32, 127))]
-    characters = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({letter: index for index, letter in enumerate(letters)}, unk_token="<pad>")
-    )
-    characters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    characters.decoder = tokenizers.decoders.Fuse()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>", bos_token="<pad>"
-    )
+    tokenizer = character_tokenizer()
     tokenizer_utils.register_tokenizer("characters", lambda: tokenizer)
     yield renderers.get_renderer("role_colon", tokenizer, model_name="characters")
     tokenizer_utils.unregister_tokenizer("characters")

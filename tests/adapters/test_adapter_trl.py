@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from character_tokenizer import LETTERS, character_tokenizer
 from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer
@@ -101,20 +102,12 @@ def test_a_server_that_refuses_ends_the_step(server) -> None:
 
 def trainer(reward_funcs: Any, folder: Any) -> Any:
     """GRPO on a random model of a few thousand parameters that speaks in characters."""
-    datasets, tokenizers, transformers, trl = map(
-        pytest.importorskip, ("datasets", "tokenizers", "transformers", "trl")
-    )
-    letters = ["<pad>", "<eos>", *map(chr, range(32, 127))]
-    characters = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({letter: index for index, letter in enumerate(letters)}, unk_token="<pad>")
-    )
-    characters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    characters.decoder = tokenizers.decoders.Fuse()
+    datasets, transformers, trl = map(pytest.importorskip, ("datasets", "transformers", "trl"))
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return trl.GRPOTrainer(
         model=transformers.LlamaForCausalLM(
             transformers.LlamaConfig(
-                vocab_size=len(letters), num_key_value_heads=2, pad_token_id=0, eos_token_id=1, bos_token_id=1, **shape
+                vocab_size=len(LETTERS), num_key_value_heads=2, pad_token_id=0, eos_token_id=1, bos_token_id=1, **shape
             )
         ),
         reward_funcs=reward_funcs,
@@ -133,9 +126,7 @@ def trainer(reward_funcs: Any, folder: Any) -> Any:
             seed=3,
         ),
         train_dataset=datasets.Dataset.from_dict({"prompt": ["Write it."] * 4, "task": ["core/relu"] * 4}),
-        processing_class=transformers.PreTrainedTokenizerFast(
-            tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>"
-        ),
+        processing_class=character_tokenizer(),
     )
 
 

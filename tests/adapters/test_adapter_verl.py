@@ -6,8 +6,11 @@ import asyncio
 import functools
 import importlib
 import inspect
+from typing import Any
 
 import pytest
+from character_tokenizer import character_tokenizer
+from wire_server import refusal
 
 from kernelforge.adapters.verl import compute_score
 from kernelforge.errors import NoScore, ServerError
@@ -57,8 +60,48 @@ def test_trouble_is_raised_and_never_a_number(server) -> None:
 
 
 def test_a_server_that_does_not_know_the_task_is_an_error(server) -> None:
-    from wire_server import refusal
-
     server.instead("/v1/jobs", refusal(422, "unknown_task"))
     with pytest.raises(ServerError):
         asyncio.run(compute_score(solution_str="1.5", **ROW))
+
+
+def managed(said: str, **reward_kwargs: str) -> dict[str, Any]:
+    """One sample's answer from verl's own reward manager, with the function found by verl's configuration."""
+    pytest.importorskip("verl")
+    import numpy
+    import torch
+    from omegaconf import OmegaConf
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    tokenizer = character_tokenizer()
+    function = {"path": "pkg://kernelforge.adapters.verl", "name": "compute_score", "reward_kwargs": reward_kwargs}
+    config = OmegaConf.create({"reward": {"custom_reward_function": function}})
+    tokens = torch.tensor([tokenizer.encode(said, add_special_tokens=False)])
+    columns = {
+        "data_source": "kernelforge",
+        "reward_model": {"ground_truth": "core/relu"},
+        "extra_info": {"index": 0},
+    }
+    data = DataProto.from_dict(
+        tensors={"responses": tokens, "attention_mask": torch.ones_like(tokens)},
+        non_tensors={name: numpy.array([value], dtype=object) for name, value in columns.items()},
+    )
+
+    async def run() -> dict[str, Any]:
+        return await NaiveRewardManager(config, tokenizer, get_custom_reward_fn(config)).run_single(data)
+
+    return asyncio.run(run())
+
+
+def test_verls_own_manager_takes_the_answer(server) -> None:
+    answer = managed("1.5", policy="kevin/1")
+    assert answer["reward_score"] == 1.5
+    assert answer["reward_extra_info"]["verdict"] == "OK"
+    assert (server.scored[0].completion, server.scored[0].policy) == ("1.5", "kevin/1")
+
+
+def test_verls_own_manager_lets_trouble_through(server) -> None:
+    with pytest.raises(NoScore):
+        managed("infra")
