@@ -24,9 +24,12 @@ from kernelforge.cli import (
     prompts,
     reward,
     run,
+    serve,
     show,
     strategies,
+    submit,
     tasks,
+    token,
 )
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
@@ -53,6 +56,9 @@ app.command("strategies", short_help="List the search methods and their options.
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
+app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
+app.add_typer(token.app, name="token", short_help="Who may use a reward server.")
+app.command("submit", short_help="Send completions to a reward server.")(submit.submit)
 app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
 app.add_typer(reward.app, name="reward", short_help="List reward policies, and compute rewards again.")

@@ -8,6 +8,7 @@ is a token, and always on any other address, every request needs a valid one, wh
 from __future__ import annotations
 
 import ipaddress
+from base64 import b64decode
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol, get_args
 from urllib.parse import urlsplit
@@ -65,8 +66,8 @@ class Gate:
 
     def _admit(self, headers: dict[bytes, bytes]) -> Caller:
         if self._public or (self._tokens is not None and self._tokens.any()):
-            kind, _, token = headers.get(b"authorization", b"").partition(b" ")
-            caller = self._tokens.caller(token.strip()) if self._tokens and kind.lower() == b"bearer" else None
+            token = _token(headers.get(b"authorization", b""))
+            caller = self._tokens.caller(token) if self._tokens and token else None
             if caller is None:
                 raise Refusal(401, "unauthorised", "send a valid token: 'Authorization: Bearer TOKEN'")
             return caller
@@ -77,6 +78,20 @@ class Gate:
         if origin is not None and urlsplit(origin.lower()).netloc != host.lower():
             raise Refusal(403, "forbidden_origin", "this server takes no requests from other sites' pages")
         return LOCAL
+
+
+def _token(header: bytes) -> bytes | None:
+    """The token in an Authorization header. Basic is for clients that can only be given a URL, such as
+    ``http://any:TOKEN@host``: the password is the token."""
+    kind, _, value = header.partition(b" ")
+    if kind.lower() == b"bearer":
+        return value.strip()
+    if kind.lower() == b"basic":
+        try:
+            return b64decode(value.strip(), validate=True).partition(b":")[2]
+        except ValueError:
+            return None
+    return None
 
 
 @lru_cache(maxsize=256)

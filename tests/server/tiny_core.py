@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from kernelforge.agents.base import Brief
@@ -35,9 +36,14 @@ BROKEN = "broken"
 """A completion that is this meets a bug."""
 
 
+@cache
+def _catalogue() -> Catalogue:
+    return Catalogue(["core"])
+
+
 @dataclass
 class TinyCore:
-    catalogue: Catalogue = field(default_factory=lambda: Catalogue(["core"]))
+    catalogue: Catalogue = field(default_factory=_catalogue)
     state: Any = "ready"
     jobs: dict[str, Job] = field(default_factory=dict)
     keys: dict[tuple[str, str], tuple[JobRequest, str]] = field(default_factory=dict)
@@ -67,6 +73,10 @@ class TinyCore:
 
     def on_ended(self, listener: Callable[[Job], None]) -> None:
         self.listeners.append(listener)
+
+    def keyed(self, key: str, caller: Caller) -> Job | None:
+        found = self.keys.get((caller.name, key))
+        return None if found is None else self.jobs[found[1]]
 
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
         try:

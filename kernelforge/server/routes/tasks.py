@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from hashlib import sha256
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -20,6 +19,7 @@ from kernelforge.server.auth import Reader
 from kernelforge.server.base import Core, Refusal
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router, json_answer
+from kernelforge.server.registry import reference_hash
 
 _ROWS = TypeAdapter(list[TaskRow])
 
@@ -96,5 +96,5 @@ async def _page(core: Core, suite: str, task: Task) -> TaskPage:
         **row_of(suite, task).model_dump(),
         device=next(iter(core.status().devices), ""),
         prompt=prompt.text,
-        reference_sha256=sha256(task.source.encode()).hexdigest(),
+        reference_sha256=reference_hash(task.source),
     )

@@ -1,0 +1,206 @@
+"""``kernelforge serve``: rewards for RL trainers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from contextlib import closing
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelforge.cli.common import DEFAULT_RESULTS, DeviceOption, ResultsOption, UnconfinedOption
+from kernelforge.cli.measuring import MeasureOption, measure_settings
+from kernelforge.cli.token import require_server_packages
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    import socket
+
+    from kernelforge.engine.base import Engine
+    from kernelforge.server.gateway import Gateway
+    from kernelforge.server.sessions import Sessions
+    from kernelforge.server.settings import GatewaySettings
+    from kernelforge.server.tokens import Tokens
+
+DEFAULT_PORT = 8765
+
+
+class EngineName(StrEnum):
+    """What ``--engine`` may be."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class LogFormat(StrEnum):
+    """What ``--log-format`` may be."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; any but a loopback one needs tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Where to listen; 0: any free port.")
+    ] = DEFAULT_PORT,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--suite", metavar="SUITE", help="Offer this suite, or folder; repeat for more. Else all shipped."
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
+    ] = None,
+    device: DeviceOption = None,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="Workers of this machine, or of a Ray cluster.")
+    ] = EngineName.LOCAL,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="Ray cluster to join; one of its own if left out."),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option("--slots", min=1, help="Candidates evaluated at a time on an emulated device.")
+    ] = None,
+    compilers: Annotated[
+        int | None, typer.Option("--compilers", min=1, help="Candidates compiled at a time ahead of a slot.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", min=1, help="Jobs that may wait or run at a time; more are told to wait.")
+    ] = None,
+    reward: Annotated[
+        str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy of jobs that name none.")
+    ] = None,
+    timing_max_age: Annotated[
+        float | None,
+        typer.Option("--timing-max-age", metavar="HOURS", min=0, help="Oldest measured time given from the cache."),
+    ] = None,
+    run_limit: Annotated[
+        float | None,
+        typer.Option("--run-limit", metavar="SECONDS", help="Longest that one run of a candidate may take."),
+    ] = None,
+    measure: MeasureOption = None,
+    allow_unconfined: UnconfinedOption = False,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="One line per request on stderr; text on a terminal, else JSON."),
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Serve rewards for completions over HTTP, until Ctrl-C or SIGTERM.
+
+    A signal ends what runs in good order and leaves the rest queued for the next start; a second one ends at once.
+    """
+    require_server_packages()
+    if address is not None and engine is not EngineName.RAY:
+        raise UsageError("--address goes with --engine ray")
+    if run_limit is not None and run_limit <= 0:
+        raise UsageError("--run-limit needs a number of seconds above 0")
+    measuring = measure_settings(None, None, False, measure)
+    from kernelforge.devices import best_device
+    from kernelforge.server.gateway import Gateway
+    from kernelforge.server.logs import configure_logs
+    from kernelforge.server.serving import is_loopback, listen
+    from kernelforge.server.tokens import Tokens
+    from kernelforge.tasks.catalogue import Catalogue
+
+    settings = _gateway_settings(reward, queue, timing_max_age)
+    configure_logs((log_format or (LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)).value)
+    catalogue = Catalogue(suite or (), task or ())
+    with listen(host, port) as listener, closing(Tokens(results)) as tokens:
+        if not is_loopback(listener) and not tokens.any():
+            raise UsageError(
+                f"{host} can be reached from other machines, so it needs a token: "
+                f"kernelforge token create NAME --results {shlex.quote(str(results))}"
+            )
+        workers = _engine(
+            engine,
+            address,
+            device or best_device(),
+            slots=slots,
+            compilers=compilers,
+            run_limit_s=run_limit,
+            measure=measuring,
+            allow_unconfined=allow_unconfined,
+        )
+        code = asyncio.run(_serve(Gateway(workers, catalogue, results, settings=settings), tokens, listener, results))
+    if code:
+        sys.stderr.flush()
+        os._exit(code)  # what was dropped may still hold threads; whatever was accepted is in the database
+
+
+def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> GatewaySettings:
+    from kernelforge.rewards import find_policy
+    from kernelforge.server.settings import GatewaySettings
+
+    values: dict[str, Any] = {}
+    if reward is not None:
+        values["policy"] = find_policy(reward).name
+    if queue is not None:
+        values["max_jobs"] = queue
+    if timing_max_age is not None:
+        values["max_measured_age_s"] = timing_max_age * 3600
+    return GatewaySettings(**values)
+
+
+def _engine(name: EngineName, address: str | None, device: str, **options: Any) -> Engine:
+    given = {option: value for option, value in options.items() if value is not None}
+    if name is EngineName.LOCAL:
+        from kernelforge.engine.local import LocalEngine
+
+        return LocalEngine(device, **given)
+    if find_spec("ray") is None:
+        raise UsageError("--engine ray needs a package that is not installed: pip install 'kernelforge[ray]'")
+    from kernelforge.engine.ray_engine import RayEngine
+
+    return RayEngine(device, address=address, **given)
+
+
+async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, results: Path) -> int:
+    """Start the workers, serve, and end in good order. The exit code; 0 unless a second signal cut it short."""
+    from kernelforge.server import session_routes, wires
+    from kernelforge.server.app import create_app
+    from kernelforge.server.limits import Limits
+    from kernelforge.server.serving import Stop, address, allow_connections, is_loopback, serve
+    from kernelforge.server.sessions import Sessions
+    from kernelforge.server.tokens import DATABASE_NAME
+
+    limits, url = Limits(), address(listener)
+    allow_connections(limits)
+
+    def ready() -> None:
+        devices = ", ".join(sorted(set(gateway.status().devices)))
+        typer.echo(f"kernelforge: serving on {url}, judging on {devices}, results in {results.resolve()}", err=True)
+
+    with Stop() as stop:
+        if not await stop.unless(gateway.start()):
+            await gateway.close()
+            return 0
+        sessions = Sessions(gateway, results / DATABASE_NAME)
+        app = create_app(
+            gateway,
+            tokens=tokens,
+            public=not is_loopback(listener),
+            limits=limits,
+            routers=[*wires.routers(gateway, sessions), session_routes.router(sessions)],
+        )
+        ending = await serve(app, gateway, listener, stop, limits=limits, ready=ready)
+        if not await stop.unless(_close(sessions, gateway), at_once=True) or ending.at_once:
+            return 128 + stop.signal
+    return 0
+
+
+async def _close(sessions: Sessions, gateway: Gateway) -> None:
+    await sessions.close()
+    await gateway.close()

@@ -1,0 +1,46 @@
+"""A reward server over a gateway in memory, inside the test's own event loop or without any connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from tiny_core import TinyCore
+
+from kernelforge.server.app import create_app
+from kernelforge.server.limits import Limits
+from kernelforge.server.serving import Stop, address, listen, serve
+
+JOB = {"task": "core/swish", "completion": "a reply"}
+SLOW_JOB = {"task": "core/swish", "completion": "slow"}
+WAIT_S = 60.0
+"""For what must happen; nothing is timed by it."""
+
+
+@asynccontextmanager
+async def connected(
+    core: TinyCore, base_url: str = "http://127.0.0.1", headers: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of an application without any connection."""
+    transport = httpx2.ASGITransport(create_app(core, **options), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=base_url, headers=headers) as client:
+        yield client
+
+
+@asynccontextmanager
+async def served(core: TinyCore, limits: Limits | None = None, **options: Any) -> AsyncIterator[tuple[str, int]]:
+    """Host and port of a server that accepts connections."""
+    limits = limits or Limits()
+    listener, stop, accepting = listen("127.0.0.1", 0), Stop(), asyncio.Event()
+    app = create_app(core, limits=limits, **options)
+    serving = asyncio.create_task(serve(app, core, listener, stop, limits=limits, ready=accepting.set))
+    try:
+        await asyncio.wait_for(accepting.wait(), WAIT_S)
+        host, _, port = address(listener).removeprefix("http://").partition(":")
+        yield host, int(port)
+    finally:
+        stop.asked.set()
+        await asyncio.wait_for(serving, WAIT_S)
