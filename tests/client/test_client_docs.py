@@ -1,0 +1,29 @@
+"""The examples of docs/client.md run, in their order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from wire_server import TASK, WireServer
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
+
+
+def test_the_examples_on_the_page_run(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) == 4
+    names = {
+        "reply": "1.5",
+        "replies": ["2.5", "now 3.5", "infra"],
+        "requests": [{"task": TASK, "completion": "1"}] * 3,
+    }
+    for example in examples:
+        exec(compile(example, PAGE.name, "exec"), names)
+    said = capsys.readouterr().out
+    for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "Write it.", "1.5 Faster."):
+        assert line in said.splitlines()

@@ -1,0 +1,189 @@
+"""Both clients against the gateway itself, over a socket, with an engine in its process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
+
+import uvicorn
+from inprocess_engine import InProcessEngine, completion
+from tiny_core import TinyCore
+
+from kernelforge.client import AsyncClient, Client
+from kernelforge.client.wire import JobStatus
+from kernelforge.engine.base import BriefFacts
+from kernelforge.errors import ServerError
+from kernelforge.records import Task
+
+TASK = "core/gelu"
+
+
+class EngineWithBriefs(InProcessEngine):
+    """Knows what a prompt tells of a task, as an engine that ran its reference does."""
+
+    async def brief(self, task: Task) -> BriefFacts:
+        known = await TinyCore().brief(task)
+        return BriefFacts(facts=known.facts, shared=known.shared, graph=known.graph, device=known.device)
+
+
+class Served:
+    """A gateway in a thread with its own event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = EngineWithBriefs(slots=2)
+        self.url = ""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.started = threading.Event()
+        self._folder = folder
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        from kernelforge.server import session_routes
+        from kernelforge.server.app import create_app
+        from kernelforge.server.gateway import Gateway
+        from kernelforge.server.sessions import Sessions
+        from kernelforge.tasks.catalogue import Catalogue
+
+        gateway = Gateway(self.engine, Catalogue(["core"]), self._folder)
+        await gateway.start()
+        sessions = Sessions(gateway, self._folder / "server.db")
+        app = create_app(gateway, routers=[session_routes.router(sessions)])
+        self.server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.loop = asyncio.get_running_loop()
+        self.started.set()
+        await self.server.serve([listener])
+        await sessions.close()
+        await gateway.close()
+
+    def hold(self, held: bool) -> None:
+        """Have evaluations wait, or go on."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.engine.gate.clear if held else self.engine.gate.set)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    one = Served(tmp_path_factory.mktemp("gateway"))
+    thread = threading.Thread(target=one.run, daemon=True)
+    thread.start()
+    assert one.started.wait(60)
+    yield one
+    one.hold(False)
+    one.server.should_exit = True
+    thread.join(30)
+
+
+def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: Served) -> None:
+    async def go() -> None:
+        async with AsyncClient(served.url) as client:
+            first = await client.score(TASK, completion("one"), run_id="run-1", tag="x")
+            again = await client.score(TASK, completion("one"), policy="kevin/1")
+        assert (first.outcome, first.verdict, first.cached) == ("scored", "OK", False)
+        assert (again.evaluation, again.cached, again.policy) == (first.evaluation, True, "kevin/1")
+
+    asyncio.run(go())
+
+
+def test_an_empty_reply_is_scored_by_its_format(served: Served) -> None:
+    with Client(served.url) as client:
+        result = client.score(TASK, "no kernel at all")
+    assert (result.outcome, result.components.format, result.stage) == ("scored", 0.0, "parse")
+
+
+def test_many_are_streamed_and_trouble_is_no_number(served: Served) -> None:
+    replies = [completion("many 1"), completion("many TROUBLE"), completion("many WRONG"), completion("many 1")]
+    with Client(served.url) as client:
+        results = dict(client.stream([{"task": TASK, "completion": reply} for reply in replies]))
+    assert [results[index].outcome for index in range(4)] == ["scored", "infra_error", "scored", "scored"]
+    assert results[1].error.code == "device"
+    assert (results[0].evaluation, results[2].verdict) == (results[3].evaluation, "WRONG")
+
+
+def test_the_same_key_is_the_same_job(served: Served) -> None:
+    request = {"task": TASK, "completion": completion("key")}
+    with Client(served.url) as client:
+        one = client.submit(request, key="a-key")
+        assert client.submit(request, key="a-key").id == one.id
+        with pytest.raises(ServerError) as raised:
+            client.submit(request | {"tag": "another"}, key="a-key")
+        assert raised.value.status == 409
+        assert client.wait([one.id]).pending == []
+
+
+def test_leaving_a_call_frees_the_device(served: Served) -> None:
+    served.hold(True)
+
+    async def go() -> None:
+        async with AsyncClient(served.url) as client:
+            call = asyncio.create_task(client.score(TASK, completion("left HANG")))
+            while not any("left HANG" in source for source in served.engine.evaluated):
+                await asyncio.sleep(0.01)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            late = await client.score(TASK, completion("late HANG"), timeout_s=0.3)
+            assert (late.outcome, late.error.code) in (("infra_error", "cancelled"), ("infra_error", "deadline"))
+            while not {"left", "late"} <= {word for source in served.engine.freed for word in source.split()}:
+                await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(asyncio.wait_for(go(), 60))
+    finally:
+        served.hold(False)
+
+
+def test_unknown_names_are_refused_with_what_to_do(served: Served) -> None:
+    with Client(served.url) as client:
+        with pytest.raises(ServerError) as raised:
+            client.score("core/unheard-of", "x")
+        assert (raised.value.status, bool(raised.value.request_id)) == (422, True)
+        with pytest.raises(ServerError, match="request 2 of 2"):
+            client.score_many([{"task": TASK, "completion": "x"}, {"task": "core/unheard-of", "completion": "x"}])
+        for ask in (lambda: client.job("unheard-of"), lambda: client.wait(["unheard-of"])):
+            with pytest.raises(ServerError) as raised:
+                ask()
+            assert raised.value.status == 404
+
+
+def test_runs_tasks_policies_and_the_state_are_told(served: Served) -> None:
+    with Client(served.url) as client:
+        assert client.set_run("team/run-2", weight=2.0, min_policy_version=5).weight == 2.0
+        stale = client.score(TASK, completion("stale"), run_id="team/run-2", policy_version=4)
+        assert stale.error.code == "stale"
+        assert "team/run-2" in [run.run_id for run in client.runs()]
+        assert TASK in [row.task for row in client.tasks("core")]
+        assert "kevin/1" in [row.policy for row in client.policies()]
+        assert client.status().state == "ready"
+        job = client.submit({"task": TASK, "completion": completion("to cancel HANG"), "run_id": "gone"})
+        assert client.cancel_run("gone") == [job.id]
+        assert client.job(job.id).status is JobStatus.CANCELLED
+
+
+def test_a_conversation_is_held_over_several_turns(served: Served) -> None:
+    with Client(served.url) as client:
+        conversation = client.session(TASK, turns=2)
+        assert conversation.prompt
+        first = conversation.turn(completion("turn WRONG"))
+        assert (first.number, first.result.verdict) == (1, "WRONG")
+        assert first.observation
+        assert conversation.turn(completion("turn two")).result.verdict == "OK"
+        state = conversation.state()
+        assert (state.done, len(state.returns)) == (True, 2)
+        with pytest.raises(ServerError) as raised:
+            conversation.turn(completion("turn three"))
+        assert raised.value.status == 409
+        conversation.close()
