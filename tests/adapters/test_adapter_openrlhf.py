@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from character_tokenizer import character_tokenizer
 
 import kernelforge.adapters.openrlhf as adapter
 from kernelforge.adapters.common import Scorer
@@ -59,3 +61,36 @@ def test_trouble_is_raised_so_that_the_reward_stays_none(server) -> None:
 def test_a_scorer_can_be_chosen(server) -> None:
     adapter.reward_function(Scorer(policy="kevin/1"))(*call("1.5"))
     assert server.scored[0].policy == "kevin/1"
+
+
+class Engine:
+    """The part of vLLM's engine that OpenRLHF's executor uses; it says what it is told to."""
+
+    def __init__(self, tokenizer: Any, said: str) -> None:
+        tokens = tokenizer.encode(said, add_special_tokens=False)
+        self.output = SimpleNamespace(token_ids=tokens, text=said, finish_reason="stop", logprobs=None)
+
+    async def generate(self, *_: Any, **__: Any) -> SimpleNamespace:
+        return SimpleNamespace(outputs=[self.output])
+
+
+def executed(said: str, max_length: int = 500) -> dict[str, Any]:
+    """One sample by OpenRLHF's own executor."""
+    agent = pytest.importorskip("openrlhf.utils.agent", exc_type=ImportError)
+    tokenizer = character_tokenizer()
+    executor = agent.SingleTurnAgentExecutor([adapter.__file__])
+    sampling = SimpleNamespace(max_tokens=20, logprobs=None)
+    return asyncio.run(executor.execute(PROMPT, "core/relu", sampling, max_length, tokenizer, Engine(tokenizer, said)))
+
+
+@pytest.mark.parametrize("max_length", [500, 80])
+def test_openrlhfs_own_executor_takes_the_answer(server, max_length: int) -> None:
+    """Also where it cut the beginning of the prompt off."""
+    output = executed("1.5", max_length)
+    assert torch.tensor([output["reward"]]).tolist() == [1.5]
+    assert output["extra_logs"].keys() == {"format", "built", "correct", "policy"}
+    assert server.scored[0].completion == "1.5"
+
+
+def test_openrlhfs_own_executor_leaves_trouble_without_a_reward(server) -> None:
+    assert executed("infra")["reward"] is None
