@@ -149,16 +149,16 @@ def test_more_rollouts_than_connections_are_all_scored(server: WireServer) -> No
 
     async def go() -> list[float | None]:
         async with AsyncClient(server.url, connections=4) as client:
-            held = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(20)]
-            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 20)
-            others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(50)))
+            held = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(10)]
+            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 10)
+            others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(30)))
             for job_id, request in list(server.requests.items()):
                 if request.completion == "hold":
                     server.release(job_id, 7.0)
-            assert [result.reward for result in await asyncio.gather(*held)] == [7.0] * 20
+            assert [result.reward for result in await asyncio.gather(*held)] == [7.0] * 10
             return [result.reward for result in others]
 
-    assert asyncio.run(go()) == [float(number) for number in range(50)]
+    assert asyncio.run(go()) == [float(number) for number in range(30)]
 
 
 def test_waiting_for_what_the_server_does_not_know_is_refused(server: WireServer) -> None:
