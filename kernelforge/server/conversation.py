@@ -2,7 +2,11 @@
 
 Pure functions over attempts. The loop is CudaForge's, as :mod:`kernelforge.search.refine` has it: repair what failed,
 optimise what is right, one finding of the built-in Judge at a time, from the best attempt so far. Nothing is tuned and
-no lessons are shown, as in a run with ``--no-tune --memory off``.
+no lessons are shown, as in a run without tuning and memory.
+
+One thing differs: a session has the turns that were asked for. Where ``refine`` would end, because the Judge finds
+nothing left to gain or three seeds gave nothing, the model is asked on, without a finding. Conversations that end early
+would have fewer rewards to sum up, and so the best of them the lowest returns.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
 from kernelforge.run.rules import accept
-from kernelforge.search import make_strategy
+from kernelforge.search import Proposal, make_strategy
 
 CODER = "session"
 """What attempts of a session say of who wrote them."""
@@ -43,24 +47,19 @@ class Next(Record):
 
 
 def follow(brief: Brief, attempts: Sequence[Attempt], turns: int) -> Next:
-    """What to ask after some attempts.
-
-    It ends after ``turns`` attempts, where the Judge finds nothing left to gain, or where ``refine`` gives up, as after
-    three replies without a candidate.
-    """
+    """What to ask after some attempts; nothing after ``turns`` of them."""
+    if len(attempts) >= turns:
+        return Next(asked=None)
     strategy = make_strategy("refine", rounds=turns)
     for attempt in attempts:
         strategy.tell(attempt)
-    proposal = strategy.ask(Random(0))
-    if proposal is None:
-        return Next(asked=None)
+    proposal = strategy.ask(Random(0)) or Proposal(Operator.SEED)
     best = None if strategy.best is None else attempts[strategy.best]
     parent = None if proposal.parent is None else attempts[proposal.parent]
     finding: Finding | None = None
     if proposal.judge and parent is not None:
-        finding = BuiltinJudge().find(JudgeRequest(brief, parent, attempts, best, proposal.rank, proposal.sight))
-        if finding.kind == "stop":
-            return Next(asked=None)
+        found = BuiltinJudge().find(JudgeRequest(brief, parent, attempts, best, proposal.rank, proposal.sight))
+        finding = None if found.kind == "stop" else found
     request = CoderRequest(
         brief, proposal.operator, parent, finding, attempts, best, sample=proposal.sample, sight=proposal.sight
     )

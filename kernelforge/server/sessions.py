@@ -22,7 +22,7 @@ from kernelforge.rewards import discounted_returns, find_policy
 from kernelforge.server.base import Caller, Core, Refusal
 from kernelforge.server.conversation import Asked, attempt_of, follow
 from kernelforge.server.session_store import SessionRow, SessionStore, TurnRow
-from kernelforge.server.trouble import trouble
+from kernelforge.server.trouble import GRACE_S, trouble
 
 MAX_SESSIONS = 10_000
 MAX_SESSION_CHARS = 8 << 20
@@ -121,7 +121,10 @@ class Sessions:
             self._running[session] = running
             running.task.add_done_callback(lambda _: self._ended(session))
         # A client that goes away takes its wait with it, and not the turn.
-        return await asyncio.shield(running.task)
+        await asyncio.wait([running.task])
+        if running.task.cancelled():
+            raise Refusal(409, "turn_ended", "the turn was ended: its session was deleted, or the server closes")
+        return running.task.result()
 
     async def delete(self, session: str, caller: Caller) -> None:
         """End a session, and the turn that is running.
@@ -158,7 +161,7 @@ class Sessions:
                 tag=f"session/{row.id}/{len(turns) + 1}",
             ),
             caller,
-            timeout_s=request.deadline_s or TURN_S,
+            timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
         )
         result, stored = job.result, self._core.stored(job.id)
         if result is None or result.outcome != "scored" or stored is None:

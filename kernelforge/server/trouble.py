@@ -6,6 +6,8 @@ from kernelforge.client.wire import Job
 from kernelforge.server.base import Refusal
 
 RETRY_AFTER_S = 2.0
+GRACE_S = 5.0
+"""How much longer than a job's deadline is waited for it, so that the deadline itself ends it."""
 
 
 def trouble(job: Job) -> Refusal:

@@ -2,26 +2,26 @@
 
 The candidate is read as the real gateway reads it, rewards are those of the real policies, and the first line of the
 source says what becomes of it: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x), ``// lost``
-(trouble of ours, once for each time the text says so), ``// together N`` (ends once N such are in flight) and ``// never``.
+(trouble of ours, once for each time the text says so), ``// together N``
+(ends once N such are in flight) and ``// never``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from agents.prompt_samples import profile as make_profile
-from builders import make_build, make_evaluation, measured_evaluation
+from builders import make_build, make_evaluation, measured_evaluation, modelled
 from tiny_core import TinyCore
 
 from kernelforge.candidate import parse_reply
 from kernelforge.client.wire import Fault, Job, JobRequest, JobStatus, RewardResult
 from kernelforge.errors import CandidateError
-from kernelforge.records import Evaluation, Profile, Task, Verdict, content_hash
+from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, Evaluated, Refusal
 from kernelforge.server.intake import Intake
@@ -102,20 +102,8 @@ class ScriptedCore(TinyCore):
         return ended
 
     async def _evaluate(self, request: JobRequest, task: Task, job_id: str) -> RewardResult:
-        text = request.completion or f"// {request.candidate.source if request.candidate else ''}"
-        try:
-            candidate = parse_reply(text)
-        except CandidateError as error:
-            evaluation = make_evaluation(
-                Verdict.POLICY,
-                candidate=content_hash("reply", text),
-                task=task.digest,
-                stage="parse",
-                reason=str(error),
-                build=None,
-            )
-            return self._scored(request, job_id, evaluation, None)
-        said = candidate.source.splitlines()[0].removeprefix("//").split()
+        text = request.completion or reply("parts")
+        said = _said(text)
         if "lost" in said:
             self._lost[text] = self._lost.get(text, 0) + 1
             if self._lost[text] <= said.count("lost"):
@@ -124,7 +112,7 @@ class ScriptedCore(TinyCore):
             await asyncio.Event().wait()
         if "together" in said:
             await self._meet(int(said[said.index("together") + 1]))
-        evaluation, seen = _found(said, {"candidate": candidate.hash, "task": task.digest})
+        evaluation, seen = evaluated(text, task)
         return self._scored(request, job_id, evaluation, seen if request.profile else None)
 
     async def _meet(self, count: int) -> None:
@@ -152,7 +140,15 @@ class ScriptedCore(TinyCore):
         )
 
 
-def _found(said: list[str], names: dict[str, str]) -> tuple[Evaluation, Profile | None]:
+def evaluated(reply: str | Candidate, task: Task) -> tuple[Evaluation, Profile | None]:
+    """What becomes of a reply or candidate; numbers in its first line are the sectors that it loads."""
+    try:
+        candidate = reply if isinstance(reply, Candidate) else parse_reply(reply)
+    except CandidateError as error:
+        fields = {"candidate": content_hash("reply", reply), "task": task.digest, "stage": "parse", "build": None}
+        return make_evaluation(Verdict.POLICY, **fields, reason=str(error)), None
+    said = candidate.source.splitlines()[0].split()
+    names = {"candidate": candidate.hash, "task": task.digest}
     if "fast" in said:
         return measured_evaluation(2.0, **names), None
     if "wrong" in said:
@@ -162,8 +158,15 @@ def _found(said: list[str], names: dict[str, str]) -> tuple[Evaluation, Profile 
         return make_evaluation(Verdict.BUILD, **names, **fault), None
     if "policy" in said:
         return make_evaluation(Verdict.POLICY, **names, stage="policy", reason="inline assembly"), None
-    numbers = [int(word) for word in said if re.fullmatch(r"\d+", word)]
-    return make_evaluation(**names), make_profile(sectors=float(numbers[0] if numbers else 4_194_304))
+    sectors = next((float(word) for word in said if word.isdigit()), 4_194_304.0)
+    return make_evaluation(**names, performance=modelled(sectors / 1e5)), make_profile(sectors)
+
+
+def _said(reply: str) -> list[str]:
+    try:
+        return parse_reply(reply).source.splitlines()[0].split()
+    except CandidateError:
+        return []
 
 
 def _trouble(code: Any, message: str, *, retryable: bool) -> RewardResult:

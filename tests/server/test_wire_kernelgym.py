@@ -1,7 +1,7 @@
 """KernelGYM's server, as its reward client talks to it.
 
-Read in hkust-nlp/KernelGYM (commit 2f08930): drkernel/kernel/rewards/reward_client.py, and kernelgym/server/api/models.py
-as in L-hongbin/KernelGYM (commit 8b75ccc).
+Read: drkernel/kernel/rewards/reward_client.py in hkust-nlp/KernelGYM (commit 2f08930), and
+kernelgym/server/api/models.py in L-hongbin/KernelGYM (commit 8b75ccc).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenRLHF's remote reward, as its client in openrlhf 0.11.2 (PyPI) sends it: utils/agent.py, _fetch_rewards_via_http."""
+"""OpenRLHF's remote reward, as the client of openrlhf 0.11.2 (PyPI) sends it: utils/agent.py."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router
-from kernelforge.server.trouble import trouble
+from kernelforge.server.trouble import GRACE_S, trouble
 from kernelforge.server.wires.common import body_of, ended
 
 MAX_TRIES = 8
@@ -129,7 +129,7 @@ def router(core: Core) -> APIRouter:
     ) -> list[tuple[EvaluationRequest, Job | Refusal]]:
         jobs = [_job(core, one) for one in asked]
         keys = [_key(core, one, caller) for one in asked]
-        longest = float(max(one.timeout for one in asked))
+        longest = max(one.timeout for one in asked) + GRACE_S
         return list(zip(asked, await ended(request, core, caller, jobs, timeout_s=longest, keys=keys), strict=True))
 
     @routes.post("/kernelgym/evaluate", responses=errors)
