@@ -23,13 +23,13 @@ class KernelAgent:
 
     Args:
         turns: in one trajectory. Rewards are given per response; AReaL discounts them (``turn_discount``).
-        scorer: by default the server of the environment.
+        scorer: or its fields, as a configuration has them; by default the server of the environment.
         generation: further arguments of ``chat.completions.create``, such as ``temperature``.
     """
 
-    def __init__(self, turns: int = 1, scorer: Scorer | None = None, **generation: Any) -> None:
+    def __init__(self, turns: int = 1, scorer: Scorer | Mapping[str, Any] | None = None, **generation: Any) -> None:
         self._turns = turns
-        self._scorer = scorer or Scorer()
+        self._scorer = scorer if isinstance(scorer, Scorer) else Scorer(**(scorer or {}))
         self._generation = generation
 
     async def run(self, data: Mapping[str, Any], **extra: Any) -> float | dict[str, float]:

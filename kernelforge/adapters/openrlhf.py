@@ -3,9 +3,6 @@
 OpenRLHF (0.11: ``openrlhf.utils.agent.SingleTurnAgentExecutor``) loads the file and calls the function in a thread,
 with a query that is prompt and completion in one, special tokens included. ``label`` is the task's name. An exception
 leaves the sample's reward None.
-
-The same rewards without any Python on the trainer's side: ``--reward.remote_url http://SERVER/...``, see
-``docs/server.md``.
 """
 
 from __future__ import annotations

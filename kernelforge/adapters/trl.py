@@ -37,7 +37,9 @@ def async_reward_function(scorer: Scorer | None = None, column: str = TASK) -> C
     """:func:`reward_function` as a coroutine function: other asynchronous rewards are computed meanwhile."""
     whom = scorer or Scorer()
 
-    async def async_kernelforge_reward(prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any) -> Rewards:
+    async def async_kernelforge_reward(
+        prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
+    ) -> Rewards:
         tasks, texts = _read(completions, columns, column)
         return _rewards(await whom.score_many(tasks, texts, _step(columns)), columns)
 
