@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 from typing import Any
 
 from kernelforge.compile import installed_toolchain
@@ -16,17 +17,20 @@ from kernelforge.engine.process import Worker
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import Interrupted, KernelForgeError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION
+from kernelforge.sandbox import linux
 from kernelforge.version import __version__
 
 
 class Lease:
-    """Holds a GPU, or CPUs, for one worker. Its methods run side by side on one event loop, as Ray runs async actors.
+    """Holds a GPU, or CPUs, for one worker, and ends with the raylet that started it.
 
-    Replies are those of the worker, with ``died`` where it is gone, ``interrupted`` where the order was, and ``error``
+    Its methods run side by side on one event loop, as Ray runs async actors. Replies are those of the worker, with ``died`` where it is gone, ``interrupted`` where the order was, and ``error``
     where the worker raised one.
     """
 
     def __init__(self) -> None:
+        # Ray's process would first wait for its calls to end, maybe for ever, and keep the GPU that long.
+        linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         self._worker: Worker | None = None
         self._numbers: dict[int, int] = {}
         self._latest = 0
@@ -80,15 +84,17 @@ class Lease:
         elif number > self._latest:  # it has overtaken its request
             self._unwanted.add(number)
 
-    async def ended(self) -> None:
-        """Return when the worker has ended."""
+    async def ended(self) -> str:
+        """Answer when the worker has ended."""
         assert self._worker is not None
         await self._worker.ended()
+        return "{}"
 
-    async def close(self) -> None:
+    async def close(self) -> str:
         """End the worker in good order."""
         if self._worker is not None:
             await self._worker.close()
+        return "{}"
 
 
 def _told(error: KernelForgeError) -> dict[str, str]:

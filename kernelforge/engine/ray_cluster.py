@@ -194,11 +194,14 @@ class Cluster:
 
 
 def check_token() -> None:
-    """Have Ray use a token in this process. It must be called before Ray is imported, which reads the mode once.
+    """Have Ray use a token in this process.
 
     Raises:
         UsageError: there is none, or this process is told to do without.
     """
+    if "ray" in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        raise UsageError("Ray was imported before it could be told to use a token: set RAY_AUTH_MODE=token")
+    # Ray reads it once, when it is imported.
     mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
     if mode.lower() != "token":
         raise UsageError(f"RAY_AUTH_MODE={mode}: a reward server only joins a Ray cluster with RAY_AUTH_MODE=token")

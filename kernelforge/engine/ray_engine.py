@@ -1,5 +1,5 @@
-"""The engine of a Ray cluster: a worker for each of its GPUs, or for each slot of an emulated device, and some that only
-prepare. Nodes may come and go while it runs."""
+"""The engine of a Ray cluster: a worker for each of its GPUs, or for each slot of an emulated device, and some that
+only prepare. Nodes may come and go while it runs."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ def _checked(device: str) -> str:
         return "cuda"
     if wanted.startswith("cuda"):
         raise UsageError(
-            f"--device {device} names GPUs of one machine: with --engine ray give --device cuda, which is every GPU that "
-            "the cluster's nodes were started with"
+            f"--device {device} names GPUs of one machine: with --engine ray give --device cuda, which is every GPU "
+            "that the cluster's nodes were started with"
         )
     return parse_devices(device)[0]
 

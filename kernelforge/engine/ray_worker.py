@@ -58,8 +58,9 @@ class RayWorker:
                 raise error_told(reply["error"])
         except TimeoutError:
             worker.kill()
+            wanted = "GPU" if gpus else "CPU"
             raise KernelForgeError(
-                f"{name}: its node gave it no {'GPU' if gpus else 'CPU'} in {PLACED_S:g} s: see `ray status` for who has them"
+                f"{name}: its node gave it no {wanted} in {PLACED_S:g} s: `ray status` tells who has them"
             ) from None
         except WorkerDied as error:
             raise KernelForgeError(str(error)) from None
@@ -126,7 +127,7 @@ class RayWorker:
             WorkerDied: the actor is gone, or failed in a way that nobody foresaw.
         """
         try:
-            text = await getattr(self._actor, method).remote(*arguments)
+            text: str = await getattr(self._actor, method).remote(*arguments)
         except self._cluster.error as error:
             self.kill()
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)

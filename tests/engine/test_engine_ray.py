@@ -1,0 +1,390 @@
+"""An engine on a real Ray cluster of two nodes: the same verdicts, nodes that die and come, nobody without a token."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_orders import (
+    BROKEN,
+    WRONG,
+    all_gone,
+    cancelled,
+    family_of,
+    idle_slot,
+    order,
+    own_workers,
+    running,
+    slow_run,
+    until,
+)
+
+from kernelforge.engine.base import Order, Report, WorkerDied
+from kernelforge.engine.ray_engine import RayEngine
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.records import Verdict
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    # Not importorskip: Ray reads whether it is to use a token when it is imported.
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'kernelforge[ray]'"),
+]
+
+TOKEN = secrets.token_hex(32)
+STORE_BYTES = 80 << 20
+SOON_DEAD = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""A killed node is missed after seconds, so that the tests need not wait for long."""
+
+OPEN_CLUSTER = f"""
+import sys
+from ray.cluster_utils import Cluster
+head = dict(num_cpus=0, object_store_memory={STORE_BYTES}, include_dashboard=False, temp_dir=sys.argv[1])
+cluster = Cluster(initialize_head=True, head_node_args=head)
+print("address", cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@contextmanager
+def short_folder() -> Iterator[str]:
+    """Ray's sockets are in it, and their paths must be short."""
+    folder = tempfile.mkdtemp(prefix="kf-ray-", dir="/tmp")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ray") / "auth_token"
+    path.write_text(TOKEN)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture(scope="module")
+def open_cluster() -> Iterator[subprocess.Popen[str]]:
+    """A cluster that lets anybody in; its address is on its standard output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    with short_folder() as folder:
+        command = [sys.executable, "-c", OPEN_CLUSTER, folder]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        yield process
+        family = family_of(process.pid)
+        process.communicate(timeout=60)
+        assert all_gone(family)
+
+
+@pytest.fixture(scope="module")
+def cluster(open_cluster: subprocess.Popen[str], token_file: Path) -> Iterator[Any]:
+    """A head that works for nobody, and two nodes with room for a slot and a compiler each."""
+    with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            patch.delenv(name)
+        ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in (ours | SOON_DEAD).items():
+            patch.setenv(name, value)
+        before = family_of(os.getpid())
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False, "temp_dir": folder}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(2):
+            made.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+        yield made
+        family = family_of(os.getpid()) - before
+        made.shutdown()
+        assert all_gone(family)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def engine(cluster: Any, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+    made = RayEngine(cluster.address, "emulated:h100", cache=tmp_path_factory.mktemp("builds"))
+    runner.run(made.start())
+    runner.run(until(lambda: made.health().workers == 4, timeout_s=120))
+    yield made
+    workers = family_of(*own_workers())
+    runner.run(made.close())
+    assert all_gone(workers)
+
+
+def verdict(report: Report) -> Verdict | str:
+    return report.evaluation.verdict if report.evaluation is not None else str(report.trouble)
+
+
+def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> list[list[Report]]:
+        async def on(slot: str) -> list[Report]:
+            return [
+                await engine.evaluate(one, slot) for one in (order(), order(WRONG), order(BROKEN), order(profile=True))
+            ]
+
+        return await asyncio.gather(*(on(slot.name) for slot in engine.slots()))
+
+    nodes = runner.run(scenario())
+    assert len(nodes) == 2
+    for reports in nodes:
+        assert [verdict(report) for report in reports] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.OK]
+        assert all(report.evaluation and report.evaluation.fingerprint == engine.fingerprint for report in reports)
+        assert [report.profile is not None for report in reports] == [False, False, False, True]
+    assert all(slot.warm == {order().task.digest} for slot in engine.slots())
+
+
+def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Runner) -> None:
+    assert engine.preparing == 2
+
+    async def scenario() -> tuple[list[Report | None], str]:
+        slots = [asyncio.create_task(engine.evaluate(slow_run(), slot.name)) for slot in engine.slots()]
+        async with asyncio.timeout(60):
+            ended = await asyncio.gather(
+                *(engine.prepare(order(source)) for source in (order().candidate.source, BROKEN))
+            )
+            brief = await engine.brief(order().task)
+        assert not any(task.done() for task in slots)
+        for task in slots:
+            task.cancel()
+        await asyncio.wait(slots)
+        return list(ended), brief.device["device"]
+
+    (fine, broken), device = runner.run(scenario())
+    assert fine is None
+    assert broken is not None
+    assert verdict(broken) is Verdict.BUILD
+    assert "H100" in device
+
+
+def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> Report:
+        slot = (await idle_slot(engine)).name
+        await cancelled(engine.evaluate(slow_run("cancelled"), slot), after_s=1.0)
+        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        return await engine.evaluate(order(), slot)
+
+    before = engine.health().restarts
+    assert verdict(runner.run(scenario())) is Verdict.OK
+    assert engine.health().restarts == before, "its worker came back by itself"
+
+
+def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
+    engine: RayEngine, runner: asyncio.Runner, cluster: Any, token_file: Path
+) -> None:
+    workers = own_workers()
+    assert len(workers) == 4
+    doors = [token_file, Path(cluster.head_node._raylet_socket_name), Path(cluster.head_node._plasma_store_socket_name)]
+    assert all(door.exists() for door in doors)
+    for pid in workers:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"RAY_" not in environment
+        assert TOKEN.encode() not in environment
+        kinds = sorted(link.partition(":")[0] for link in descriptors(pid))
+        assert str(token_file) not in kinds
+        assert inherited_sockets(pid) <= 1, "the one to its actor, and none of Ray's"
+
+    async def while_it_runs() -> tuple[set[int], set[int]]:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
+        await until(lambda: bool(jailed(family_of(*workers))))
+        await asyncio.sleep(1.0)
+        children = jailed(family_of(*workers))
+        seen = {pid for pid in family_of(*workers) - workers if reaches(pid, doors)}
+        task.cancel()
+        await asyncio.wait({task})
+        return children, seen
+
+    children, seen = runner.run(while_it_runs())
+    assert children
+    assert seen == set()
+
+
+def descriptors(pid: int) -> list[str]:
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+
+
+def inherited_sockets(pid: int) -> int:
+    """Sockets that a worker shares with Ray's process, from which it was started."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    shared = set(descriptors(pid)) & set(descriptors(parent))
+    return len([link for link in shared if link.startswith("socket:")])
+
+
+def jailed(pids: set[int]) -> set[int]:
+    """Those with a file system and a network of their own."""
+    found = set()
+    for pid in pids:
+        try:
+            apart = [
+                os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net")
+            ]
+        except OSError:
+            continue
+        if all(apart):
+            found.add(pid)
+    return found
+
+
+def reaches(pid: int, doors: list[Path]) -> bool:
+    """Whether a helper has Ray's token or variables in its environment, or, jailed, could open what is Ray's."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        environment = (folder / "environ").read_bytes()
+        if TOKEN.encode() in environment or b"RAY_" in environment:
+            return True
+        links = descriptors(pid)
+        if any(str(door) in links for door in doors):
+            return True
+        return pid in jailed({pid}) and any(Path(f"{folder}/root{door}").exists() for door in doors)
+    except OSError:
+        return False  # it ended, or not even we may look
+
+
+def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> Report:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
+        await asyncio.sleep(1.0)
+        worker = engine._seats[slot].worker
+        assert worker is not None
+        children = family_of(worker.pid)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            await task
+        await until(lambda: not running(children))
+        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        return await engine.evaluate(order(), slot)
+
+    before = engine.health().restarts
+    assert verdict(runner.run(scenario())) is Verdict.OK
+    assert engine.health().restarts == before + 1
+
+
+def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
+    engine: RayEngine, runner: asyncio.Runner, cluster: Any
+) -> None:
+    ended: dict[str, list[Verdict | str]] = {}
+    deaths = 0
+
+    async def until_it_ends(given: Order) -> None:
+        nonlocal deaths
+        while True:
+            slot = await idle_slot(engine)
+            try:
+                report = await engine.evaluate(given, slot.name)
+            except WorkerDied:
+                deaths += 1
+                continue
+            ended.setdefault(given.id, []).append(verdict(report))
+            return
+
+    orders = {}
+    for number in range(16):
+        source = order(WRONG if number % 4 == 3 else order().candidate.source).candidate.source
+        given = order(f"{source}// {number}\n")
+        orders[given.id] = (given, Verdict.WRONG if number % 4 == 3 else Verdict.OK)
+    victim = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
+    its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
+    assert len(its_slots) == 1
+    raylet = victim.all_processes["raylet"][0].process
+    family = family_of(raylet.pid)
+    assert len(family) > 4
+
+    async def under_load() -> None:
+        callers: asyncio.Queue[Order] = asyncio.Queue()
+        for given, _ in orders.values():
+            callers.put_nowait(given)
+
+        async def caller() -> None:
+            while not callers.empty():
+                await until_it_ends(callers.get_nowait())
+
+        async def killer() -> None:
+            await until(lambda: len(ended) >= 4)
+            await until(lambda: any(slot.state == "busy" for slot in engine.slots() if slot.name in its_slots))
+            raylet.kill()
+
+        # As the gateway does: no more callers than slots look for an idle one at a time.
+        async with asyncio.timeout(120):
+            await asyncio.gather(killer(), caller(), caller())
+            await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))
+
+    runner.run(under_load())
+    assert ended == {id: [expected] for id, (_, expected) in orders.items()}
+    assert deaths >= 1
+    assert len(engine.slots()) == 1
+    assert engine.preparing == 1
+    assert all_gone(family), "nothing that ran on the node goes on"
+
+    cluster.remove_node(victim)
+    cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+
+    async def with_the_new_node() -> list[Report]:
+        await until(lambda: [slot.state for slot in engine.slots()] == ["idle", "idle"], timeout_s=120)
+        return [await engine.evaluate(order(), slot.name) for slot in engine.slots()]
+
+    assert [verdict(report) for report in runner.run(with_the_new_node())] == [Verdict.OK, Verdict.OK]
+
+
+def test_a_cluster_that_lets_anybody_in_is_refused(
+    open_cluster: subprocess.Popen[str], cluster: Any, runner: asyncio.Runner
+) -> None:
+    assert open_cluster.stdout is not None
+    address = next(line.split()[1] for line in open_cluster.stdout if line.startswith("address"))
+    with pytest.raises(KernelForgeError, match="lets anybody in"):
+        runner.run(RayEngine(address, "emulated:h100").start())
+
+
+def test_a_wrong_token_is_refused_at_once(
+    cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token-of-this-cluster")
+    with pytest.raises(KernelForgeError, match="refuses the token"):
+        runner.run(RayEngine(cluster.address, "emulated:h100").start())
+
+
+def test_without_a_token_nothing_is_asked_of_ray(
+    cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="no token for the Ray cluster"):
+        RayEngine(cluster.address, "emulated:h100")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UsageError, match="RAY_AUTH_MODE=token"):
+        RayEngine(cluster.address, "emulated:h100")
+
+
+def test_where_nothing_answers_the_address_is_named(cluster: Any, runner: asyncio.Runner) -> None:
+    with pytest.raises(KernelForgeError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
+        runner.run(RayEngine("127.0.0.1:9", "emulated:h100").start())
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        RayEngine("ray://127.0.0.1:10001", "emulated:h100")
