@@ -27,6 +27,7 @@ from kernelforge.server.settings import GatewaySettings
 from kernelforge.server.works import LiveJob, Work
 
 _MOST_RETRY_AFTER_S = 60.0
+_ID_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Admission:
         self._settings = settings
         self._counters = counters
         self._fingerprint = fingerprint
+        self._ids = _Ids()
         self.next_seq = 1
         self.next_work = 1
 
@@ -189,7 +191,7 @@ class Admission:
             work.profile = work.profile or request.profile
         job = LiveJob(
             seq=self._new_seq(),
-            id=_new_id(now),
+            id=self._ids.new(now),
             caller=asked.caller.name,
             key=asked.key,
             task=reading.registered.name,
@@ -222,7 +224,7 @@ class Admission:
     ) -> Job:
         request = asked.request
         job = Job(
-            id=_new_id(now),
+            id=self._ids.new(now),
             status=status,
             task=asked.reading.registered.name,
             run_id=request.run_id,
@@ -305,6 +307,14 @@ def _may_pass(result: RewardResult) -> bool:
     return result.error is not None and result.error.retryable
 
 
-def _new_id(now: float) -> str:
-    """Sorts by time, to the millisecond, and cannot be guessed."""
-    return f"{int(now * 1000):011x}-{secrets.token_hex(8)}"
+class _Ids:
+    """Names of jobs: they sort by time, to the millisecond, and cannot be guessed."""
+
+    def __init__(self) -> None:
+        self._pool = b""
+
+    def new(self, now: float) -> str:
+        if len(self._pool) < _ID_BYTES:  # many at once: each call of the system lets another thread in between
+            self._pool = secrets.token_bytes(256 * _ID_BYTES)
+        drawn, self._pool = self._pool[:_ID_BYTES], self._pool[_ID_BYTES:]
+        return f"{int(now * 1000):011x}-{drawn.hex()}"

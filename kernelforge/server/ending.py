@@ -51,6 +51,7 @@ class Ending:
         self._watchers = watchers
         self._counters = counters
         self._writes: set[asyncio.Task[list[LiveJob]]] = set()
+        self._closed = False
 
     def end(
         self, ends: Sequence[End], work_end: WorkEnd | None = None, *, forget_keys: bool = False
@@ -64,6 +65,8 @@ class Ending:
         batch = Batch()
         shown: list[tuple[LiveJob, Job]] = []
         works: dict[int, Work] = {}
+        if self._closed:  # what is open when the gateway closes is taken up by the next
+            ends, work_end = (), None
         for job, status, result in ends:
             if job.ending:
                 continue
@@ -114,6 +117,7 @@ class Ending:
 
     async def close(self) -> None:
         """Give what is on its way to the journal a moment; what cannot be written stays open for the next start."""
+        self._closed = True
         if self._writes:
             await asyncio.wait(self._writes, timeout=5 * _AGAIN_AFTER_S)
         for write in self._writes:

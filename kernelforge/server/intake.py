@@ -25,6 +25,9 @@ from kernelforge.server.registry import Registered, Registry
 _LARGE_CHARS = 64 << 10
 """From here on a completion is read in a thread: the event loop has others to serve."""
 
+_PIECE_BYTES = 2_047
+"""The most that hashlib hashes at a stretch (``HASHLIB_GIL_MINSIZE`` of CPython is one more)."""
+
 
 class Reading(NamedTuple):
     """What a request asks to be evaluated."""
@@ -46,7 +49,7 @@ class Intake:
     def __init__(self, registry: Registry, default_policy: str, most_kept: int) -> None:
         self.registry = registry
         self.default_policy = find_policy(default_policy).name
-        self._readings: Recent[tuple[str, bytes], Reading] = Recent(most_kept)
+        self._readings: Recent[tuple[str, str], Reading] = Recent(most_kept)
 
     def policy(self, request: JobRequest) -> str:
         """Name of the policy that the request asks for.
@@ -73,16 +76,12 @@ class Intake:
             return _reading(registered, candidate_of(request.candidate), fingerprint)
         if len(text) > _LARGE_CHARS:
             return await asyncio.to_thread(_read_text, registered, text, fingerprint)
-        place = (registered.digest, hashlib.sha256(text.encode()).digest())
+        place = (registered.digest, _sha256(text.encode()))
         known = self._readings.get(place)
         if known is None:
             known = _read_text(registered, text, fingerprint)
             self._readings.put(place, known)
         return known
-
-    def forget(self) -> None:
-        """Forget what was read: keys depend on the engine's fingerprint."""
-        self._readings.clear()
 
 
 def candidate_in(request: JobRequest) -> Candidate:
@@ -108,8 +107,17 @@ def candidate_of(parts: CandidateText) -> Candidate:
         raise Refusal(422, "invalid", f"this is not a candidate: {first_fault(error)}") from error
 
 
+def _sha256(data: bytes) -> str:
+    """SHA-256 in hex, without a change of threads: hashlib lets go of the interpreter lock for larger pieces, and to get
+    it back from a busy journal can take milliseconds."""
+    digest = hashlib.sha256()
+    for start in range(0, len(data), _PIECE_BYTES):
+        digest.update(data[start : start + _PIECE_BYTES])
+    return digest.hexdigest()
+
+
 def _read_text(registered: Registered, text: str, fingerprint: Fingerprint) -> Reading:
-    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    sha256 = _sha256(text.encode())
     try:
         candidate = parse_reply(text)
     except CandidateError as error:

@@ -11,7 +11,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,7 +137,7 @@ class Batch:
     """Works that go unless a job refers to them."""
 
     def __bool__(self) -> bool:
-        return any(getattr(self, part.name) for part in fields(self))
+        return any(getattr(self, part) for part in self.__slots__)
 
 
 class _Pending(NamedTuple):
@@ -160,6 +160,7 @@ class Journal:
         self._reader = Database(self.path, create=False, read_only=True, schema=SERVER)
         self._waiting: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._known_texts: set[str] = set()
+        self._closed = False
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
         self.transactions = 0
@@ -171,6 +172,9 @@ class Journal:
         It raises StoreError where it could not be written; nothing of it was kept then.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            done.set_exception(StoreError(f"cannot write to {self.path}: it is closed"))
+            return done
         self._waiting.put(_Pending(batch, done))
         return done
 
@@ -184,6 +188,7 @@ class Journal:
 
     def close(self) -> None:
         """Write what was handed in, and close the file."""
+        self._closed = True
         self._waiting.put(None)
         self._thread.join()
         self._reader.close()

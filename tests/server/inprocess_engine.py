@@ -42,7 +42,9 @@ class InProcessEngine:
 
     name: Literal["local", "ray"] = "local"
 
-    def __init__(self, *, slots: int = 2, seconds: float = 0.0, measures: bool = False, jail: str = "namespaces") -> None:
+    def __init__(
+        self, *, slots: int = 2, seconds: float = 0.0, measures: bool = False, jail: str = "namespaces"
+    ) -> None:
         self.seconds = seconds
         self.evaluated: list[str] = []
         """Candidates, in the order in which their evaluation began."""
@@ -125,7 +127,9 @@ class InProcessEngine:
     async def brief(self, task: Task) -> BriefFacts:
         self.briefs += 1
         await asyncio.sleep(0)
-        return BriefFacts(facts=TaskFacts(task_digest=task.digest, sizes=()), shared={}, graph=Graph(size="full", nodes=()), device={})
+        return BriefFacts(
+            facts=TaskFacts(task_digest=task.digest, sizes=()), shared={}, graph=Graph(size="full", nodes=()), device={}
+        )
 
     async def close(self) -> None:
         self._busy.clear()

@@ -3,58 +3,300 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from gateway_tools import CALLER, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, completion, request
 
-from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings
-from kernelforge.server.base import Caller, Refusal
-from kernelforge.server.gateway import Gateway
-from kernelforge.server.settings import GatewaySettings
-from kernelforge.tasks.catalogue import Catalogue
-
-CALLER = Caller("local")
-CATALOGUE = Catalogue(["core"])
-
-
-@asynccontextmanager
-async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: object) -> AsyncIterator[Gateway]:
-    gateway = Gateway(engine or InProcessEngine(), CATALOGUE, folder, GatewaySettings(**settings))
-    await gateway.start()
-    try:
-        yield gateway
-    finally:
-        await gateway.close()
-
-
-async def accepted(gateway: Gateway, *requests: JobRequest) -> list[Job]:
-    jobs = await gateway.submit(requests, CALLER)
-    for job in jobs:
-        if isinstance(job, Refusal):
-            raise job
-    return jobs
-
-
-async def ended(gateway: Gateway, *requests: JobRequest) -> list[Job]:
-    jobs = await accepted(gateway, *requests)
-    await gateway.wait([job.id for job in jobs], None, 20.0)
-    return [gateway.job(job.id) for job in jobs]
+from kernelforge.client.wire import JobRequest, JobStatus
+from kernelforge.engine.base import Order, Report
+from kernelforge.server.base import Refusal
 
 
 def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as gateway:
-            right, wrong = await ended(gateway, request("v0", tag="mine"), request("WRONG"))
-            assert right.status is JobStatus.FINISHED
-            assert right.result.outcome == "scored"
+            right, wrong, built = await ended(gateway, request("v0", tag="mine"), request("WRONG"), request("BUILD"))
+            assert (right.status, right.result.outcome, right.tag) == (JobStatus.FINISHED, "scored", "mine")
             assert right.result.reward == pytest.approx(0.3)
             assert right.result.components.correct == 1
-            assert right.tag == "mine"
-            assert wrong.result.verdict == "WRONG"
-            assert wrong.result.reward == 0
-            assert gateway.stored(right.id).evaluation.key == right.result.evaluation
+            assert right.started_at is not None
+            assert right.tries == 1
+            assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
+            assert (built.result.verdict, built.result.reward) == ("BUILD", 0)
+            stored = gateway.stored(right.id)
+            assert stored is not None
+            assert stored.evaluation.key == right.result.evaluation
+
+    asyncio.run(main())
+
+
+def test_a_completion_without_a_candidate_ends_at_once_with_the_reward_of_its_policy(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            [job] = await accepted(gateway, JobRequest(task="core/gelu", completion="I cannot do that."))
+            assert job.status is JobStatus.FINISHED
+            assert (job.result.verdict, job.result.stage, job.result.reward) == ("POLICY", "parse", 0)
+            assert job.result.components.format == 0
+            assert "no code" in job.result.feedback
+            assert engine.prepared == []
+            stored = gateway.stored(job.id)
+            assert stored is not None
+            assert stored.evaluation.stage == "parse"
+            assert stored.evaluation.key == job.result.evaluation
+            [agent] = await accepted(
+                gateway, JobRequest(task="core/gelu", completion="I cannot do that.", policy="cuda-agent/1")
+            )
+            assert agent.result.reward == -1
+
+    asyncio.run(main())
+
+
+def test_a_candidate_may_come_in_parts(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            parts = {"source": "__global__ void k() {}", "plan": "def forward(x):\n    return x\n"}
+            [job] = await ended(gateway, JobRequest(task="core/gelu", candidate=parts))
+            assert job.result.outcome == "scored"
+            large = JobRequest(task="core/gelu", candidate={**parts, "source": "é" * 200_000})
+            [refusal] = await gateway.submit([large], CALLER)
+            assert isinstance(refusal, Refusal)
+            assert refusal.status == 413
+
+    asyncio.run(main())
+
+
+def test_trouble_is_no_number(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            for _ in range(2):
+                [job] = await ended(gateway, request("TROUBLE"))
+                assert job.status is JobStatus.FINISHED
+                assert (job.result.outcome, job.result.reward, job.result.error.code) == ("infra_error", None, "device")
+                assert gateway.stored(job.id) is None
+            assert len(engine.evaluated) == 2, "trouble is never answered from the cache"
+
+    asyncio.run(main())
+
+
+def test_trouble_that_may_pass_is_tried_once_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            [job] = await ended(gateway, request("ONCE"))
+            assert job.result.outcome == "scored"
+            assert job.tries == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("deaths", "outcome"), [(1, "scored"), (2, "scored"), (3, "infra_error")])
+def test_a_candidate_costs_three_workers_at_most(tmp_path: Path, deaths: int, outcome: str) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            [job] = await ended(gateway, request(f"DIE{deaths}"))
+            assert job.result.outcome == outcome
+            assert len(engine.evaluated) == job.tries == min(deaths + 1, 3)
+            if outcome == "infra_error":
+                assert job.result.error.code == "worker_died"
+                assert job.result.error.retryable
+
+    asyncio.run(main())
+
+
+def test_a_lease_that_runs_out_counts_as_a_dead_worker(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        async with serving(tmp_path, engine, lease_s=0.1) as gateway:
+            [job] = await ended(gateway, request("HANG"))
+            assert job.result.error.code == "worker_died"
+            assert job.tries == 3
+            assert engine.freed
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_fails_ends_no_gateway(tmp_path: Path) -> None:
+    class Broken(InProcessEngine):
+        async def evaluate(self, order: Order, slot: str) -> Report:
+            raise ZeroDivisionError("in the engine")
+
+    async def main() -> None:
+        async with serving(tmp_path, Broken()) as gateway:
+            [job] = await ended(gateway, request())
+            assert job.result.error.code == "internal"
+            assert "ZeroDivisionError" in job.result.error.message
+
+    asyncio.run(main())
+
+
+def test_an_evaluation_of_another_candidate_is_nobodys_score(tmp_path: Path) -> None:
+    class Swapping(InProcessEngine):
+        async def evaluate(self, order: Order, slot: str) -> Report:
+            other = order.model_copy(update={"candidate": order.candidate.model_copy(update={"source": "// other"})})
+            return await super().evaluate(other, slot)
+
+    async def main() -> None:
+        async with serving(tmp_path, Swapping()) as gateway:
+            [job] = await ended(gateway, request())
+            assert job.result.outcome == "infra_error"
+            assert job.result.error.code == "internal"
+
+    asyncio.run(main())
+
+
+def test_what_ran_without_a_jail_is_never_scored(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, InProcessEngine(jail="none")) as gateway:
+            for text in ("v0", "WRONG"):
+                [job] = await ended(gateway, request(text))
+                assert (job.result.outcome, job.result.reward) == ("infra_error", None)
+                assert "jail" in job.result.error.message
+
+    asyncio.run(main())
+
+
+def test_cancelling_frees_the_device(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        async with serving(tmp_path, engine) as gateway:
+            running, queued = await accepted(gateway, request("HANG"), request("HANG too"))
+            await until(lambda: engine.evaluated)
+            assert gateway.job(running.id).status is JobStatus.RUNNING
+            assert await gateway.cancel([queued.id, running.id, "unknown"]) == [queued.id, running.id]
+            for job in (running, queued):
+                result = gateway.job(job.id).result
+                assert gateway.job(job.id).status is JobStatus.CANCELLED
+                assert (result.outcome, result.error.code) == ("infra_error", "cancelled")
+            assert await gateway.cancel([running.id]) == []
+            [after] = await ended(gateway, request("v0"))
+            assert after.result.outcome == "scored"
+            assert len(engine.freed) == 1
+
+    asyncio.run(main())
+
+
+def test_work_that_others_wait_for_goes_on_when_one_cancels(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            first, second = await accepted(gateway, request(run_id="a"), request(run_id="b"))
+            await until(lambda: engine.evaluated)
+            await gateway.cancel([first.id])
+            engine.gate.set()
+            await gateway.wait([second.id], None, 20.0)
+            assert gateway.job(second.id).result.outcome == "scored"
+            assert engine.freed == []
+
+    asyncio.run(main())
+
+
+def test_a_deadline_ends_queued_and_running_jobs(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        async with serving(tmp_path, engine) as gateway:
+            late = [request("HANG", deadline_s=0.1), request("HANG more", deadline_s=0.05)]
+            for job in await ended(gateway, *late):
+                assert job.status is JobStatus.EXPIRED
+                assert job.result.error.code == "deadline"
+            await until(lambda: engine.freed)
+
+    asyncio.run(main())
+
+
+def test_a_score_that_nobody_waits_for_is_cancelled_and_its_key_is_free_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            waiting = asyncio.create_task(gateway.score(request(), CALLER, timeout_s=20.0, key="mine"))
+            await until(lambda: engine.evaluated and gateway.keyed("mine", CALLER))
+            lost = gateway.keyed("mine", CALLER)
+            assert lost is not None
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await until(lambda: engine.freed)
+            await gateway.wait([lost.id], None, 20.0)
+            assert gateway.job(lost.id).status is JobStatus.CANCELLED
+            engine.gate.set()
+            again = await gateway.score(request(), CALLER, timeout_s=20.0, key="mine")
+            assert again.id != lost.id
+            assert again.result.outcome == "scored"
+
+    asyncio.run(main())
+
+
+def test_a_score_is_withdrawn_while_it_is_still_being_accepted(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            waiting = asyncio.create_task(gateway.score(request("HANG"), CALLER, timeout_s=20.0))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await until(lambda: gateway.runs() and gateway.runs()[0].ended == 1)
+            assert gateway.status().queued + gateway.status().running == 0
+
+    asyncio.run(main())
+
+
+def test_a_score_that_takes_too_long_expires(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            job = await gateway.score(request("HANG"), CALLER, timeout_s=0.05)
+            assert (job.status, job.result.error.code) == (JobStatus.EXPIRED, "deadline")
+            await until(lambda: engine.freed)
+            with pytest.raises(Refusal):
+                await gateway.score(request(task="core/none"), CALLER, timeout_s=1.0)
+
+    asyncio.run(main())
+
+
+def test_tasks_are_found_by_name_digest_and_code(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            name, task = gateway.find_task("gelu")
+            assert name == "core/gelu"
+            assert gateway.find_task("core/gelu") == gateway.find_task(task.digest) == (name, task)
+            assert gateway.find_task(None, task.source.replace("\n", "\r\n")) == (name, task)
+            for reference, code in (("core/none", None), (None, "import os"), ("core/softmax", task.source)):
+                with pytest.raises(Refusal) as refused:
+                    gateway.find_task(reference, code)
+                assert refused.value.status == 422
+
+    asyncio.run(main())
+
+
+def test_a_brief_is_asked_of_the_engine_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            _, task = gateway.find_task("core/gelu")
+            first, second = await asyncio.gather(gateway.brief(task), gateway.brief(task))
+            assert first is second
+            assert first.task == task
+            await gateway.brief(task)
+            assert engine.briefs == 1
+
+    asyncio.run(main())
+
+
+def test_a_completion_is_bounded_and_read_only_as_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            long = "x" * 1_900_000 + "\n" + completion("after much talk")
+            nul = completion("v0 \0")
+            long_job, nul_job = await ended(
+                gateway, JobRequest(task="core/gelu", completion=long), JobRequest(task="core/gelu", completion=nul)
+            )
+            assert long_job.result.verdict == "OK"
+            assert (nul_job.result.verdict, nul_job.result.stage) == ("POLICY", "parse")
 
     asyncio.run(main())

@@ -1,0 +1,54 @@
+"""A gateway over the in-process engine, for tests of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from inprocess_engine import InProcessEngine
+
+from kernelforge.client.wire import Job, JobRequest
+from kernelforge.server.base import Caller, Refusal
+from kernelforge.server.gateway import Gateway
+from kernelforge.server.settings import GatewaySettings
+from kernelforge.tasks.catalogue import Catalogue
+
+CALLER = Caller("local")
+CATALOGUE = Catalogue(["core"])
+
+
+@asynccontextmanager
+async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(engine or InProcessEngine(), CATALOGUE, folder, GatewaySettings(**settings))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+async def accepted(gateway: Gateway, *requests: JobRequest) -> list[Job]:
+    """Submit; the first refusal is raised."""
+    jobs = await gateway.submit(requests, CALLER)
+    for job in jobs:
+        if isinstance(job, Refusal):
+            raise job
+    return jobs
+
+
+async def ended(gateway: Gateway, *requests: JobRequest) -> list[Job]:
+    """Submit, wait for all, in the order of the requests."""
+    jobs = await accepted(gateway, *requests)
+    done = await gateway.wait([job.id for job in jobs], None, 20.0)
+    assert len(done) == len({job.id for job in jobs})
+    return [gateway.job(job.id) for job in jobs]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so; a test that waits in vain fails."""
+    async with asyncio.timeout(20.0):
+        while not condition():
+            await asyncio.sleep(0.002)
