@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from kernelforge.client import calls, flows
+from kernelforge.client import calls, flows, many
 from kernelforge.client.calls import Call, Received
 from kernelforge.client.flows import Await, Emit, Outcome, Pause, Send, Step, Steps, Walk
 from kernelforge.client.settings import (
@@ -76,7 +77,7 @@ class AsyncClient:
     ) -> None:
         self._settings = Settings.of(url, token, timeout_s, connections, retries)
         self._lines: dict[tuple[int, asyncio.AbstractEventLoop], _Line] = {}
-        self._closing: set[asyncio.Task[Received | None]] = set()
+        self._leaving: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._settings.url!r})"
@@ -98,9 +99,10 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close this event loop's connections."""
-        if self._closing:
-            await asyncio.wait(self._closing)
-        line = self._lines.pop((os.getpid(), asyncio.get_running_loop()), None)
+        here = asyncio.get_running_loop()
+        if leaving := [task for task in self._leaving if task.get_loop() is here]:
+            await asyncio.wait(leaving)
+        line = self._lines.pop((os.getpid(), here), None)
         if line is not None:
             await line.shared.aclose()
             await line.http.aclose()
@@ -177,7 +179,7 @@ class AsyncClient:
             ServerError: a request was refused; none is left running.
         """
         made, keys = job_requests(requests, self._settings.time_s(timeout_s))
-        walk = Walk(flows.stream(made, keys, self._settings.limits(timeout_s)))
+        walk = Walk(many.stream(made, keys, self._settings.limits(timeout_s)))
         while walk.step is not None:
             try:
                 if isinstance(walk.step, Emit):
@@ -185,8 +187,14 @@ class AsyncClient:
                     answer = None
                 else:
                     answer = await self._perform(walk.step)
+            except GeneratorExit:  # which must not cross from one task to another
+                with contextlib.suppress(_LeftTheLoop):
+                    walk.fail(_LeftTheLoop())
+                    await self._walk(walk)
+                raise
             except BaseException as error:
                 walk.fail(error)
+                await self._walk(walk)
             else:
                 walk.go_on(answer)
 
@@ -202,7 +210,7 @@ class AsyncClient:
             ServerError: one was refused; those that were accepted are cancelled.
         """
         made, keys = job_requests(requests, None)
-        return await self._run(flows.submit_many(made, keys, self._settings.limits(timeout_s)))
+        return await self._run(many.submit_many(made, keys, self._settings.limits(timeout_s)))
 
     async def job(self, job_id: str) -> Job:
         return await self._ask(calls.poll(job_id))
@@ -263,8 +271,12 @@ class AsyncClient:
         return await self._run(flows.ask(call, self._settings.limits(timeout_s)))
 
     async def _run(self, steps: Steps[T]) -> T:
-        walk = Walk(steps)
+        return await self._walk(Walk(steps))
+
+    async def _walk(self, walk: Walk[T], *, aside: bool = False) -> T:
         while walk.step is not None:
+            if isinstance(walk.step, Send) and walk.step.leaving and not aside:
+                return await self._walk_aside(walk)
             try:
                 answer = await self._perform(walk.step)
             except BaseException as error:
@@ -273,6 +285,18 @@ class AsyncClient:
                 walk.go_on(answer)
         return walk.result
 
+    async def _walk_aside(self, walk: Walk[T]) -> T:
+        """Everything this task awaits from now on may be cancelled too; the server must hear of it all the same."""
+        task = asyncio.create_task(self._walk(walk, aside=True))
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
+        return await asyncio.shield(task)
+
+    def _left(self, task: asyncio.Task[Any]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled():
+            task.exception()  # what made the caller leave; it knows
+
     async def _perform(self, step: Step) -> Outcome:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
@@ -280,13 +304,7 @@ class AsyncClient:
         if isinstance(step, Await):
             return await self._line().shared.wait(step.job_id, step.seconds)
         assert isinstance(step, Send)
-        if not step.closing:
-            return await self._send(step)
-        # Everything this task awaits from now on may be cancelled too; the server must hear of it all the same.
-        task = asyncio.create_task(self._send(step))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        return await asyncio.shield(task)
+        return await self._send(step)
 
     async def _send(self, step: Send) -> Received:
         try:
@@ -323,6 +341,10 @@ class _Line:
 
     http: httpx2.AsyncClient
     shared: SharedWait
+
+
+class _LeftTheLoop(Exception):
+    """Whoever iterated over a stream wants no more of it."""
 
 
 class AsyncConversation:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from kernelforge.client import calls, flows
+from kernelforge.client import calls, flows, many
 from kernelforge.client.calls import Call
 from kernelforge.client.flows import Emit, Outcome, Pause, Send, Step, Steps, Walk
 from kernelforge.client.settings import (
@@ -169,7 +169,7 @@ class Client:
             ServerError: a request was refused; none is left running.
         """
         made, keys = job_requests(requests, self._settings.time_s(timeout_s))
-        walk = Walk(flows.stream(made, keys, self._settings.limits(timeout_s)))
+        walk = Walk(many.stream(made, keys, self._settings.limits(timeout_s)))
         while walk.step is not None:
             try:
                 if isinstance(walk.step, Emit):
@@ -194,7 +194,7 @@ class Client:
             ServerError: one was refused; those that were accepted are cancelled.
         """
         made, keys = job_requests(requests, None)
-        return self._run(flows.submit_many(made, keys, self._settings.limits(timeout_s)))
+        return self._run(many.submit_many(made, keys, self._settings.limits(timeout_s)))
 
     def job(self, job_id: str) -> Job:
         return self._ask(calls.poll(job_id))

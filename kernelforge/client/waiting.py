@@ -58,6 +58,8 @@ class SharedWait:
             self._leave(job_id, mine)
 
     async def aclose(self) -> None:
+        """Stop asking; whoever still waits hears of it."""
+        self._fail(list(self._callers), ServerError("the client was closed while it waited for a job", code="closed"))
         for poll in self._polls:
             poll.cancel()
         await asyncio.gather(*self._polls, return_exceptions=True)

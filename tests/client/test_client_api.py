@@ -8,7 +8,7 @@ import inspect
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
-from kernelforge.client import AsyncClient, AsyncConversation, Client, Conversation
+from kernelforge.client import AsyncClient, AsyncConversation, Client, Conversation, flows
 from kernelforge.errors import ServerError, ServerUnreachable, UsageError
 
 
@@ -31,6 +31,21 @@ def test_waiting_for_any_k_gives_what_ended_and_what_did_not(server: WireServer)
         answer = client.wait(ids, timeout_s=0.1)
         assert ([job.id for job in answer.ended], answer.pending) == (["j2"], ["j1", "j3"])
         assert client.wait([]).ended == []
+
+
+def test_any_of_more_jobs_than_a_request_may_name_are_waited_for(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flows, "MAX_BATCH", 2)
+    with Client(server.url) as client:
+        ids = [job.id for job in client.submit_many([{"task": TASK, "completion": "hold"}] * 5)]
+        server.release("j5")
+        answer = client.wait(ids, k=1)
+        assert ([job.id for job in answer.ended], answer.pending) == (["j5"], ids[:4])
+        for job_id in ids:
+            server.release(job_id)
+        assert sorted(job.id for job in client.wait(ids).ended) == ids
+        assert client.cancel(ids) == []
 
 
 def test_jobs_and_runs_are_cancelled(server: WireServer) -> None:

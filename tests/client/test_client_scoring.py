@@ -165,6 +165,19 @@ def test_cancelling_before_the_answer_came_cancels_what_the_server_may_have_acce
     assert list(server.jobs) == server.cancelled == ["j1"]
 
 
+def test_a_scope_that_cancels_before_the_answer_came_lets_the_server_know_too(server: WireServer) -> None:
+    server.instead(SUBMIT[5:], Says(acted=True, stalls=True))
+
+    async def leave(client: AsyncClient) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.score, TASK, "hold")
+            await anyio.to_thread.run_sync(server.until, lambda: server.jobs)
+            group.cancel_scope.cancel()
+
+    asking(server, leave)
+    assert list(server.jobs) == server.cancelled == ["j1"]
+
+
 def test_a_scope_that_cancels_all_awaits_still_lets_the_server_know(server: WireServer) -> None:
     async def leave(client: AsyncClient) -> None:
         async with anyio.create_task_group() as group:

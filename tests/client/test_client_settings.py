@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
 import subprocess
@@ -77,9 +78,11 @@ def test_a_forked_child_has_connections_of_its_own(server: WireServer) -> None:
         for number in range(1, 3):
             child = os.fork()
             if child == 0:
-                wrong = [
-                    n for n in range(10) if client.score(TASK, f"now {100 * number + n}").reward != 100 * number + n
-                ]
+                wrong = [-1]
+                with contextlib.suppress(Exception):
+                    wrong = [
+                        n for n in range(10) if client.score(TASK, f"now {100 * number + n}").reward != 100 * number + n
+                    ]
                 os._exit(len(wrong))
             children.append(child)
         for n in range(10):

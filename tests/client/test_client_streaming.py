@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
-from kernelforge.client import AsyncClient, Client, flows
+from kernelforge.client import AsyncClient, Client, many
 from kernelforge.errors import MalformedAnswer, ServerError, UsageError
 
 BATCH = "POST /v1/jobs/batch"
@@ -132,8 +132,8 @@ def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(server: WireS
 
 
 def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "MAX_BATCH", 3)
-    monkeypatch.setattr(flows, "MAX_BATCH_CHARS", 20)
+    monkeypatch.setattr(many, "MAX_BATCH", 3)
+    monkeypatch.setattr(many, "MAX_BATCH_CHARS", 20)
     completions = ["1", "2", "3", "4", "5" + "0" * 30, "6", "now 7" + " " * 12, "8"]
     with Client(server.url) as client:
         rewards = [result.reward for result in client.score_many(jobs(*completions))]

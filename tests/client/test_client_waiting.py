@@ -144,6 +144,18 @@ def test_a_server_that_is_gone_is_told_to_all_who_wait() -> None:
     asyncio.run(go())
 
 
+def test_closing_tells_whoever_still_waits() -> None:
+    async def go() -> None:
+        shared = SharedWait(Asked(), requests=2)
+        wait = asyncio.create_task(shared.wait("j1", 60.0))
+        await settle()
+        await shared.aclose()
+        with pytest.raises(ServerError, match="closed"):
+            await wait
+
+    asyncio.run(go())
+
+
 def test_more_rollouts_than_connections_are_all_scored(server: WireServer) -> None:
     """Those that wait leave connections to those that submit."""
 
