@@ -97,6 +97,8 @@ class WireServer:
         self.requests: dict[str, JobRequest] = {}
         self.keys: dict[str, str] = {}
         self.cancelled: list[str] = []
+        self.cancels_in_s = 0.0
+        """How long it takes from a cancellation to the end of the job."""
         self.full: int = 0
         """So many jobs of batches are refused as too many, with a Retry-After."""
         self.sessions: dict[str, Session] = {}
@@ -263,8 +265,9 @@ class WireServer:
         ids = request.ids or [job.id for job in self.jobs.values() if job.run_id == request.run_id]
         gone = [job_id for job_id in ids if self.jobs[job_id].result is None]
         fault = Fault(code="cancelled", message="cancelled by the caller")
+        trouble = RewardResult(outcome="infra_error", error=fault)
         for job_id in gone:
-            self._finish(job_id, RewardResult(outcome="infra_error", error=fault), JobStatus.CANCELLED)
+            asyncio.get_running_loop().call_later(self.cancels_in_s, self._finish, job_id, trouble, JobStatus.CANCELLED)
         self.cancelled += gone
         return CancelAnswer(cancelled=gone)
 

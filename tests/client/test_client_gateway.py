@@ -45,7 +45,10 @@ class Served:
         self._folder = folder
 
     def run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self.started.set()
 
     async def _serve(self) -> None:
         from kernelforge.server import session_routes
@@ -81,6 +84,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     thread = threading.Thread(target=one.run, daemon=True)
     thread.start()
     assert one.started.wait(60)
+    assert thread.is_alive(), "the gateway did not start"
     yield one
     one.hold(False)
     one.server.should_exit = True

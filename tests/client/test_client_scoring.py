@@ -201,6 +201,17 @@ def test_a_job_whose_time_is_up_is_cancelled_and_told_as_trouble(server: WireSer
     assert server.cancelled == ["j1"]
 
 
+@pytest.mark.parametrize("client_of", [AsyncClient, Client])
+def test_a_job_that_takes_a_while_to_end_is_waited_for(server: WireServer, client_of: type) -> None:
+    server.cancels_in_s = 0.1
+    if client_of is Client:
+        with Client(server.url) as client:
+            results = client.score_many([{"task": TASK, "completion": "hold"}] * 2, timeout_s=0.2)
+    else:
+        results = [asking(server, lambda client: client.score(TASK, "hold", timeout_s=0.2))]
+    assert {result.error.code for result in results} == {"cancelled"}
+
+
 def test_ctrl_c_cancels_the_job(server: WireServer) -> None:
     def interrupt() -> None:
         server.until(lambda: "GET /v1/jobs/j1" in server.lines())
