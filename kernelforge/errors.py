@@ -163,7 +163,8 @@ class MalformedAnswer(ServerError):
 class NoScore(KernelForgeError):
     """A result was required to have a reward, and trouble of the server's kept it from having one."""
 
-    def __init__(self, message: str, *, code: str, retryable: bool) -> None:
+    def __init__(self, message: str, *, code: str = "internal", retryable: bool = False) -> None:
+        # Defaults, for it crosses processes: unpickling makes it of its message, and sets the attributes after.
         super().__init__(message)
         self.code = code
         self.retryable = retryable

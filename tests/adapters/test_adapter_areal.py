@@ -84,3 +84,23 @@ def test_the_reward_function_raises_before_areal_would_count_a_zero(server) -> N
     deadline_s = server.scored[0].deadline_s
     assert deadline_s is not None
     assert deadline_s < WRAPPER_TIMEOUT_S
+
+
+@pytest.mark.parametrize("mode", ["inline", "subproc"])
+def test_areals_own_workflow_runs_the_agent(server, policy, mode: str) -> None:
+    """Up to the rewards, which it then sets through its proxy: in its own process, and in one of a pool."""
+    proxy = pytest.importorskip("areal.experimental.openai.proxy.workflow", exc_type=ImportError)
+    policy.says = ["1.5"]
+    workflow = proxy.OpenAIProxyWorkflow(mode=mode, agent=KernelAgent(), proxy_addr=policy.url)
+    assert asyncio.run(workflow._run_agent("session", {"task": "core/relu"})) == 1.5
+
+
+def test_areals_own_wrapper_takes_the_reward_and_lets_trouble_through(server) -> None:
+    wrapper = pytest.importorskip("areal.api.reward_api", exc_type=ImportError).AsyncRewardWrapper
+
+    async def reward(said: str) -> float:
+        return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", said, [1], [2], task="core/relu")
+
+    assert asyncio.run(reward("1.5")) == 1.5
+    with pytest.raises(NoScore):
+        asyncio.run(reward("infra"))

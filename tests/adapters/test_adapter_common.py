@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
 from kernelforge.client.wire import Components, RewardResult
-from kernelforge.errors import UsageError
+from kernelforge.errors import NoScore, ServerError, UsageError
 
 PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n```\n"
 
@@ -105,3 +106,16 @@ def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() ->
     )
     absent = ("torch", "openai", "anthropic", "numpy", "numba", "rich", "typer", "jinja2", "tenacity", "sqlite_utils")
     subprocess.run([sys.executable, "-c", script, *absent], check=True, timeout=60)
+
+
+def test_what_is_raised_crosses_processes_whole(server) -> None:
+    """Trainers score in pools of processes and in Ray: an error that cannot be unpickled breaks the pool instead."""
+    with pytest.raises(NoScore) as raised:
+        Scorer().score_blocking("core/relu", "infra").require()
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (str(error), error.code, error.retryable) == (str(raised.value), "worker_died", True)
+    server.instead("/v1/jobs", refusal(422, "unknown_task"))
+    with pytest.raises(ServerError) as refused:
+        Scorer().score_blocking("core/none", "1.5")
+    other = pickle.loads(pickle.dumps(refused.value))
+    assert (type(other), other.status, other.code) == (ServerError, 422, "unknown_task")
