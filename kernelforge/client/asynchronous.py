@@ -181,6 +181,9 @@ class AsyncClient:
         made, keys = job_requests(requests, self._settings.time_s(timeout_s))
         walk = Walk(many.stream(made, keys, self._settings.limits(timeout_s)))
         while walk.step is not None:
+            if isinstance(walk.step, Send) and walk.step.leaving:
+                await self._walk_aside(walk)
+                return
             try:
                 if isinstance(walk.step, Emit):
                     yield walk.step.index, walk.step.result
@@ -194,7 +197,6 @@ class AsyncClient:
                 raise
             except BaseException as error:
                 walk.fail(error)
-                await self._walk(walk)
             else:
                 walk.go_on(answer)
 

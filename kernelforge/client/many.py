@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernelforge.client import calls
 from kernelforge.client.calls import Call
@@ -19,8 +19,8 @@ from kernelforge.client.flows import (
     next_pause_s,
     still_running,
 )
-from kernelforge.client.wire import MAX_BATCH, BatchAnswer, CancelRequest, Job, JobRequest, RewardResult
-from kernelforge.errors import MalformedAnswer, ServerError
+from kernelforge.client.wire import MAX_BATCH, BatchAnswer, CancelRequest, Job, JobRequest, Problem, RewardResult
+from kernelforge.errors import MalformedAnswer, ServerError, ServerUnreachable
 
 MAX_BATCH_CHARS = 8 << 20
 """Text of one batch; a larger one is sent in several."""
@@ -99,36 +99,50 @@ class _Crowd:
         """Send the next batch. Returns what the cache answered at once."""
         indices = self._next_batch()
         self.unanswered = indices
-        answer = yield from ask(self._batch(indices), self.limits)
+        try:
+            answer = yield from ask(self._batch(indices), self.limits)
+        except ServerUnreachable:
+            raise
+        except ServerError:
+            self.unanswered = []
+            raise
         self.unanswered = []
+        ended: list[tuple[int, RewardResult]] = []
+        refused: dict[int, Problem] = {}
+        for index, item in zip(indices, answer.items, strict=False):
+            if item.job is None:
+                refused[index] = item.problem or Problem(
+                    code="malformed_answer", message="neither accepted nor refused"
+                )
+                continue
+            self.jobs[index] = item.job
+            if item.job.result is None:
+                self.waiting.setdefault(item.job.id, []).append(index)
+            else:
+                ended.append((index, item.job.result))
         if len(answer.items) != len(indices):
             raise MalformedAnswer(
                 f"the server answered {len(answer.items)} jobs of a batch of {len(indices)}", code="malformed_answer"
             )
-        ended: list[tuple[int, RewardResult]] = []
-        refused: list[int] = []
-        for index, item in zip(indices, answer.items, strict=True):
-            if item.job is not None:
-                self.jobs[index] = item.job
-                if item.job.result is None:
-                    self.waiting.setdefault(item.job.id, []).append(index)
-                else:
-                    ended.append((index, item.job.result))
-                continue
-            if item.problem is None:
-                raise MalformedAnswer("the server answered a job of a batch with nothing", code="malformed_answer")
-            asked = item.problem.retry_after_s
+        self._again_later(refused)
+        return ended
+
+    def _again_later(self, refused: Mapping[int, Problem]) -> None:
+        """
+        Raises:
+            ServerError: one of them was refused for good.
+        """
+        for index, problem in refused.items():
+            asked = problem.retry_after_s
             self.refusal = ServerError(
-                f"request {index + 1} of {len(self.requests)}: {item.problem.message}",
-                code=item.problem.code,
+                f"request {index + 1} of {len(self.requests)}: {problem.message}",
+                code=problem.code,
                 retry_after_s=asked,
             )
             if asked is None or asked > LONGEST_ASKED_S:
                 raise self.refusal
-            refused.append(index)
             self.not_before = max(self.not_before, time.monotonic() + next_pause_s(0, asked))
-        self.unsent = refused + self.unsent
-        return ended
+        self.unsent = [*refused, *self.unsent]
 
     def _next_batch(self) -> list[int]:
         chars = 0

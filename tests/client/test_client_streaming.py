@@ -90,6 +90,18 @@ def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(serv
     assert sorted(server.jobs) == sorted(server.cancelled) == ["j1", "j2"]
 
 
+def test_a_stream_outlives_connections_that_break(server: WireServer) -> None:
+    server.instead(BATCH[5:], Says(acted=True, cut=True))
+    server.instead("/v1/jobs/wait", Says(cut=True), Says(503, b"", {"retry-after": "0"}))
+
+    async def go() -> dict[int, float | None]:
+        async with AsyncClient(server.url) as client:
+            return {index: result.reward async for index, result in client.stream(jobs("1", "now 2", "infra"))}
+
+    assert asyncio.run(go()) == {0: 1.0, 1: 2.0, 2: None}
+    assert (len(server.jobs), server.cancelled) == (3, [])
+
+
 def test_a_batch_whose_connection_breaks_is_accepted_once(server: WireServer) -> None:
     server.instead(BATCH[5:], Says(acted=True, cut=True))
     with Client(server.url) as client:
@@ -114,12 +126,12 @@ def test_jobs_that_never_found_room_are_an_error_once_time_is_up(server: WireSer
 
 
 def test_one_that_is_refused_for_good_leaves_none_running(server: WireServer) -> None:
-    requests = [*jobs("hold", "hold"), *jobs("1", task="core/unheard-of")]
-    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 3 of 3: no task") as raised:
+    requests = [*jobs("hold"), *jobs("1", task="core/unheard-of"), *jobs("hold")]
+    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 2 of 3: no task") as raised:
         client.score_many(requests)
     assert raised.value.code == "unknown_task"
     assert sorted(server.cancelled) == ["j1", "j2"]
-    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 3 of 3: no task"):
+    with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 2 of 3: no task"):
         client.submit_many(requests)
     assert sorted(server.cancelled) == ["j1", "j2", "j3", "j4"]
 
@@ -156,6 +168,13 @@ def test_a_request_that_would_be_refused_is_named_and_nothing_sent(server: WireS
     with Client(server.url) as client, pytest.raises(UsageError, match=r"request 2 of 2: .*completion or a candidate"):
         client.score_many([*jobs("1"), {"task": TASK}])
     assert server.asked == []
+
+
+def test_a_batch_that_was_refused_whole_is_not_sent_again_to_cancel_it(server: WireServer) -> None:
+    server.instead(BATCH[5:], refusal(403, "forbidden", "this token may not submit"))
+    with Client(server.url) as client, pytest.raises(ServerError, match="may not submit"):
+        client.score_many(jobs("1"))
+    assert server.lines() == [BATCH]
 
 
 def test_a_whole_refusal_of_the_batch_is_retried_as_any_request(server: WireServer) -> None:
