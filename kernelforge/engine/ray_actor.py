@@ -24,8 +24,8 @@ from kernelforge.version import __version__
 class Lease:
     """Holds a GPU, or CPUs, for one worker, and ends with the raylet that started it.
 
-    Its methods run side by side on one event loop, as Ray runs async actors. Replies are those of the worker, with ``died`` where it is gone, ``interrupted`` where the order was, and ``error``
-    where the worker raised one.
+    Its methods run side by side on one event loop, as Ray runs async actors. Replies are those of the worker, with
+    ``died`` where it is gone, ``interrupted`` where the order was, and ``error`` where the worker raised one.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,6 @@ def cluster(open_cluster: subprocess.Popen[str], token_file: Path) -> Iterator[A
         ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
         for name, value in (ours | SOON_DEAD).items():
             patch.setenv(name, value)
-        before = family_of(os.getpid())
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False, "temp_dir": folder}
@@ -118,9 +117,16 @@ def cluster(open_cluster: subprocess.Popen[str], token_file: Path) -> Iterator[A
         for _ in range(2):
             made.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
         yield made
-        family = family_of(os.getpid()) - before
+        family = set[int]().union(*(processes_of(node) for node in made.list_all_nodes()))
+        assert len(family) > 6
         made.shutdown()
         assert all_gone(family)
+
+
+def processes_of(node: Any) -> set[int]:
+    """All that runs on a node, but the reaper that would end it after this process."""
+    started = [one.process.pid for kind, found in node.all_processes.items() if kind != "reaper" for one in found]
+    return family_of(*started)
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +322,7 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
     assert len(its_slots) == 1
     raylet = victim.all_processes["raylet"][0].process
-    family = family_of(raylet.pid)
+    family = processes_of(victim)
     assert len(family) > 4
 
     async def under_load() -> None:
