@@ -110,19 +110,20 @@ class _Crowd:
         ended: list[tuple[int, RewardResult]] = []
         refused: dict[int, Problem] = {}
         for index, item in zip(indices, answer.items, strict=False):
-            if item.job is None:
-                refused[index] = item.problem or Problem(
-                    code="malformed_answer", message="neither accepted nor refused"
-                )
-                continue
-            self.jobs[index] = item.job
-            if item.job.result is None:
-                self.waiting.setdefault(item.job.id, []).append(index)
-            else:
-                ended.append((index, item.job.result))
-        if len(answer.items) != len(indices):
+            if item.job is not None:
+                self.jobs[index] = item.job
+                if item.job.result is None:
+                    self.waiting.setdefault(item.job.id, []).append(index)
+                else:
+                    ended.append((index, item.job.result))
+            elif item.problem is not None:
+                refused[index] = item.problem
+        unanswered = sum(index not in self.jobs and index not in refused for index in indices)
+        if unanswered or len(answer.items) != len(indices):
             raise MalformedAnswer(
-                f"the server answered {len(answer.items)} jobs of a batch of {len(indices)}", code="malformed_answer"
+                f"the server answered {len(answer.items)} jobs of a batch of {len(indices)}, and left {unanswered} "
+                "neither accepted nor refused",
+                code="malformed_answer",
             )
         self._again_later(refused)
         return ended
