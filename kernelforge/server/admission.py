@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kernelforge.client.wire import Job, JobRequest, JobStatus, RewardResult
-from kernelforge.records import Fingerprint
+from kernelforge.records import Candidate, Fingerprint
 from kernelforge.server.archive import aged
 from kernelforge.server.base import Caller, Refusal
 from kernelforge.server.book import Book
@@ -37,6 +37,8 @@ class Asked:
     request: JobRequest
     caller: Caller
     reading: Reading
+    candidate: Candidate | None
+    """What was read, if it was read just now."""
     policy: str
     key: str | None
     request_hash: str
@@ -168,7 +170,7 @@ class Admission:
         request, reading = asked.request, asked.reading
         work = self._book.open_work(reading.key, profile=request.profile)
         if work is None:
-            candidate = candidate_in(request)
+            candidate = asked.candidate or candidate_in(request)
             work = Work(
                 self._new_work(), reading.key, reading.registered, candidate, reading.candidate, request.profile
             )

@@ -6,7 +6,7 @@ import asyncio
 
 from kernelforge.agents.base import Brief
 from kernelforge.engine.base import Engine, WorkerDied
-from kernelforge.errors import TaskError
+from kernelforge.errors import KernelForgeError, TaskError
 from kernelforge.records import Task
 from kernelforge.server.base import Refusal
 from kernelforge.server.cache import Recent
@@ -51,6 +51,8 @@ class Briefs:
                 raise Refusal(422, "task_unusable", str(error)) from error
             except WorkerDied:
                 continue
+            except KernelForgeError as error:
+                raise Refusal(503, "engine", f"the engine cannot tell of this task now: {error}") from error
             brief = Brief(task=task, facts=told.facts, shared=told.shared, graph=told.graph, device=told.device)
             self._known.put(digest, brief)
             return brief

@@ -98,9 +98,10 @@ class EvaluationCache:
             found = self._load("key = ? AND state = 'done' ORDER BY finished_at DESC LIMIT 1", key)
         return found
 
-    def of_work(self, work: int) -> Stored | None:
-        """The evaluation of a work."""
-        return self._load("id = ? AND state = 'done'", work)
+    def of_work(self, work: int, key: str | None) -> Stored | None:
+        """The evaluation of a work, which may be held under this key."""
+        held = None if key is None else self._by_key.get(key)
+        return held if held is not None and held.work == work else self._load("id = ? AND state = 'done'", work)
 
     def put(self, key: str, stored: Stored) -> None:
         """Keep an evaluation in memory. It is, or will be, in the journal too."""

@@ -78,7 +78,8 @@ class Ending:
             )
             batch.ended_of_runs.append((job.run, 1))
             if forget_keys and job.key is not None:
-                batch.forgotten_keys.append((job.caller, job.key))
+                job.forgotten = True
+                batch.forgotten_keys.append((job.caller, job.key, job.id))
             job.work.jobs.pop(job.id, None)
             works[job.work.id] = job.work
         if work_end is not None:
@@ -90,6 +91,8 @@ class Ending:
                 self._book.close(work)
             self.scheduler.update(work)
         write = asyncio.create_task(self._write(batch, shown))
+        for job, _ in shown:
+            job.end = write
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         return asyncio.shield(write)
@@ -125,9 +128,9 @@ class Ending:
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     def work_moved(self, work: Work, phase: Phase) -> None:
-        if phase == "preparing" or (phase == "queued" and work.tries):
+        if phase == "queued" and work.deaths:
             row = WorkProgress(work.id, work.key, work.profile, work.tries, work.deaths, work.started_at)
-            self.keep(Batch(progress=[row]))
+            self._journal.note(Batch(progress=[row]))
         if phase == "preparing" or (phase == "queued" and work.tries):
             for job in work.jobs.values():
                 if self._watchers.followed(job.id):

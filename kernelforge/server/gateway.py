@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings, Run
 from kernelforge.engine.base import Engine, Health
 from kernelforge.errors import StoreError
 from kernelforge.records import Task
-from kernelforge.server.admission import Accepted, Admission, Asked
+from kernelforge.server.admission import Admission
 from kernelforge.server.archive import Archive
 from kernelforge.server.base import Caller, Evaluated, Refusal
 from kernelforge.server.book import Book, RunState
@@ -35,6 +33,7 @@ from kernelforge.server.results import failed
 from kernelforge.server.retention import Retention
 from kernelforge.server.scheduler import Scheduler
 from kernelforge.server.settings import GatewaySettings
+from kernelforge.server.submission import Submission, not_stored
 from kernelforge.server.waiting import Deadlines, Watchers
 from kernelforge.server.works import LiveJob
 from kernelforge.store.locks import lock_path, run_lock
@@ -42,6 +41,8 @@ from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.version import __version__
 
 _LOG = logging.getLogger(__name__)
+
+_Outcome = Job | LiveJob | Refusal
 
 _MOST_AT_A_STRETCH_S = 0.005
 """After so long with one batch, others get their turn on the event loop."""
@@ -72,10 +73,6 @@ class Gateway:
         self._book = Book()
         self._watchers = Watchers()
         self._briefs = Briefs(engine)
-        self._claims: dict[tuple[str, str], tuple[str, str]] = {}
-        """Idempotency keys on their way to the journal."""
-        self._under_way: dict[str, tuple[asyncio.Future[None], Job | LiveJob]] = {}
-        """Jobs on their way to the journal, with their commits."""
 
     async def start(self) -> None:
         """Take the folder, start the engine, and queue again what a gateway before this one left open.
@@ -92,24 +89,41 @@ class Gateway:
             self._journal = Journal(self._folder)
             self._held.callback(self._journal.close)
             await self._engine.start()
+            self._assemble()
         except BaseException:
+            await self._engine.close()
             self._held.close()
             raise
-        settings = self.settings
-        self._archive = Archive(self._journal, settings.jobs_in_memory)
-        self._cache = EvaluationCache(self._journal, settings.evaluations_in_memory)
-        self._ending = Ending(self._book, self._journal, self._archive, self._cache, self._watchers, self.counters)
-        self._scheduler = Scheduler(self._engine, self._ending, lease_s=settings.lease_s)
-        self._scheduler.counters = self.counters
+
+    def _assemble(self) -> None:
+        settings, journal, book = self.settings, self._journal, self._book
+        self._archive = Archive(journal, settings.jobs_in_memory)
+        self._cache = EvaluationCache(journal, settings.evaluations_in_memory)
+        self._ending = Ending(book, journal, self._archive, self._cache, self._watchers, self.counters)
+        self._scheduler = Scheduler(self._engine, self._ending, self.counters, lease_s=settings.lease_s)
         self._ending.scheduler = self._scheduler
-        self._deadlines = Deadlines(self._expire)
+        self._deadlines = Deadlines(self._expire, book.jobs.__contains__)
         self._admission = Admission(
-            self._book, self._cache, self._scheduler, settings, self.counters, lambda: self._engine.fingerprint
+            book, self._cache, self._scheduler, settings, self.counters, lambda: self._engine.fingerprint
         )
-        self._retention = Retention(self._journal, self._archive, self._cache, settings)
-        restored = restore(self._journal, self.registry, self._engine.fingerprint, self._book)
+        restored = restore(journal, self.registry, self._engine.fingerprint, book)
         self._admission.next_seq, self._admission.next_work = restored.next_seq, restored.next_work
-        for run, state in self._book.runs.items():
+        self._submission = Submission(
+            intake=self._intake,
+            admission=self._admission,
+            book=book,
+            journal=journal,
+            archive=self._archive,
+            cache=self._cache,
+            ending=self._ending,
+            scheduler=self._scheduler,
+            deadlines=self._deadlines,
+            watchers=self._watchers,
+            must_be_ready=self._must_be_ready,
+            fingerprint=lambda: self._engine.fingerprint,
+        )
+        self._retention = Retention(journal, self._archive, self._cache, settings)
+        for run, state in book.runs.items():
             self._scheduler.queue.set_weight(run, state.weight)
         self._state = "ready"
         self._scheduler.start()
@@ -121,7 +135,8 @@ class Gateway:
         if batch:
             self._ending.keep(batch)
         for run in list(self._book.runs.values()):
-            self._end_stale(run)
+            if run.jobs:
+                self._end_stale(run)
         for work in list(self._book.works.values()):
             self._scheduler.add(work)
         for job in list(self._book.jobs.values()):
@@ -152,6 +167,16 @@ class Gateway:
     # -- what it shows ------------------------------------------------------------------------------------------------
 
     def status(self) -> ServerStatus:
+        if self._state == "starting":
+            return ServerStatus(
+                state="starting",
+                version=__version__,
+                engine=self._engine.name,
+                devices=[],
+                workers=0,
+                queued=0,
+                running=0,
+            )
         running = sum(len(work.jobs) for work in self._book.works.values() if work.phase != "queued")
         return ServerStatus(
             state=self._state,
@@ -181,40 +206,12 @@ class Gateway:
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
     ) -> list[Job | Refusal]:
-        outcomes: list[Job | LiveJob | Refusal | None] = [None] * len(requests)
-        read: list[tuple[int, Asked]] = []
-        since = time.monotonic()
-        for index, request in enumerate(requests):
-            try:
-                read.append((index, await self._read(request, caller, None if keys is None else keys[index])))
-            except Refusal as refusal:
-                outcomes[index] = refusal
-            if time.monotonic() - since > _MOST_AT_A_STRETCH_S:
-                await asyncio.sleep(0)
-                since = time.monotonic()
-        accepted = Accepted()
-        for index, asked in read:
-            try:
-                outcomes[index] = self._decide(asked, accepted)
-            except Refusal as refusal:
-                outcomes[index] = refusal
-            except StoreError as error:
-                outcomes[index] = _not_stored(error)
-        if accepted.batch:
-            self._commit(accepted)
-        told = [outcome for outcome in outcomes if outcome is not None]
-        commits = [None if isinstance(one, Refusal) else self._under_way.get(one.id) for one in told]
-        return [
-            await self._told(one, None if commit is None else commit[0])
-            for one, commit in zip(told, commits, strict=True)
-        ]
-
-    async def _read(self, request: JobRequest, caller: Caller, key: str | None) -> Asked:
-        self._must_be_ready()
-        policy = self._intake.policy(request)
-        reading = await self._intake.read(request, self._engine.fingerprint)
-        hashed = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
-        return Asked(request, caller, reading, policy, key, hashed)
+        jobs = await self._submission.submit(requests, caller, keys)
+        for job in jobs:
+            live = None if isinstance(job, Refusal) else self._book.jobs.get(job.id)
+            if live is not None:
+                live.kept = True
+        return jobs
 
     def _must_be_ready(self) -> None:
         if self._state != "ready":
@@ -222,80 +219,8 @@ class Gateway:
                 503, self._state, f"the server is {self._state}; send the request again soon", retry_after_s=5.0
             )
 
-    def _decide(self, asked: Asked, into: Accepted) -> Job | LiveJob:
-        self._must_be_ready()
-        if asked.key is not None:
-            place = (asked.caller.name, asked.key)
-            earlier = into.keys.get(place) or self._claims.get(place) or self._archive.keyed(*place)
-            if earlier is not None:
-                job_id, request_hash = earlier
-                if request_hash != asked.request_hash:
-                    raise Refusal(
-                        409,
-                        "key_reused",
-                        f"idempotency key {asked.key} came with another request before; use a new one",
-                    )
-                self.counters["repeated"] += 1
-                return self._live_or_ended(job_id, into)
-        return self._admission.accept(asked, into)
-
-    def _live_or_ended(self, job_id: str, into: Accepted) -> Job | LiveJob:
-        live = self._book.jobs.get(job_id)
-        if live is not None:
-            return live
-        for job in into.ended:
-            if job.id == job_id:
-                return job
-        under_way = self._under_way.get(job_id)
-        return self.job(job_id) if under_way is None else under_way[1]
-
-    def _commit(self, accepted: Accepted) -> None:
-        """Hand the rows to the journal, and finish the step once they are committed, whoever still waits for it."""
-        committed = self._journal.commit(accepted.batch)
-        self._claims.update(accepted.keys)
-        for job in accepted.jobs():
-            self._under_way[job.id] = (committed, job)
-        committed.add_done_callback(lambda done: self._committed(accepted, done))
-        for live in accepted.live:
-            work = live.work
-            if work.phase == "queued" and not work.tries and work not in self._scheduler.queue:
-                self._scheduler.add(work)
-            else:
-                self._scheduler.update(work)
-            if live.deadline_at is not None:
-                self._deadlines.add(live.deadline_at, live.id)
-
-    def _committed(self, accepted: Accepted, done: asyncio.Future[None]) -> None:
-        for place in accepted.keys:
-            self._claims.pop(place, None)
-        for job in accepted.jobs():
-            self._under_way.pop(job.id, None)
-        error = done.exception()
-        if error is not None:
-            _LOG.error("%d jobs were refused: %s", len(accepted.batch.jobs), error)
-            self._ending.forget(accepted.live)
-            self._cache.forget({work.id: work.key for work in accepted.batch.works})
-            return
-        for ended in accepted.ended:
-            self._book.run(ended.run_id).ended += 1
-            self._archive.put(ended)
-            self._watchers.ended(ended)
-
-    async def _told(self, outcome: Job | LiveJob | Refusal, commit: asyncio.Future[None] | None) -> Job | Refusal:
-        """What a caller is told, once it is in the journal."""
-        if isinstance(outcome, Refusal):
-            return outcome
-        if commit is not None:
-            try:
-                await asyncio.shield(commit)
-            except StoreError as error:
-                return _not_stored(error)
-        if isinstance(outcome, Job):
-            return outcome
-        return outcome.shown() if outcome.id in self._book.jobs else self.job(outcome.id)
-
     async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
-        submission = asyncio.ensure_future(self.submit([request], caller, [key]))
+        submission = asyncio.ensure_future(self._submission.submit([request], caller, [key]))
         try:
             [job] = await asyncio.shield(submission)
         except asyncio.CancelledError:
@@ -317,7 +242,9 @@ class Gateway:
         if ended:
             return ended[0]
         message = f"it had not ended after the {timeout_s:g} s that its caller waited"
-        await self._ending.end([(live, JobStatus.EXPIRED, failed("deadline", message, policy=live.policy))])
+        self._ending.end([(live, JobStatus.EXPIRED, failed("deadline", message, policy=live.policy))])
+        if live.end is not None:  # this end, or one that was on its way
+            await asyncio.shield(live.end)
         return self.job(job.id)
 
     def _withdraw(self, submission: asyncio.Future[list[Job | Refusal]]) -> None:
@@ -331,7 +258,7 @@ class Gateway:
     def _let_go(self, live: LiveJob) -> None:
         """A request that was held open for a job is gone. The last one takes the job with it, and its key: the same
         request, sent again, is evaluated."""
-        if not live.holders:
+        if not live.holders and not live.kept:
             message = "its caller went away"
             self._ending.end(
                 [(live, JobStatus.CANCELLED, failed("cancelled", message, policy=live.policy, retryable=True))],
@@ -342,7 +269,7 @@ class Gateway:
 
     def job(self, job_id: str) -> Job:
         live = self._book.jobs.get(job_id)
-        if live is not None and job_id not in self._under_way:
+        if live is not None and not self._submission.under_way(job_id):
             return live.shown()
         found = self._archive.get(job_id) if live is None else None
         if found is None:
@@ -358,10 +285,9 @@ class Gateway:
         return None
 
     def stored(self, job_id: str) -> Evaluated | None:
-        if self.job(job_id).result is None:
-            return None
-        work = self._archive.work_of(job_id)
-        stored = None if work is None else self._cache.of_work(work)
+        result = self.job(job_id).result
+        work = None if result is None else self._archive.work_of(job_id)
+        stored = None if work is None or result is None else self._cache.of_work(work, result.evaluation)
         return None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.finished_at)
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
@@ -438,7 +364,7 @@ class Gateway:
         try:
             await asyncio.shield(self._journal.commit(Batch(runs=[row])))
         except StoreError as error:
-            raise _not_stored(error) from error
+            raise not_stored(error) from error
         await self._end_stale(state)
         return self._run_status(run_id)
 
@@ -460,7 +386,3 @@ class Gateway:
             running=running,
             ended=state.ended,
         )
-
-
-def _not_stored(error: StoreError) -> Refusal:
-    return Refusal(503, "storage", f"the job could not be written down: {error}", retry_after_s=5.0)

@@ -64,8 +64,9 @@ class Intake:
         except UsageError as error:
             raise Refusal(422, "unknown_policy", str(error)) from error
 
-    async def read(self, request: JobRequest, fingerprint: Fingerprint) -> Reading:
-        """
+    async def read(self, request: JobRequest, fingerprint: Fingerprint) -> tuple[Reading, Candidate | None]:
+        """What a request asks for; the candidate too, if it had to be read out of the text for that.
+
         Raises:
             Refusal: 422: unknown task; 413: a candidate in parts that is too large.
         """
@@ -73,15 +74,17 @@ class Intake:
         text = request.completion
         if text is None:
             assert request.candidate is not None  # the request's own rule
-            return _reading(registered, candidate_of(request.candidate), fingerprint)
+            candidate = candidate_of(request.candidate)
+            return _reading(registered, candidate, fingerprint), candidate
         if len(text) > _LARGE_CHARS:
             return await asyncio.to_thread(_read_text, registered, text, fingerprint)
         place = (registered.digest, _sha256(text.encode()))
         known = self._readings.get(place)
-        if known is None:
-            known = _read_text(registered, text, fingerprint)
-            self._readings.put(place, known)
-        return known
+        if known is not None:
+            return known, None
+        read = _read_text(registered, text, fingerprint)
+        self._readings.put(place, read[0])
+        return read
 
 
 def candidate_in(request: JobRequest) -> Candidate:
@@ -108,23 +111,23 @@ def candidate_of(parts: CandidateText) -> Candidate:
 
 
 def _sha256(data: bytes) -> str:
-    """SHA-256 in hex, without a change of threads: hashlib lets go of the interpreter lock for larger pieces, and to get
-    it back from a busy journal can take milliseconds."""
+    """SHA-256 in hex, without a change of threads: hashlib lets go of the interpreter lock for larger pieces, and to
+    get it back from a busy journal can take milliseconds."""
     digest = hashlib.sha256()
     for start in range(0, len(data), _PIECE_BYTES):
         digest.update(data[start : start + _PIECE_BYTES])
     return digest.hexdigest()
 
 
-def _read_text(registered: Registered, text: str, fingerprint: Fingerprint) -> Reading:
+def _read_text(registered: Registered, text: str, fingerprint: Fingerprint) -> tuple[Reading, Candidate | None]:
     sha256 = _sha256(text.encode())
     try:
         candidate = parse_reply(text)
     except CandidateError as error:
         named = content_hash("reply", text)
         key = evaluation_key(named, registered.digest, fingerprint)
-        return Reading(registered, named, key, sha256, str(error))
-    return _reading(registered, candidate, fingerprint, sha256)
+        return Reading(registered, named, key, sha256, str(error)), None
+    return _reading(registered, candidate, fingerprint, sha256), candidate
 
 
 def _reading(

@@ -8,6 +8,7 @@ the dozen per statement: each statement gives up the interpreter lock and has to
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 from kernelforge.errors import StoreError
 from kernelforge.server.schema import SERVER
 from kernelforge.store.database import Database
+
+_LOG = logging.getLogger(__name__)
 
 FILE_NAME = "server.db"
 
@@ -129,12 +132,14 @@ class Batch:
     runs: list[RunRow] = field(default_factory=list)
     ended_of_runs: list[tuple[str, int]] = field(default_factory=list)
     """How many jobs of a run ended."""
-    forgotten_keys: list[tuple[str, str]] = field(default_factory=list)
-    """Caller and key."""
+    forgotten_keys: list[tuple[str, str, str]] = field(default_factory=list)
+    """Caller, key and job."""
     pruned_jobs: list[int] = field(default_factory=list)
     """``seq`` of ended jobs that go, with their keys, and with texts that no other job has."""
     pruned_works: list[int] = field(default_factory=list)
     """Works that go unless a job refers to them."""
+    pruned_runs: list[str] = field(default_factory=list)
+    """Runs that go unless they have settings."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, part) for part in self.__slots__)
@@ -157,7 +162,7 @@ class Journal:
         self._writer = Database(self.path, create=True, read_only=False, schema=SERVER)
         with self._writer.transaction() as db:
             db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-        self._reader = Database(self.path, create=False, read_only=True, schema=SERVER)
+        self._reader = self.reader()
         self._waiting: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._known_texts: set[str] = set()
         self._closed = False
@@ -185,6 +190,18 @@ class Journal:
             StoreError: the file cannot be read.
         """
         return self._reader.tuples(sql, parameters)
+
+    def reader(self) -> Database:
+        """Another connection, for queries that take long; :meth:`read` is for those that an event loop can wait for."""
+        return Database(self.path, create=False, read_only=True, schema=SERVER)
+
+    def note(self, batch: Batch) -> None:
+        """Write what nobody waits for, and what may be lost."""
+        self.commit(batch).add_done_callback(self._noted)
+
+    def _noted(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is not None:
+            _LOG.warning("a note was not kept: %s", done.exception())
 
     def close(self) -> None:
         """Write what was handed in, and close the file."""
@@ -242,7 +259,7 @@ class Journal:
             gather("works"),
         )
         _many(execute, "INSERT INTO jobs VALUES {rows}", gather("jobs"))
-        _many(execute, "INSERT INTO keys VALUES {rows}", gather("keys"))
+        _many(execute, "INSERT OR REPLACE INTO keys VALUES {rows}", gather("keys"))
         for row in gather("progress"):
             execute(
                 "UPDATE works SET key = ?, profiled = ?, tries = ?, deaths = ?, started_at = ? "
@@ -278,9 +295,11 @@ class Journal:
             "ON CONFLICT (run) DO UPDATE SET ended = ended + excluded.ended",
             list(counts.items()),
         )
-        for caller, key in gather("forgotten_keys"):
-            execute("DELETE FROM keys WHERE caller = ? AND key = ?", (caller, key))
+        for forgotten in gather("forgotten_keys"):
+            execute("DELETE FROM keys WHERE caller = ? AND key = ? AND job = ?", forgotten)
         self._prune(execute, gather("pruned_jobs"), gather("pruned_works"))
+        for run in gather("pruned_runs"):
+            execute("DELETE FROM runs WHERE run = ? AND weight = 1 AND min_policy_version IS NULL", (run,))
 
     def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], works: Sequence[int]) -> None:
         for seq in jobs:

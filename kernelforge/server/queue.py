@@ -19,6 +19,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
+_SLACK = 64
+"""Entries that a line may hold beside twice those that wait."""
+
 
 class Bill(NamedTuple):
     """Who was charged for a work, and how much each."""
@@ -103,6 +106,8 @@ class FairQueue(Generic[Item]):
             if entry.places.get(run) != place:
                 heapq.heappush(line.heap, (*place, identity))
         entry.places = {run: (-priority, age) for run, (priority, age) in places.items()}
+        for run in places:
+            self._compact(self._lines[run])
 
     def discard(self, item: Item) -> None:
         """Take an item out, if it is in."""
@@ -137,12 +142,9 @@ class FairQueue(Generic[Item]):
                 line.tag += share / self._weights.get(run, 1.0)
 
     def _head(self, line: _Line) -> int:
-        while True:
-            priority, age, identity = line.heap[0]
-            entry = self._entries.get(identity)
-            if entry is not None and entry.places.get(line.run) == (priority, age):
-                return identity
+        while not self._is_in(line, line.heap[0]):
             heapq.heappop(line.heap)
+        return line.heap[0][2]
 
     def _join(self, run: str) -> _Line:
         line = self._lines.get(run)
@@ -157,8 +159,17 @@ class FairQueue(Generic[Item]):
     def _leave(self, run: str) -> None:
         line = self._lines[run]
         line.waiting -= 1
-        if not line.waiting:
-            line.heap.clear()
+        self._compact(line)
+
+    def _compact(self, line: _Line) -> None:
+        """Drop entries that have gone, once they are most of a line: they may never come up."""
+        if len(line.heap) > 2 * line.waiting + _SLACK:
+            line.heap = [entry for entry in line.heap if self._is_in(line, entry)]
+            heapq.heapify(line.heap)
+
+    def _is_in(self, line: _Line, place: tuple[int, int, int]) -> bool:
+        entry = self._entries.get(place[2])
+        return entry is not None and entry.places.get(line.run) == place[:2]
 
     def _forget_idle(self) -> None:
         """Drop lines that would start at the virtual time of now anyway: a caller may name any number of runs."""

@@ -61,7 +61,9 @@ def restore(journal: Journal, registry: Registry, fingerprint: Fingerprint, book
         )
     for row in journal.read(_JOBS):
         if row[3] in works:
-            book.add(_job(row, works[row[3]]))
+            job = _job(row, works[row[3]])
+            job.work.profile = job.work.profile or job.profile
+            book.add(job)
         else:
             restored.batch.ended_jobs.append(_not_offered(row))
     for work in works.values():

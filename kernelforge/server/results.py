@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 from kernelforge.client.wire import Fault, RewardResult
 from kernelforge.engine.base import Trouble
-from kernelforge.errors import KernelForgeError
 from kernelforge.records import Evaluation, Fingerprint, Origin, Verdict
 from kernelforge.rewards import Context, components, reward, unscored
+
+_LOG = logging.getLogger(__name__)
 
 MAX_FEEDBACK_CHARS = 8_000
 
@@ -25,11 +27,13 @@ def scored(policy: str, evaluation: Evaluation, source: str | None) -> RewardRes
     """
     try:
         given = reward(policy, evaluation, Context(source=source))
+        if given.value is not None:
+            fields = {"outcome": "scored", "reward": given.value, "error": None}
+            return RewardResult(**{**dict(_told(policy, evaluation)), **fields})
         why = unscored(evaluation, given)
-    except KernelForgeError as error:  # a policy of an older version, in a job that was queued before an upgrade
-        return _faulty(policy, evaluation, Fault(code="internal", message=str(error)))
-    if given.value is not None:
-        return _told(policy, evaluation).model_copy(update={"outcome": "scored", "reward": given.value, "error": None})
+    except Exception as error:  # a policy's mistake, or one that an upgrade took away: the job ends all the same
+        _LOG.exception("policy %s failed on evaluation %s", policy, evaluation.key)
+        return _faulty(policy, evaluation, Fault(code="internal", message=f"policy {policy} failed: {error}"))
     jailed = evaluation.fingerprint.jail != "none"
     noisy = jailed and evaluation.verdict is Verdict.OK and evaluation.lane == "plan"
     code: FaultCode = "sandbox" if not jailed else "device" if noisy else "unsupported"

@@ -31,6 +31,8 @@ class Retention:
         self._archive = archive
         self._cache = cache
         self._settings = settings
+        self._reader = journal.reader()
+        """Its queries take long: they run in a thread, over a connection of their own."""
         self._cursor = 0
         """Work up to which all were looked at."""
         self._loop: asyncio.Task[None] | None = None
@@ -43,6 +45,7 @@ class Retention:
             self._loop.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop
+        self._reader.close()
 
     async def prune(self) -> int:
         """Take out what is too much, and return how many jobs and works went."""
@@ -55,23 +58,24 @@ class Retention:
             if works:
                 went = await self._prune_works(min(works, _AT_A_TIME))
                 gone += went
-                if not went and not jobs:
-                    return gone  # all that were looked at are referred to
+                if not went and not jobs and not self._cursor:
+                    return gone  # all of them are referred to
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                await self.prune()
+                if await self.prune():
+                    await self._prune_runs()
             except StoreError as error:
                 _LOG.error("old jobs could not be taken out of %s: %s", self._journal.path, error)
 
     async def _excess(self) -> tuple[int, int]:
         """How many ended jobs, and works, are too many."""
         counts = "SELECT (SELECT count(*) FROM jobs WHERE status != 'queued'), (SELECT count(*) FROM works)"
-        [(jobs, works)] = await asyncio.to_thread(self._journal.read, counts)
+        [(jobs, works)] = await asyncio.to_thread(self._reader.tuples, counts)
         [(pages,)], [(free,)], [(size,)] = (
-            self._journal.read(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+            self._reader.tuples(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
         )
         keep = self._settings
         if (pages - free) * size > keep.keep_bytes:
@@ -79,14 +83,16 @@ class Retention:
         return max(jobs - keep.keep_jobs, 0), max(works - keep.keep_works, 0)
 
     async def _prune_jobs(self, most: int) -> int:
-        rows = self._journal.read("SELECT seq, id FROM jobs WHERE status != 'queued' ORDER BY seq LIMIT ?", (most,))
+        oldest = "SELECT seq, id FROM jobs WHERE status != 'queued' ORDER BY seq LIMIT ?"
+        rows = await asyncio.to_thread(self._reader.tuples, oldest, (most,))
         await asyncio.shield(self._journal.commit(Batch(pruned_jobs=[seq for seq, _ in rows])))
         for _, job_id in rows:
             self._archive.drop(job_id)
         return len(rows)
 
     async def _prune_works(self, most: int) -> int:
-        rows = self._journal.read(
+        rows = await asyncio.to_thread(
+            self._reader.tuples,
             "SELECT id, key, NOT EXISTS (SELECT 1 FROM jobs WHERE work = works.id) FROM works "
             "WHERE state != 'open' AND id > ? ORDER BY id LIMIT ?",
             (self._cursor, _AT_A_TIME),
@@ -102,3 +108,13 @@ class Retention:
         finally:
             self._cache.pruned(doomed)
         return len(doomed)
+
+    async def _prune_runs(self) -> None:
+        """Runs without settings go with their last job: callers may name any number of them."""
+        idle = (
+            "SELECT run FROM runs WHERE weight = 1 AND min_policy_version IS NULL "
+            "AND run NOT IN (SELECT run FROM jobs) LIMIT 10000"
+        )
+        rows = await asyncio.to_thread(self._reader.tuples, idle)
+        if rows:
+            await asyncio.shield(self._journal.commit(Batch(pruned_runs=[run for (run,) in rows])))

@@ -56,9 +56,9 @@ class Scheduler:
         lease_s: how long an engine may have a work before it is taken back, as if its worker had died.
     """
 
-    def __init__(self, engine: Engine, owner: Owner, *, lease_s: float) -> None:
+    def __init__(self, engine: Engine, owner: Owner, counters: Counter[str], *, lease_s: float) -> None:
         self.queue: FairQueue[Work] = FairQueue()
-        self.counters: Counter[str] = Counter()
+        self._counters = counters
         self._engine = engine
         self._owner = owner
         self._lease_s = lease_s
@@ -104,7 +104,7 @@ class Scheduler:
                 line.remove(work)
         work.phase = "over"
         if work.call is not None:
-            self.counters["freed"] += 1
+            self._counters["freed"] += 1
             work.call.cancel()
         self._wake.set()
 
@@ -112,7 +112,7 @@ class Scheduler:
         """Works that were finished a second, of late; None before there is a figure."""
         if len(self._ended_at) < 2:
             return None
-        return len(self._ended_at) / max(time.monotonic() - self._ended_at[0], 1e-3)
+        return (len(self._ended_at) - 1) / max(self._ended_at[-1] - self._ended_at[0], 1e-3)
 
     async def drain(self) -> None:
         """Give out nothing more, and return when no engine has anything."""
@@ -174,7 +174,7 @@ class Scheduler:
     def _fill_slots(self) -> None:
         idle = [slot for slot in self._engine.slots() if slot.state == "idle" and slot.name not in self._evaluating]
         while idle and self._ready:
-            slot, work = _match(idle, self._ready)
+            slot, work = match(idle, self._ready)
             idle.remove(slot)
             self._ready.remove(work)
             self._evaluating[slot.name] = work
@@ -220,10 +220,10 @@ class Scheduler:
             async with asyncio.timeout(self._lease_s):
                 return await call
         except TimeoutError:
-            self.counters["lease_overruns"] += 1
+            self._counters["lease_overruns"] += 1
             self._died(work, f"it held its worker for more than {self._lease_s:g} s")
         except WorkerDied as error:
-            self.counters["worker_deaths"] += 1
+            self._counters["worker_deaths"] += 1
             self._died(work, str(error) or "its worker ended")
         except Exception as error:  # an engine's own mistake must not end the gateway
             _LOG.exception("engine %s failed", self._engine.name)
@@ -253,14 +253,19 @@ class Scheduler:
         if report.trouble is not None and report.trouble.retryable:
             work.troubles += 1
             if work.troubles < MAX_TROUBLES:
-                self.counters["troubles_retried"] += 1
+                self._counters["troubles_retried"] += 1
                 self._repeat(work)
                 return
         work.call = None
         work.phase = "over"
         self._learn_cost(work)
         self._ended_at.append(time.monotonic())
-        self._owner.work_reported(work, report)
+        try:
+            self._owner.work_reported(work, report)
+        except Exception as error:  # its jobs must end all the same
+            _LOG.exception("the evaluation of work %d cannot be used", work.id)
+            trouble = Trouble(code="internal", message=f"{type(error).__name__}: {error}", retryable=False)
+            self._owner.work_reported(work, Report(order=report.order, trouble=trouble))
 
     def _settle(self, work: Work, seconds: float) -> None:
         """Charge those who waited for a work the workers' time that it took so far, in place of what was estimated."""
@@ -280,7 +285,7 @@ class Scheduler:
         self._owner.work_moved(work, phase)
 
 
-def _match(idle: Iterable[Slot], ready: deque[Work]) -> tuple[Slot, Work]:
+def match(idle: Iterable[Slot], ready: deque[Work]) -> tuple[Slot, Work]:
     """A slot and the work for it: the oldest that is ready, on a slot where its oracle is warm if there is one.
 
     Where none is, a younger one may go first on a slot that is warm for it, which the oldest has to suffer

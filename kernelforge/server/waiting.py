@@ -13,6 +13,8 @@ from kernelforge.client.wire import Job
 
 _LOG = logging.getLogger(__name__)
 
+_FIRST_COMPACTION = 1_000
+
 
 class Watchers:
     """Queues that get each job they follow whenever its status changes."""
@@ -62,10 +64,13 @@ class Deadlines:
 
     Args:
         expire: gets the ids of the jobs that are due; some may have ended long since.
+        live: whether a job has not ended.
     """
 
-    def __init__(self, expire: Callable[[list[str]], None]) -> None:
+    def __init__(self, expire: Callable[[list[str]], None], live: Callable[[str], bool]) -> None:
         self._expire = expire
+        self._live = live
+        self._compact_at = _FIRST_COMPACTION
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
@@ -75,6 +80,10 @@ class Deadlines:
         at: UTC seconds since 1970.
         """
         heapq.heappush(self._heap, (at, job_id))
+        if len(self._heap) >= self._compact_at:  # most jobs end long before their time
+            self._heap = [entry for entry in self._heap if self._live(entry[1])]
+            heapq.heapify(self._heap)
+            self._compact_at = max(2 * len(self._heap), _FIRST_COMPACTION)
         if self._timer is None or at < self._due_at:
             self._set()
 

@@ -34,12 +34,16 @@ class LiveJob:
     tag: str
     submitted_at: float
     work: Work
-    accepted: asyncio.Future[None] | None = None
-    """Done when the job is in the journal."""
     ending: bool = False
     """Whether its end is on the way to the journal. It has one end: whoever sets this gives it."""
+    end: asyncio.Task[list[LiveJob]] | None = None
+    """Writes its end."""
     holders: int = 0
     """Requests that are held open for it, and cancel it when the last of them goes."""
+    kept: bool = False
+    """Whether somebody was given it to come back for: it is not cancelled with the requests that are held open."""
+    forgotten: bool = False
+    """Whether its idempotency key is free again."""
 
     @property
     def started_at(self) -> float | None:

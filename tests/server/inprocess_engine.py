@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from builders import make_evaluation, make_fingerprint, measured
+
 from kernelforge.client.wire import JobRequest
 from kernelforge.engine.base import BriefFacts, Health, Order, Report, Slot, Trouble, WorkerDied
 from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
