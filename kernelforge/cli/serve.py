@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import sys
@@ -111,7 +110,7 @@ def serve(
     from kernelforge.devices import best_device
     from kernelforge.server.gateway import Gateway
     from kernelforge.server.logs import configure_logs
-    from kernelforge.server.serving import is_loopback, listen
+    from kernelforge.server.serving import is_loopback, listen, run
     from kernelforge.server.tokens import Tokens
     from kernelforge.tasks.catalogue import Catalogue
 
@@ -134,7 +133,7 @@ def serve(
             measure=measuring,
             allow_unconfined=allow_unconfined,
         )
-        code = asyncio.run(_serve(Gateway(workers, catalogue, results, settings=settings), tokens, listener, results))
+        code = run(_serve(Gateway(workers, catalogue, results, settings=settings), tokens, listener, results))
     if code:
         sys.stderr.flush()
         os._exit(code)  # what was dropped may still hold threads; whatever was accepted is in the database

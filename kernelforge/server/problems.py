@@ -52,12 +52,17 @@ MEANINGS: Mapping[int, str] = {
 }
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer beside success, for OpenAPI. Any of them may need a token, and any may be refused."""
-    return {
-        status: {"model": ProblemAnswer, "description": MEANINGS[status]}
-        for status in sorted({401, 403, 503, *statuses})
-    }
+_SCHEMA = {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}
+
+
+def documented(*statuses: int, json: bool = True) -> dict[int | str, dict[str, Any]]:
+    """What a route may answer beside success, for OpenAPI. Any of them may need a token, and any may be refused.
+
+    Args:
+        json: whether the route's success is JSON. Where it is not, the framework would describe errors by its type too.
+    """
+    shape: dict[str, Any] = {"model": ProblemAnswer} if json else {"content": {"application/json": {"schema": _SCHEMA}}}
+    return {status: {**shape, "description": MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})}
 
 
 def request_id(scope: Scope) -> str:

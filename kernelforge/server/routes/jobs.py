@@ -124,7 +124,7 @@ def _following(api: APIRouter, core: Core) -> None:
         "/v1/jobs/{job_id}/events",
         response_class=EventSourceResponse,
         summary="Follow a job as server-sent events",
-        responses=documented(404, 422),
+        responses=documented(404, 422, json=False),
     )
     async def follow(request: Request, ids: Annotated[list[str], Depends(_one)]) -> AsyncIterator[ServerSentEvent]:
         """Event `job`: the job as it is now and whenever its status changes; the stream ends after the job has."""
@@ -135,7 +135,7 @@ def _following(api: APIRouter, core: Core) -> None:
         "/v1/jobs/events",
         response_class=EventSourceResponse,
         summary="Follow many jobs as server-sent events",
-        responses=documented(400, 404, 408, 413, 422),
+        responses=documented(400, 404, 408, 413, 422, json=False),
     )
     async def follow_many(
         request: Request, ids: Annotated[list[str], Depends(_several)]

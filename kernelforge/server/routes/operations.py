@@ -22,7 +22,10 @@ def router(core: Core, metrics: Metrics) -> APIRouter:
     drains: set[asyncio.Task[None]] = set()
 
     @api.get(
-        "/healthz", response_class=PlainTextResponse, summary="Whether the process answers", responses=documented()
+        "/healthz",
+        response_class=PlainTextResponse,
+        summary="Whether the process answers",
+        responses=documented(json=False),
     )
     async def healthz(caller: Anyone) -> str:
         return "ok\n"
@@ -41,7 +44,7 @@ def router(core: Core, metrics: Metrics) -> APIRouter:
         "/metrics",
         summary="Metrics for Prometheus",
         response_class=PlainTextResponse,
-        responses=documented(),
+        responses=documented(json=False),
     )
     async def read_metrics(caller: Reader) -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,86 @@
+"""The OpenAPI page is true: made-up requests, right and wrong, get the answers that it documents, and no 500."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from test_auth_http import full_app
+from tiny_core import TinyCore
+
+from kernelforge.client import wire
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+LOOPBACK = {"Host": "127.0.0.1"}
+EXAMPLES = 4
+"""Of each kind for each operation."""
+NATIVE = ("jobs", "runs", "tasks", "operations")
+
+
+class Tireless(TinyCore):
+    """One that goes on after it was told to drain."""
+
+    async def drain(self) -> None:
+        self.callers.clear()
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    app = full_app(Tireless(), tmp_path_factory.mktemp("server"))
+    return schemathesis.openapi.from_asgi("/openapi.json", app, headers=LOOPBACK)
+
+
+def operations(schema: Any, tag: str) -> list[Any]:
+    found = [result.ok() for result in schema.get_all_operations()]
+    return [one for one in found if (one.tags[0] if one.tags[0] in NATIVE else "wires") == tag]
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("tag", [*NATIVE, "wires"])
+def test_answers_are_as_documented(schema: Any, tag: str, mode: GenerationMode) -> None:
+    chosen = operations(schema, tag)
+    assert chosen
+    for operation in chosen:
+
+        @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case: Any) -> None:
+            case.call_and_validate(checks=CHECKS, headers=LOOPBACK)
+
+        check()
+
+
+def test_every_body_has_an_example_that_is_valid(schema: Any) -> None:
+    """Native bodies only: what trainers send is described by the trainers."""
+    bodies = 0
+    page = schema.raw_schema
+    for path, methods in page["paths"].items():
+        for operation in methods.values():
+            body = operation.get("requestBody")
+            if body is None or operation["tags"][0] not in NATIVE:
+                continue
+            (described,) = body["content"].values()
+            examples = [example["value"] for example in described["examples"].values()]
+            model = getattr(wire, described["schema"]["$ref"].rpartition("/")[2].rpartition("__")[2])
+            assert examples, path
+            for example in examples:
+                model.model_validate(example)
+            bodies += 1
+    assert bodies >= 7
+
+
+def test_every_operation_documents_who_is_refused(schema: Any) -> None:
+    page = schema.raw_schema
+    for path, methods in page["paths"].items():
+        for operation in methods.values():
+            assert operation["security"] == [{"token": []}], path
+            assert {"401", "403"} <= operation["responses"].keys(), path

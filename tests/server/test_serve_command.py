@@ -1,0 +1,107 @@
+"""``kernelforge serve`` as a process: what it refuses, and a whole life of it from its address to its end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from kernelforge.cli.main import app
+from kernelforge.errors import KernelForgeError
+from kernelforge.server.tokens import Tokens
+
+START_S = 240
+COMMAND = (sys.executable, "-m", "kernelforge", "serve", "--port", "0", "--suite", "core", "--task", "swish")
+
+
+def refusal(*words: str) -> str:
+    """What the command says to options that cannot be."""
+    result = CliRunner().invoke(app, ["serve", "--port", "0", *words])
+    assert isinstance(result.exception, KernelForgeError), result.output
+    assert result.exception.exit_code == 2
+    return str(result.exception)
+
+
+def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
+    said = refusal("--host", "0.0.0.0", "--results", str(tmp_path))
+    assert "kernelforge token create" in said
+    assert str(tmp_path) in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--address", "auto"], "--engine ray"),
+        (["--reward", "none/1"], "no reward policy"),
+        (["--suite", "none"], "none"),
+        (["--suite", "core", "--task", "none"], "none"),
+        (["--device", "emulated:none"], "emulated:none"),
+        (["--run-limit", "0"], "--run-limit"),
+        (["--host", "256.1.1.1"], "cannot listen"),
+        (["--measure", "none=1"], "none"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], said: str) -> None:
+    message = refusal("--results", str(tmp_path), *words)
+    assert said in message
+    assert "\n" not in message
+
+
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        message = refusal("--port", str(port), "--results", str(tmp_path), "--suite", "core")
+    assert f"127.0.0.1:{port}" in message
+
+
+def test_it_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.cli.token.find_spec", lambda name: None if name == "uvicorn" else name)
+    message = refusal()
+    assert "uvicorn" in message
+    assert "kernelforge[server]" in message
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server with one slot in a process of its own, and where it is."""
+    words = [*COMMAND, "--slots", "1", "--compilers", "1", "--results", str(tmp_path), "--log-format", "json"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"serving on (http://127\.0\.0\.1:\d+), judging on emulated:\w+", line)
+            assert found, line + process.stderr.read()
+            yield process, found[1]
+        finally:
+            process.kill()
+
+
+def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
+    process, url = server
+    with httpx2.Client(base_url=url, timeout=START_S) as client:
+        assert client.get("/readyz").json()["state"] == "ready"
+        answer = client.post("/v1/rewards", json={"task": "swish", "completion": "no code"}).json()
+        assert answer["task"] == "core/swish"
+        assert (answer["result"]["outcome"], answer["result"]["components"]["format"]) == ("scored", 0)
+        assert client.get("/v1/jobs/" + answer["id"]).json() == answer
+        assert [row["task"] for row in client.get("/v1/tasks").json()] == ["core/swish"]
+        with closing(Tokens(tmp_path)) as tokens:
+            token = tokens.create("late", ["read"])
+        while client.get("/v1/runs").status_code == 200:  # taken up within a second
+            pass
+        headers = {"Authorization": f"Bearer {token}"}
+        assert client.get("/v1/runs", headers=headers).json()[0]["ended"] == 1
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=START_S)
+    assert process.returncode == 0
+    assert token not in said
+    assert '"draining"' in said
