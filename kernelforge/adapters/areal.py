@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelforge.adapters.common import Scorer, task_of
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 WRAPPER_TIMEOUT_S = 15.0
 """After which ``areal.api.AsyncRewardWrapper`` gives a reward function up; the last of its four tries counts as 0."""
@@ -55,17 +58,22 @@ class KernelAgent:
         )
         task = task_of(data, data.get("answer"))
         messages = list(data.get("messages") or [{"role": "user", "content": await self._scorer.prompt(task)}])
-        session = await self._scorer.session(task, self._turns) if self._turns > 1 else None
+        if self._turns == 1:
+            _, text = await self._reply(model, messages)
+            return (await self._scorer.score(task, text)).require()
         rewards: dict[str, float] = {}
-        for _ in range(self._turns):
-            reply = await model.chat.completions.create(model="default", messages=messages, **self._generation)
-            text = reply.choices[0].message.content or ""
-            if session is None:
-                return (await self._scorer.score(task, text)).require()
-            turn = await session.turn(text)
-            rewards[reply.id] = turn.result.require()
-            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": turn.observation}]
+        async with self._scorer.conversation(task, self._turns) as session:
+            for _ in range(self._turns):
+                reply_id, text = await self._reply(model, messages)
+                turn = await session.turn(text)
+                rewards[reply_id] = turn.result.require()
+                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": turn.observation}]
         return rewards
+
+    async def _reply(self, model: AsyncOpenAI, messages: list[Any]) -> tuple[str, str]:
+        """What the policy says, with the id of its response."""
+        reply = await model.chat.completions.create(model="default", messages=messages, **self._generation)
+        return reply.id, reply.choices[0].message.content or ""
 
 
 def reward_fn(prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], **row: Any) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.settings import TOKEN_VARIABLE, URL_VARIABLE
 from kernelforge.client.wire import RewardResult
-from kernelforge.errors import UsageError
+from kernelforge.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.client import AsyncConversation, Conversation
@@ -68,6 +69,15 @@ class Scorer:
         """Begin a conversation about a task."""
         return await self._client().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
 
+    @contextlib.asynccontextmanager
+    async def conversation(self, task: str, turns: int) -> AsyncIterator[AsyncConversation]:
+        """:meth:`session`, forgotten at the end."""
+        session = await self.session(task, turns)
+        try:
+            yield session
+        finally:
+            await forget(session)
+
     def session_blocking(self, task: str, turns: int) -> Conversation:
         """:meth:`session` for a framework that calls without an event loop."""
         return self._blocking().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
@@ -108,6 +118,18 @@ class Scorer:
 # One client per server in a process: its connections are kept from one sample to the next.
 _async_client = functools.cache(AsyncClient)
 _client = functools.cache(Client)
+
+
+async def forget(session: AsyncConversation) -> None:
+    """Have the server forget a conversation that is over. One that it hears nothing of is forgotten in time."""
+    with contextlib.suppress(ServerError):
+        await session.close()
+
+
+def forget_blocking(session: Conversation) -> None:
+    """:func:`forget` for a framework that calls without an event loop."""
+    with contextlib.suppress(ServerError):
+        session.close()
 
 
 def flags(result: RewardResult) -> dict[str, float]:

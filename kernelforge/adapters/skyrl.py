@@ -15,7 +15,7 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import registry
 
-from kernelforge.adapters.common import Scorer, flags, task_of
+from kernelforge.adapters.common import Scorer, flags, forget_blocking, task_of
 from kernelforge.client import Conversation
 from kernelforge.client.wire import RewardResult
 
@@ -60,6 +60,11 @@ class KernelEnv(BaseTextEnv):
             self._session = self._scorer.session_blocking(self.task, self.max_turns)
         turn = self._session.turn(action)
         return self._output(turn.result, turn.observation, done=self.turns >= self.max_turns)
+
+    def close(self) -> None:
+        if self._session is not None:
+            forget_blocking(self._session)
+            self._session = None
 
     def get_metrics(self) -> dict[str, Any]:
         """Of the last turn: whether there was a candidate, whether it built, whether it was right."""

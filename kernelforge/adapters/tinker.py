@@ -15,7 +15,7 @@ from tinker_cookbook.completers import StopCondition
 from tinker_cookbook.renderers import Message, Renderer, get_text_content
 from tinker_cookbook.rl.types import Action, ActionExtra, Env, EnvGroupBuilder, StepResult
 
-from kernelforge.adapters.common import Scorer, flags
+from kernelforge.adapters.common import Scorer, flags, forget
 from kernelforge.client import AsyncConversation
 from kernelforge.client.wire import RewardResult
 
@@ -50,6 +50,8 @@ class KernelEnv(Env):
         if self._session is None:
             self._session = await self._scorer.session(self._task, self._turns)
         turn = await self._session.turn(text)
+        if self._taken >= self._turns:
+            await forget(self._session)
         self._messages += [message, {"role": "user", "content": turn.observation}]
         return self._result(turn.result)
 

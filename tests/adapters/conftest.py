@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wire_server import Says, WireServer, refusal
 
-from kernelforge.client.wire import Job, JobRequest, TurnRequest
+from kernelforge.client.wire import Job, JobRequest, SessionRequest, TurnRequest
 
 
 class RewardServer(WireServer):
@@ -24,6 +24,11 @@ class RewardServer(WireServer):
         """As they arrived."""
         self.tell: Callable[[str], str] = _told
         """What becomes of a completion, in the words of a ``WireServer``."""
+
+    def opened(self) -> list[SessionRequest]:
+        """Sessions that were begun, forgotten or not."""
+        asked = [asked for asked in self.asked if asked.line == "POST /v1/sessions"]
+        return [SessionRequest.model_validate_json(one.body) for one in asked]
 
     def _accept(self, request: JobRequest, key: str) -> Job:
         if key not in self.keys:

@@ -51,8 +51,9 @@ def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server
         {"role": "assistant", "content": "0.5"},
         {"role": "user", "content": "Faster."},
     ]
-    (session,) = server.sessions.values()
-    assert (session.policy, session.max_turns, session.done) == ("kevin/1", 2, True)
+    (session,) = server.opened()
+    assert (session.task, session.policy, session.turns) == ("core/relu", "kevin/1", 2)
+    assert server.sessions == {}
 
 
 def test_where_areal_starts_a_process_the_environment_says_where_the_policy_is(
@@ -70,6 +71,7 @@ def test_trouble_rejects_the_trajectory(server, policy, turns: int) -> None:
     policy.says = ["infra"]
     with pytest.raises(KernelForgeError):
         run(KernelAgent(turns=turns), policy)
+    assert server.sessions == {}
 
 
 def test_the_reward_function_runs_in_areals_process_pool(server) -> None:

@@ -45,6 +45,9 @@ def test_what_the_judge_said_is_the_next_observation(server) -> None:
         False,
     )
     assert (second["observations"], second["reward"], second["done"]) == ([], 1.5, True)
+    env.close()
+    env.close()
+    assert server.sessions == {}
 
 
 def test_steps_of_many_trajectories_run_in_a_pool_of_threads(server) -> None:

@@ -66,8 +66,9 @@ def test_what_the_judge_said_is_in_the_next_observation(server, renderer) -> Non
     assert [step.reward for step in trajectory.transitions] == [0.5, 1.5]
     assert [step.episode_done for step in trajectory.transitions] == [False, True]
     assert policy.asked[1] == "User: Write it.\n\nAssistant: 0.5\n\nUser: Faster.\n\nAssistant:"
-    (session,) = server.sessions.values()
-    assert (session.policy, session.done) == ("kevin/1", True)
+    (session,) = server.opened()
+    assert (session.task, session.policy, session.turns) == ("core/relu", "kevin/1", 2)
+    assert server.sessions == {}
 
 
 @pytest.mark.parametrize("turns", [1, 2])

@@ -104,7 +104,7 @@ def test_a_conversation_is_rewarded_by_its_best_turn(server, policy) -> None:
     assert [message["content"] for message in policy.asked[2]["messages"]] == [
         "Write it.", "0.5", "Faster.", "2.5", "Faster.",
     ]  # fmt: skip
-    assert server.scored == []
+    assert (server.scored, server.sessions) == ([], {})
 
 
 @pytest.mark.parametrize("turns", [1, 2])

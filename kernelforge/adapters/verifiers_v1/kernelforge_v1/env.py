@@ -25,8 +25,11 @@ class KernelForgeEnv(vf.Env[KernelForgeEnvConfig]):
         if self.config.turns == 1:
             await agents.agent.run(task)
             return
-        session = await task.config.scorer().session(task.data.task, self.config.turns)
-        async with agents.agent.interaction(task) as talk:
+        scorer = task.config.scorer()
+        async with (
+            scorer.conversation(task.data.task, self.config.turns) as session,
+            agents.agent.interaction(task) as talk,
+        ):
             reply = await talk.turn()
             while not reply.terminated:
                 turn = await session.turn(reply.last_reply)
