@@ -13,6 +13,7 @@ from kernelforge.engine.interruption import Ongoing
 from kernelforge.engine.preparing import KnownTasks, Preparer, Target
 from kernelforge.engine.troubles import report_of, trouble_of
 from kernelforge.errors import Interrupted
+from kernelforge.evaluate.briefing import check_admitted
 from kernelforge.evaluate.evaluator import Evaluator
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Fingerprint, MeasureSettings, Task
@@ -65,7 +66,7 @@ class Bench:
         self._preparer = Preparer(
             self.target,
             self._workshop.compiler,
-            self._workshop.oracle,
+            lambda task, known: self._workshop.oracle(task, known=known),
             known=self._known,
             ongoing=self._ongoing,
         )
@@ -145,10 +146,10 @@ class Bench:
         if evaluator is None:
             while len(self._warm) >= self._warm_tasks:
                 self._forget(next(iter(self._warm)))
-            evaluator = self._workshop.evaluator(task)
+            evaluator = self._workshop.evaluator(task, known=self._known.of(task))
             try:
                 with evaluator.lease():
-                    self._known.check_admitted(evaluator.oracle)
+                    check_admitted(evaluator.oracle)
             except BaseException:
                 evaluator.oracle.close()
                 self._workshop.done(task)

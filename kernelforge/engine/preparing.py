@@ -17,6 +17,7 @@ from kernelforge.engine.troubles import report_of, trouble_of
 from kernelforge.errors import Interrupted
 from kernelforge.evaluate.briefing import check_admitted, told_facts
 from kernelforge.evaluate.evaluator import failed
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle, shared_facts
 from kernelforge.evaluate.preparation import Failure, Preparation, compile_plans, resolve_plans
 from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
@@ -35,33 +36,19 @@ class Target(Record):
 
 
 class KnownTasks:
-    """What was found out about tasks once and holds for good, by digest; the one unused for longest goes first."""
+    """What was found out about tasks, by digest; what was unused for longest goes first."""
 
     def __init__(self, most: int = KNOWN_TASKS) -> None:
         self._most = most
-        self._facts: OrderedDict[str, TaskFacts] = OrderedDict()
-        self._admitted: OrderedDict[str, None] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
 
-    def facts(self, task: Task, ask: Callable[[], TaskFacts]) -> TaskFacts:
-        """A task's facts at every size; asked for where they are not known."""
-        known = self._facts.pop(task.digest, None) or ask()
-        self._facts[task.digest] = known
-        while len(self._facts) > self._most:
-            self._facts.popitem(last=False)
+    def of(self, task: Task) -> Known:
+        """What is known of a task, to be added to."""
+        known = self._known.setdefault(task.digest, Known())
+        self._known.move_to_end(task.digest)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
         return known
-
-    def check_admitted(self, oracle: Oracle) -> None:
-        """
-        Raises:
-            TaskError: wrong answers to the task could earn a reward.
-        """
-        digest = oracle.task.digest
-        if digest not in self._admitted:
-            check_admitted(oracle)
-        self._admitted[digest] = None
-        self._admitted.move_to_end(digest)
-        while len(self._admitted) > self._most:
-            self._admitted.popitem(last=False)
 
 
 class Preparer:
@@ -79,7 +66,7 @@ class Preparer:
         self,
         target: Target,
         compiler: Compiler,
-        open_oracle: Callable[[Task], Oracle],
+        open_oracle: Callable[[Task, Known], Oracle],
         *,
         known: KnownTasks | None = None,
         ongoing: Ongoing | None = None,
@@ -103,7 +90,7 @@ class Preparer:
         """
         zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
         compiler = Compiler(cache or user_cache_path("kernelforge") / "builds", allow_unconfined=allow_unconfined)
-        made = cls(target, compiler, lambda task: Oracle(zygote, task, threads=threads))
+        made = cls(target, compiler, lambda task, known: Oracle(zygote, task, threads=threads, known=known))
         made._zygote = zygote
         try:
             compiler.start()
@@ -138,14 +125,17 @@ class Preparer:
         work = Preparation(stopped=self._ongoing.stopped)
         fingerprint = self.target.fingerprint
         try:
-            resolve_plans(candidate, task, self.known.facts(task, lambda: self._asked(task)), work)
+            resolve_plans(candidate, task, self._facts(task), work)
             compile_plans(candidate, task, self._compiler, fingerprint.arch, work)
         except Failure as failure:
             return failed(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
         return None
 
-    def _asked(self, task: Task) -> TaskFacts:
-        with self._open_oracle(task) as oracle:
+    def _facts(self, task: Task) -> TaskFacts:
+        known = self.known.of(task)
+        if known.facts is not None:
+            return known.facts
+        with self._open_oracle(task, known) as oracle:
             return oracle.facts()
 
     def brief(self, task: Task) -> BriefFacts:
@@ -155,9 +145,9 @@ class Preparer:
             TaskError: its reference does not run, or wrong answers to it could earn a reward.
             Interrupted: by :meth:`interrupt`.
         """
-        with self._ongoing.call(), self._open_oracle(task) as oracle:
-            facts = self.known.facts(task, oracle.facts)
-            self.known.check_admitted(oracle)
+        with self._ongoing.call(), self._open_oracle(task, self.known.of(task)) as oracle:
+            facts = oracle.facts()
+            check_admitted(oracle)
             return BriefFacts(
                 facts=told_facts(facts),
                 shared=shared_facts(task, facts),

@@ -14,6 +14,8 @@ def check_admitted(oracle: Oracle) -> None:
     Raises:
         TaskError: wrong answers to the task could earn a reward.
     """
+    if oracle.known.admitted:
+        return
     admission = oracle.admit(("small",))
     if not admission.ok:
         trouble = admission.error or "; ".join(one.text for one in admission.findings if not one.ok)
@@ -21,6 +23,7 @@ def check_admitted(oracle: Oracle) -> None:
             f"task {oracle.task.name!r} is not admitted, for wrong answers could earn a reward: {trouble}. "
             f"`kernelforge tasks check` shows every finding"
         )
+    oracle.known.admitted = True
 
 
 def told_facts(facts: TaskFacts) -> TaskFacts:

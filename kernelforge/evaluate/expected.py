@@ -182,6 +182,10 @@ class Reckoner:
             }
         return self._habits[size]
 
+    def know(self, scales: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over :meth:`scales` that an earlier process found for this task."""
+        self._scales = {size: dict(found) for size, found in scales.items()}
+
     def scales(self, size: str) -> dict[str, float]:
         """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
         if size not in self._scales:

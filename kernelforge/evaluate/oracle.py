@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.audit.outcome import TaskAudit
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.shared import shared_facts
 from kernelforge.evaluate.sides import BaselineSide
@@ -159,6 +160,7 @@ class Oracle:
         device: where the reference runs: ``cpu``, or ``cuda:0`` in a zygote of role ``gpu-oracle``. Torch's own error
             is then measured there, and baselines can be timed.
         reply_s: longest wait for one answer, in seconds; a reference that hangs is ended then.
+        known: what earlier oracles of the task found out on this device; it takes in what this one finds.
 
     Raises:
         TaskError: the reference does not run, or cannot be judged (active dropout, random results); or there is no such
@@ -166,9 +168,17 @@ class Oracle:
     """
 
     def __init__(
-        self, zygote: OracleZygote, task: Task, *, threads: int = 1, device: str = "cpu", reply_s: float = REPLY_S
+        self,
+        zygote: OracleZygote,
+        task: Task,
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        reply_s: float = REPLY_S,
+        known: Known | None = None,
     ) -> None:
         self.task = task
+        self.known = known or Known()
         self.device = device
         self._zygote = zygote
         self._threads = threads
@@ -185,10 +195,15 @@ class Oracle:
     @_read_as_hostile()
     def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
         """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
+        if sizes is None and self.known.facts is not None:
+            return self.known.facts
         names = [size.name for size in self.task.sizes] if sizes is None else list(sizes)
-        frame = self._call({"op": "facts", "sizes": [self._known(name) for name in names]})
+        frame = self._call({"op": "facts", "sizes": [self._checked_size(name) for name in names]})
         found = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
-        return TaskFacts(task_digest=self.task.digest, sizes=found)
+        facts = TaskFacts(task_digest=self.task.digest, sizes=found)
+        if sizes is None:
+            self.known.facts = facts
+        return facts
 
     @_read_as_hostile()
     def trace(self, size: str = "full") -> Graph:
@@ -197,15 +212,17 @@ class Oracle:
         Raises:
             TaskError: its control flow or its shapes depend on tensor values.
         """
-        return Graph.model_validate(self._call({"op": "trace", "size": self._known(size)}).data["graph"])
+        return Graph.model_validate(self._call({"op": "trace", "size": self._checked_size(size)}).data["graph"])
 
     @_read_as_hostile()
     def families(self, size: str) -> tuple[str, ...]:
         """Input distributions that torch itself passes at this size; the task's own first."""
-        found = tuple(self._call({"op": "families", "size": self._known(size)}).data["families"])
-        if not found or not set(found) <= set(_FAMILIES):
-            raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
-        return found
+        if size not in self.known.scales:
+            scales = self._call({"op": "families", "size": self._checked_size(size)}).data["scales"]
+            if not scales or not scales.keys() <= set(_FAMILIES):
+                raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
+            self.known.scales[size] = {family: float(scale) for family, scale in scales.items()}
+        return tuple(self.known.scales[size])
 
     @_read_as_hostile()
     def try_generator(self, name: str, recipe: Recipe, sizes: Sequence[str]) -> tuple[GeneratorFinding, ...]:
@@ -215,7 +232,7 @@ class Oracle:
             SandboxError: the reference did not survive them; the next request starts a new child.
         """
         request = {"op": "try", "name": name, "recipe": recipe.model_dump(mode="json")}
-        frame = self._call({**request, "sizes": [self._known(size) for size in sizes]})
+        frame = self._call({**request, "sizes": [self._checked_size(size) for size in sizes]})
         return tuple(GeneratorFinding(**_told(finding)) for finding in frame.data["findings"])
 
     def use_generators(self, recipes: Mapping[str, Recipe]) -> None:
@@ -233,7 +250,7 @@ class Oracle:
             TaskError: the family is not admitted at this size.
         """
         handle = next(self._handles)
-        request = {"op": "draw", "handle": handle, "size": self._known(size), "family": family}
+        request = {"op": "draw", "handle": handle, "size": self._checked_size(size), "family": family}
         frame = self._call({**request, "seed": str(seed), "expected": expected})
         data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
         if len(frame.blobs) != len(positions) + len(names):
@@ -276,7 +293,7 @@ class Oracle:
     @_read_as_hostile()
     def baselines(self, size: str = "full") -> tuple[str, ...]:
         """Names of the baselines that can be tried for this task on this device; nothing is built to say so."""
-        names = self._call({"op": "baselines", "size": self._known(size)}).data["names"]
+        names = self._call({"op": "baselines", "size": self._checked_size(size)}).data["names"]
         return tuple(str(name) for name in names if name not in self._fatal)
 
     @_read_as_hostile()
@@ -326,7 +343,7 @@ class Oracle:
         The full size is left out by default: it differs in nothing but cost.
         """
         names = [size.name for size in self.task.sizes if size.name != "full"] if sizes is None else list(sizes)
-        frame = self._call({"op": "admit", "sizes": [self._known(name) for name in names]})
+        frame = self._call({"op": "admit", "sizes": [self._checked_size(name) for name in names]})
         findings = tuple(AdmissionFinding(**_told(finding)) for finding in frame.data["findings"])
         if {finding.size for finding in findings} != set(names):
             raise SandboxError(f"the oracle of task '{self.task.name}' sent findings of other sizes than asked")
@@ -364,7 +381,7 @@ class Oracle:
     ) -> None:
         self.close()
 
-    def _known(self, size: str) -> str:
+    def _checked_size(self, size: str) -> str:
         if size not in {known.name for known in self.task.sizes}:
             raise UsageError(f"task '{self.task.name}' has no size '{size}'")
         return size
@@ -399,6 +416,7 @@ class Oracle:
         self._child = child = self._zygote.spawn(limits)
         task = self.task.model_dump(mode="json")
         request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
+        request["scales"] = self.known.scales
         try:
             self._checked(child.call(request, timeout_s=self._reply_s))
             if self._tests:

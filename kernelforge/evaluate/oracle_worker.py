@@ -161,6 +161,7 @@ class _Server:
     def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
         self._reckoner = Reckoner(Task.model_validate(data["task"]), open_device(data["device"]))
+        self._reckoner.know(data["scales"])
         self._baselines = Baselines(self._reckoner)
         self._reckoner.reference("small")
         return {}, []
@@ -179,7 +180,7 @@ class _Server:
         return {"graph": graph.model_dump(mode="json")}, []
 
     def _families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        return {"families": list(self._task.scales(data["size"]))}, []
+        return {"scales": self._task.scales(data["size"])}, []
 
     def _draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task

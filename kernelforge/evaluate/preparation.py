@@ -115,20 +115,25 @@ def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: st
     Raises:
         Failure: it does not compile, is refused by the policy gate, or hit a limit of the compiler.
     """
+    built: dict[tuple[object, ...], Artifact | Build] = {}
     # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
     for size in sorted(task.sizes, key=lambda size: size.is_hidden):
         plan = work.plans.get(size.name)
         if plan is None:
             continue
+        asked = signatures(plan)
+        same = (plan.expressions, tuple(asked), tuple(plan.constants.items()))
         try:
             with work.clock("build"):
-                result = compiler.build(
-                    candidate.source,
-                    plan.expressions,
-                    arch=arch,
-                    signatures=signatures(plan),
-                    constants=plan.constants,
+                # Sizes that ask for the same share a build, which is also judged once.
+                result = (
+                    built[same]
+                    if same in built
+                    else compiler.build(
+                        candidate.source, plan.expressions, arch=arch, signatures=asked, constants=plan.constants
+                    )
                 )
+                built[same] = result
         except CandidateError as error:
             raise Failure(Verdict.POLICY, "compile", _told(str(error), size)) from error
         if isinstance(result, Artifact):

@@ -20,6 +20,7 @@ from kernelforge.devices.base import Device
 from kernelforge.devices.leases import Leases, parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, probe
@@ -117,11 +118,11 @@ class Workshop:
             if screen is not None:
                 screen.start()
 
-    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
+    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
         """A fresh oracle child for one task, on the same kind of hardware as its candidates; the caller closes it."""
         place = device or self.device
-        zygote = self._oracle_zygote(place)
-        return Oracle(zygote, task, threads=self._threads, device="cuda:0" if place.kind == "cuda" else "cpu")
+        where = "cuda:0" if place.kind == "cuda" else "cpu"
+        return Oracle(self._oracle_zygote(place), task, threads=self._threads, device=where, known=known)
 
     def _oracle_zygote(self, place: Device) -> Zygote:
         with self._lock:
@@ -135,10 +136,13 @@ class Workshop:
                 self._oracle_zygotes[place.name] = zygote
         return zygote
 
-    def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
+    def evaluator(
+        self, task: Task, generators: Sequence[InputGenerator] = (), *, known: Known | None = None
+    ) -> Evaluator:
         """An evaluator with an oracle of its own, on the device that the task has; the caller closes its oracle.
 
-        ``generators`` are further tests that were agreed on; those not admitted are left out.
+        ``generators`` are further tests that were agreed on; those not admitted are left out. ``known`` is what earlier
+        oracles of the task found out on the same device.
 
         Raises:
             DeviceError: no device is left to run on.
@@ -147,16 +151,18 @@ class Workshop:
         while True:
             device = self._devices[self._leases.assign(task.name)]
             try:
-                return self._evaluator_on(device, task, generators)
+                return self._evaluator_on(device, task, generators, known)
             except DeviceError as error:
                 self.quarantine(device, error)
 
-    def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
+    def _evaluator_on(
+        self, device: Device, task: Task, generators: Sequence[InputGenerator], known: Known | None
+    ) -> Evaluator:
         lease = partial(self.lease, device, task)
         with lease():
             evaluator = Evaluator(
                 task,
-                self.oracle(task, device),
+                self.oracle(task, device, known),
                 self.compiler,
                 device,
                 self._fingerprint(device),

@@ -89,9 +89,10 @@ class TakenOver:
 
 FRAMES: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "no families": {"families": []},
-    "other families": {"families": ["easy"]},
-    "wrong types": {"families": 7, "sizes": "x", "comparison": [], "graph": 1, "positions": 2, "findings": 1},
+    "no families": {"scales": {}},
+    "other families": {"scales": {"easy": 1.0}},
+    "factors that are none": {"scales": {"task": "twice"}},
+    "wrong types": {"scales": 7, "sizes": "x", "comparison": [], "graph": 1, "positions": 2, "findings": 1},
     "too little": {"sizes": [{}], "comparison": {"ok": "maybe"}, "graph": {}, "findings": [{}]},
     "a contradiction": {"comparison": {"ok": True, "mismatched": 3, "total": 3}},
     "huge numbers": {"comparison": {"ok": True, "total": -(10**400)}, "positions": [10**400], "weights": []},

@@ -11,6 +11,7 @@ from axpy import axpy_task
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.errors import DeviceError
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Task
@@ -40,8 +41,8 @@ class SoftwareWorkshop(Workshop):
 
     oracles: Zygote
 
-    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
-        return Oracle(self.oracles, task, device="cpu")
+    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+        return Oracle(self.oracles, task, device="cpu", known=known)
 
 
 @pytest.fixture(scope="module", autouse=True)

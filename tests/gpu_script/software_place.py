@@ -18,6 +18,7 @@ from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.modelnew.bench import LaneBench
@@ -55,8 +56,8 @@ class SoftwareWorkshop(Workshop):
         super().__init__("cuda:0", cache=cache, measure=measure, opened=[TimedDevice()])
         self._cpu = zygote
 
-    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
-        return EagerOracle(self._cpu, task)
+    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+        return EagerOracle(self._cpu, task, known=known)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from kernelforge.devices.base import Device, RunRequest
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError
+from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import (
@@ -98,8 +99,8 @@ class SoftwareWorkshop(Workshop):
 
     oracles: Zygote
 
-    def oracle(self, task: Task, device: Device | None = None) -> Oracle:
-        return Oracle(self.oracles, task, device="cpu")
+    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+        return Oracle(self.oracles, task, device="cpu", known=known)
 
 
 @pytest.fixture(scope="module", autouse=True)
