@@ -62,7 +62,9 @@ class Cluster:
         UsageError: Ray is not installed, or the address is none.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str | None) -> None:
+        if address is None:
+            raise UsageError(f"--engine ray needs --address HOST:PORT, that of the cluster's head node; {TOKEN_HELP}")
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or "/" in host:
             raise UsageError(

@@ -43,8 +43,8 @@ class RayEngine(SeatedEngine):
     """See :class:`kernelforge.engine.base.Engine`. One per process, on a node of the cluster.
 
     Args:
-        address: of the head node, as in ``10.0.0.1:6379``.
         device: ``emulated:h100``; or ``cuda``, which is every GPU of every node.
+        address: of the cluster's head node, as in ``10.0.0.1:6379``.
         slots: candidates that a node evaluates at a time; None for all that its GPUs or CPUs have room for.
         compilers: workers of a node that prepare candidates and brief agents.
         measure: how a device that measures is used.
@@ -55,7 +55,7 @@ class RayEngine(SeatedEngine):
             slot compiles anew what another node has prepared.
 
     Raises:
-        UsageError: options that do not go together; no Ray, no token.
+        UsageError: options that do not go together; no address, no Ray, no token.
         DeviceError: there is no such device.
     """
 
@@ -63,9 +63,9 @@ class RayEngine(SeatedEngine):
 
     def __init__(
         self,
-        address: str,
         device: str,
         *,
+        address: str | None,
         slots: int | None = None,
         compilers: int = 1,
         measure: MeasureSettings | None = None,

@@ -137,7 +137,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def engine(cluster: Any, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
-    made = RayEngine(cluster.address, "emulated:h100", cache=tmp_path_factory.mktemp("builds"))
+    made = RayEngine("emulated:h100", address=cluster.address, cache=tmp_path_factory.mktemp("builds"))
     runner.run(made.start())
     runner.run(until(lambda: made.health().workers == 4, timeout_s=120))
     yield made
@@ -367,7 +367,7 @@ def test_a_cluster_that_lets_anybody_in_is_refused(
     assert open_cluster.stdout is not None
     address = next(line.split()[1] for line in open_cluster.stdout if line.startswith("address"))
     with pytest.raises(KernelForgeError, match="lets anybody in"):
-        runner.run(RayEngine(address, "emulated:h100").start())
+        runner.run(RayEngine("emulated:h100", address=address).start())
 
 
 def test_a_wrong_token_is_refused_at_once(
@@ -375,7 +375,7 @@ def test_a_wrong_token_is_refused_at_once(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token-of-this-cluster")
     with pytest.raises(KernelForgeError, match="refuses the token"):
-        runner.run(RayEngine(cluster.address, "emulated:h100").start())
+        runner.run(RayEngine("emulated:h100", address=cluster.address).start())
 
 
 def test_without_a_token_nothing_is_asked_of_ray(
@@ -383,14 +383,15 @@ def test_without_a_token_nothing_is_asked_of_ray(
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
     with pytest.raises(UsageError, match="no token for the Ray cluster"):
-        RayEngine(cluster.address, "emulated:h100")
+        RayEngine("emulated:h100", address=cluster.address)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(UsageError, match="RAY_AUTH_MODE=token"):
-        RayEngine(cluster.address, "emulated:h100")
+        RayEngine("emulated:h100", address=cluster.address)
 
 
 def test_where_nothing_answers_the_address_is_named(cluster: Any, runner: asyncio.Runner) -> None:
     with pytest.raises(KernelForgeError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
-        runner.run(RayEngine("127.0.0.1:9", "emulated:h100").start())
-    with pytest.raises(UsageError, match="HOST:PORT"):
-        RayEngine("ray://127.0.0.1:10001", "emulated:h100")
+        runner.run(RayEngine("emulated:h100", address="127.0.0.1:9").start())
+    for address in ("ray://127.0.0.1:10001", "auto", None):
+        with pytest.raises(UsageError, match="HOST:PORT"):
+            RayEngine("emulated:h100", address=address)
