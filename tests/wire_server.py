@@ -46,7 +46,8 @@ from kernelforge.client.wire import (
     WaitRequest,
 )
 
-TASK = "core/relu"
+TASK = "core/swish"
+UNKNOWN = "core/unheard-of"
 
 
 @dataclass(frozen=True)
@@ -184,12 +185,17 @@ class WireServer:
                 await self._wait(WaitRequest(ids=[job_id], timeout_s=wait_s))
                 return _says(self.jobs[job_id])
             case ["GET", "tasks"]:
-                row = TaskRow(task=TASK, digest="d1", title="ReLU")
+                row = TaskRow(task=TASK, digest="d1", title="Swish")
                 return Says(body=TypeAdapter(list[TaskRow]).dump_json([row]))
-            case ["GET", "tasks", "core", "relu"]:
+            case ["GET", "tasks", "core", name]:
                 return _says(
                     TaskPage(
-                        task=TASK, digest="d1", title="ReLU", device="a100", prompt="Write it.", reference_sha256="0"
+                        task=f"core/{name}",
+                        digest="d1",
+                        title="Swish",
+                        device="a100",
+                        prompt="Write it.",
+                        reference_sha256="0",
                     )
                 )
             case ["GET", "runs"]:
@@ -237,7 +243,7 @@ class WireServer:
         assert request.idempotency_keys is not None
         items = []
         for one, key in zip(request.jobs, request.idempotency_keys, strict=True):
-            if one.task != TASK:
+            if one.task == UNKNOWN:
                 items.append(BatchItem(problem=Problem(code="unknown_task", message=f"no task {one.task!r}")))
             elif self.full > 0:
                 self.full -= 1
