@@ -154,7 +154,7 @@ def task_of(*places: object) -> str:
         if isinstance(name, str) and name:
             return name
     raise UsageError(
-        "the row names no task: give each row the name of a registered task, such as core/relu, in a column 'task' "
+        "the row names no task: give each row the name of a registered task, such as core/swish, in a column 'task' "
         "or where the trainer keeps its ground truth"
     )
 

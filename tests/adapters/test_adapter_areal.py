@@ -18,7 +18,7 @@ from kernelforge.errors import KernelForgeError, NoScore
 def run(agent: KernelAgent, policy, row: dict[str, Any] | None = None) -> Any:
     """As in mode ``inline``."""
     return asyncio.run(
-        agent.run(row or {"task": "core/relu"}, base_url=policy.url, api_key="session", http_client=None)
+        agent.run(row or {"task": "core/swish"}, base_url=policy.url, api_key="session", http_client=None)
     )
 
 
@@ -38,7 +38,7 @@ def test_one_turn_is_a_float_about_the_servers_prompt(server, policy) -> None:
 def test_a_rows_own_messages_are_asked(server, policy) -> None:
     policy.says = ["1.5"]
     messages = [{"role": "user", "content": "Another prompt."}]
-    row = {"answer": "core/relu", "messages": messages}
+    row = {"answer": "core/swish", "messages": messages}
     assert run(KernelAgent(), policy, row) == 1.5
     assert policy.asked[0]["messages"] == messages
     assert row["messages"] == messages
@@ -52,7 +52,7 @@ def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server
         {"role": "user", "content": "Faster."},
     ]
     (session,) = server.opened()
-    assert (session.task, session.policy, session.turns) == ("core/relu", "kevin/1", 2)
+    assert (session.task, session.policy, session.turns) == ("core/swish", "kevin/1", 2)
     assert server.sessions == {}
 
 
@@ -63,7 +63,7 @@ def test_where_areal_starts_a_process_the_environment_says_where_the_policy_is(
     monkeypatch.setenv("OPENAI_API_KEY", "session")
     policy.says = ["1.5"]
     agent = pickle.loads(pickle.dumps(KernelAgent()))
-    assert asyncio.run(agent.run({"task": "core/relu"})) == 1.5
+    assert asyncio.run(agent.run({"task": "core/swish"})) == 1.5
 
 
 @pytest.mark.parametrize("turns", [1, 2])
@@ -75,14 +75,14 @@ def test_trouble_rejects_the_trajectory(server, policy, turns: int) -> None:
 
 
 def test_the_reward_function_runs_in_areals_process_pool(server) -> None:
-    call = partial(reward_fn, "Write it.", "1.5<|im_end|>", [1], [2], task="core/relu", messages=[])
+    call = partial(reward_fn, "Write it.", "1.5<|im_end|>", [1], [2], task="core/swish", messages=[])
     with ProcessPoolExecutor(max_workers=1) as pool:
         assert pool.submit(call).result(timeout=60) == 1.5
 
 
 def test_the_reward_function_raises_before_areal_would_count_a_zero(server) -> None:
     with pytest.raises(NoScore):
-        reward_fn("Write it.", "infra", [1], [2], answer="core/relu")
+        reward_fn("Write it.", "infra", [1], [2], answer="core/swish")
     deadline_s = server.scored[0].deadline_s
     assert deadline_s is not None
     assert deadline_s < WRAPPER_TIMEOUT_S
@@ -94,14 +94,14 @@ def test_areals_own_workflow_runs_the_agent(server, policy, mode: str) -> None:
     proxy = pytest.importorskip("areal.experimental.openai.proxy.workflow", exc_type=ImportError)
     policy.says = ["1.5"]
     workflow = proxy.OpenAIProxyWorkflow(mode=mode, agent=KernelAgent(), proxy_addr=policy.url)
-    assert asyncio.run(workflow._run_agent("session", {"task": "core/relu"})) == 1.5
+    assert asyncio.run(workflow._run_agent("session", {"task": "core/swish"})) == 1.5
 
 
 def test_areals_own_wrapper_takes_the_reward_and_lets_trouble_through(server) -> None:
     wrapper = pytest.importorskip("areal.api.reward_api", exc_type=ImportError).AsyncRewardWrapper
 
     async def reward(said: str) -> float:
-        return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", said, [1], [2], task="core/relu")
+        return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", said, [1], [2], task="core/swish")
 
     assert asyncio.run(reward("1.5")) == 1.5
     with pytest.raises(NoScore):

@@ -19,23 +19,23 @@ PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n``
 
 def test_every_field_of_a_scorer_reaches_the_server(server) -> None:
     scorer = Scorer(policy="kevin/1", run_id="a", priority=3, deadline_s=7.5, profile=True)
-    assert scorer.score_blocking("core/relu", "1.5", policy_version=9).reward == 1.5
+    assert scorer.score_blocking("core/swish", "1.5", policy_version=9).reward == 1.5
     (request,) = server.scored
     fields = ("task", "completion", "policy", "run_id", "priority", "deadline_s", "profile", "policy_version")
     assert tuple(getattr(request, name) for name in fields) == (
-        "core/relu", "1.5", "kevin/1", "a", 3, 7.5, True, 9,
+        "core/swish", "1.5", "kevin/1", "a", 3, 7.5, True, 9,
     )  # fmt: skip
 
 
 def test_a_batch_keeps_its_order_and_is_submitted_at_once(server) -> None:
-    results = asyncio.run(Scorer().score_many(["core/relu"] * 5, [f"{n}.0" for n in range(5)]))
+    results = asyncio.run(Scorer().score_many(["core/swish"] * 5, [f"{n}.0" for n in range(5)]))
     assert [result.reward for result in results] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert [line for line in server.lines() if line.endswith("/batch")] == ["POST /v1/jobs/batch"]
 
 
 def test_a_scorer_and_its_server_survive_a_pickle(server) -> None:
     scorer = pickle.loads(pickle.dumps(Scorer(url=server.url, policy="kevin/1")))
-    assert scorer.score_blocking("core/relu", "1.5").reward == 1.5
+    assert scorer.score_blocking("core/swish", "1.5").reward == 1.5
 
 
 def test_a_scorer_never_shows_its_token() -> None:
@@ -45,10 +45,10 @@ def test_a_scorer_never_shows_its_token() -> None:
 @pytest.mark.parametrize(
     ("places", "task"),
     [
-        (("core/relu",), "core/relu"),
-        (({"task": "core/relu"}, "other"), "core/relu"),
-        (({"index": 3}, "core/relu"), "core/relu"),
-        ((None, {"task": None}, "", "core/relu"), "core/relu"),
+        (("core/swish",), "core/swish"),
+        (({"task": "core/swish"}, "other"), "core/swish"),
+        (({"index": 3}, "core/swish"), "core/swish"),
+        ((None, {"task": None}, "", "core/swish"), "core/swish"),
     ],
 )
 def test_a_task_is_named_by_the_first_place_that_names_one(places: tuple[object, ...], task: str) -> None:
@@ -111,7 +111,7 @@ def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() ->
 def test_what_is_raised_crosses_processes_whole(server) -> None:
     """Trainers score in pools of processes and in Ray: an error that cannot be unpickled breaks the pool instead."""
     with pytest.raises(NoScore) as raised:
-        Scorer().score_blocking("core/relu", "infra").require()
+        Scorer().score_blocking("core/swish", "infra").require()
     error = pickle.loads(pickle.dumps(raised.value))
     assert (str(error), error.code, error.retryable) == (str(raised.value), "worker_died", True)
     server.instead("/v1/jobs", refusal(422, "unknown_task"))

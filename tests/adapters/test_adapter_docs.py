@@ -27,8 +27,8 @@ def test_the_snippets_of_a_section_run(server, section: str) -> None:
             continue
         exec(compile(snippet, title, "exec"), names)
     if title == "What they share":
-        assert names["rows"] == [{"task": "core/relu", "prompt": "Write it."}]
-        assert names["scorer"].score_blocking("core/relu", "1.5").require() == 1.5
+        assert names["rows"] == [{"task": "core/swish", "prompt": "Write it."}]
+        assert names["scorer"].score_blocking("core/swish", "1.5").require() == 1.5
 
 
 @pytest.mark.parametrize("name", NAMES)

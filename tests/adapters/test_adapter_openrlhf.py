@@ -30,7 +30,7 @@ def loaded() -> Callable[..., Any]:
 
 
 def call(*said: str) -> tuple[list[str], list[str], list[str]]:
-    return [f"{PROMPT}{one}<|im_end|>" for one in said], [PROMPT] * len(said), ["core/relu"] * len(said)
+    return [f"{PROMPT}{one}<|im_end|>" for one in said], [PROMPT] * len(said), ["core/swish"] * len(said)
 
 
 def test_a_sample_is_scored_by_what_the_model_added_alone(server) -> None:
@@ -80,7 +80,7 @@ def executed(said: str, max_length: int = 500) -> dict[str, Any]:
     tokenizer = character_tokenizer()
     executor = agent.SingleTurnAgentExecutor([adapter.__file__])
     sampling = SimpleNamespace(max_tokens=20, logprobs=None)
-    return asyncio.run(executor.execute(PROMPT, "core/relu", sampling, max_length, tokenizer, Engine(tokenizer, said)))
+    return asyncio.run(executor.execute(PROMPT, "core/swish", sampling, max_length, tokenizer, Engine(tokenizer, said)))
 
 
 @pytest.mark.parametrize("max_length", [500, 80])

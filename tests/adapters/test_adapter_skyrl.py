@@ -23,7 +23,7 @@ def _registered() -> None:
 
 def made(max_turns: int = 1, env_config: dict[str, Any] | None = None) -> Any:
     """An environment for one row of a dataset."""
-    extras = {"reward_spec": {"method": "rule", "ground_truth": "core/relu"}, "max_turns": max_turns}
+    extras = {"reward_spec": {"method": "rule", "ground_truth": "core/swish"}, "max_turns": max_turns}
     return skyrl_gym.make("kernelforge", env_config=env_config or {}, extras=extras)
 
 
@@ -78,4 +78,4 @@ def test_metrics_of_episodes_are_averaged_by_skyrl(server) -> None:
 
 
 def test_a_row_may_name_its_task_itself() -> None:
-    assert KernelEnv(extras={"task": "core/relu"}).task == "core/relu"
+    assert KernelEnv(extras={"task": "core/swish"}).task == "core/swish"

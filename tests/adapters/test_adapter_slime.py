@@ -19,7 +19,7 @@ class Sample:
     """The fields of ``slime.utils.types.Sample`` that rewards have to do with."""
 
     response: str
-    label: str | None = "core/relu"
+    label: str | None = "core/swish"
     metadata: dict[str, Any] = field(default_factory=dict)
     reward: Any = None
 
@@ -36,7 +36,7 @@ def test_one_sample_has_a_number(server) -> None:
 
 
 def test_a_group_has_a_list_and_is_one_submission(server) -> None:
-    group = [Sample("1.5"), Sample("no code"), Sample("2.5", label=None, metadata={"task": "core/relu"})]
+    group = [Sample("1.5"), Sample("no code"), Sample("2.5", label=None, metadata={"task": "core/swish"})]
     assert asyncio.run(custom_rm(arguments(), group)) == [1.5, 0.0, 2.5]
     assert [line for line in server.lines() if line.endswith("/batch")] == ["POST /v1/jobs/batch"]
 

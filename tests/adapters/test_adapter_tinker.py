@@ -53,7 +53,7 @@ def rollout(builder: KernelGroupBuilder, policy: Told, strategy: Any = None) -> 
 
 def test_a_group_is_rewarded_by_what_the_model_wrote(server, renderer) -> None:
     policy = Told(renderer, "1.5", "no code", "2.5")
-    group = rollout(KernelGroupBuilder("core/relu", renderer, group_size=3), policy)
+    group = rollout(KernelGroupBuilder("core/swish", renderer, group_size=3), policy)
     assert group.get_total_rewards() == [1.5, 0.0, 2.5]
     assert set(policy.asked) == {"User: Write it.\n\nAssistant:"}
     assert {"format", "built", "correct"} <= group.trajectories_G[0].transitions[0].metrics.keys()
@@ -61,31 +61,31 @@ def test_a_group_is_rewarded_by_what_the_model_wrote(server, renderer) -> None:
 
 def test_what_the_judge_said_is_in_the_next_observation(server, renderer) -> None:
     policy = Told(renderer, "0.5", "1.5")
-    builder = KernelGroupBuilder("core/relu", renderer, group_size=1, turns=2, scorer=Scorer(policy="kevin/1"))
+    builder = KernelGroupBuilder("core/swish", renderer, group_size=1, turns=2, scorer=Scorer(policy="kevin/1"))
     (trajectory,) = rollout(builder, policy).trajectories_G
     assert [step.reward for step in trajectory.transitions] == [0.5, 1.5]
     assert [step.episode_done for step in trajectory.transitions] == [False, True]
     assert policy.asked[1] == "User: Write it.\n\nAssistant: 0.5\n\nUser: Faster.\n\nAssistant:"
     (session,) = server.opened()
-    assert (session.task, session.policy, session.turns) == ("core/relu", "kevin/1", 2)
+    assert (session.task, session.policy, session.turns) == ("core/swish", "kevin/1", 2)
     assert server.sessions == {}
 
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_trouble_ends_the_rollout(server, renderer, turns: int) -> None:
-    builder = KernelGroupBuilder("core/relu", renderer, group_size=1, turns=turns)
+    builder = KernelGroupBuilder("core/swish", renderer, group_size=1, turns=turns)
     with pytest.raises(KernelForgeError):
         rollout(builder, Told(renderer, "infra"))
 
 
 def test_a_strategy_that_retries_gets_a_score_in_the_end(server, renderer) -> None:
-    builder = KernelGroupBuilder("core/relu", renderer, group_size=1)
+    builder = KernelGroupBuilder("core/swish", renderer, group_size=1)
     group = rollout(builder, Told(renderer, "infra", "1.5"), RetryOnFailure(max_retries=1))
     assert group.get_total_rewards() == [1.5]
 
 
 def test_a_prompt_of_ones_own_is_asked(server, renderer) -> None:
     policy = Told(renderer, "1.5")
-    rollout(KernelGroupBuilder("core/relu", renderer, group_size=1, prompt="Mine."), policy)
+    rollout(KernelGroupBuilder("core/swish", renderer, group_size=1, prompt="Mine."), policy)
     assert policy.asked[0] == "User: Mine.\n\nAssistant:"
-    assert "GET /v1/tasks/core/relu" not in server.lines()
+    assert "GET /v1/tasks/core/swish" not in server.lines()

@@ -41,7 +41,7 @@ def call(completions: list[Any], **columns: Any) -> dict[str, Any]:
         "prompts": ["Write it."] * len(completions),
         "completions": completions,
         "completion_ids": [[1, 2]] * len(completions),
-        "task": ["core/relu"] * len(completions),
+        "task": ["core/swish"] * len(completions),
         "trainer_state": SimpleNamespace(global_step=12),
         **columns,
     }
@@ -69,7 +69,7 @@ def test_a_batch_is_one_submission_with_the_age_of_the_weights(server) -> None:
 
 def test_a_scorer_and_a_column_can_be_chosen(server) -> None:
     function = reward_function(Scorer(policy="kevin/1"), column="kernel")
-    assert function(**call(["1.5"], kernel=["core/relu"], task=["other"])) == [1.5]
+    assert function(**call(["1.5"], kernel=["core/swish"], task=["other"])) == [1.5]
     assert server.scored[0].policy == "kevin/1"
     assert asyncio.run(async_reward_function(Scorer(run_id="b"))(**call(["1.5"]))) == [1.5]
     assert server.scored[1].run_id == "b"
@@ -125,7 +125,7 @@ def trainer(reward_funcs: Any, folder: Any) -> Any:
             disable_tqdm=True,
             seed=3,
         ),
-        train_dataset=datasets.Dataset.from_dict({"prompt": ["Write it."] * 4, "task": ["core/relu"] * 4}),
+        train_dataset=datasets.Dataset.from_dict({"prompt": ["Write it."] * 4, "task": ["core/swish"] * 4}),
         processing_class=character_tokenizer(),
     )
 
@@ -141,4 +141,4 @@ def test_a_step_of_grpo_trains_on_the_scored_samples_only(server, tmp_path) -> N
     assert step["rewards/kernelforge_reward/mean"] == step["rewards/async_kernelforge_reward/mean"] == 3.0
     assert step["kernelforge/unscored"] == 0.25
     assert len(server.scored) == 8
-    assert {(request.task, request.policy_version) for request in server.scored} == {("core/relu", 0)}
+    assert {(request.task, request.policy_version) for request in server.scored} == {("core/swish", 0)}

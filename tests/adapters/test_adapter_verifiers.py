@@ -84,7 +84,7 @@ def episode(model: Any, /, turns: int = 1, **task: Any) -> Any:
 
 def test_the_taskset_is_the_servers_tasks(server) -> None:
     env = load_environment(resolve_env_config({"taskset": {"id": "kernelforge-v1"}}))
-    assert [(row.data.name, row.data.prompt) for row in env.taskset] == [("core/relu", "Write it.")]
+    assert [(row.data.name, row.data.prompt) for row in env.taskset] == [("core/swish", "Write it.")]
     other = load_environment(resolve_env_config({"taskset": {"id": "kernelforge-v1", "suite": "kernelbench"}}))
     assert list(other.taskset) == []
 

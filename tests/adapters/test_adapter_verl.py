@@ -15,7 +15,7 @@ from wire_server import refusal
 from kernelforge.adapters.verl import compute_score
 from kernelforge.errors import NoScore, ServerError
 
-ROW = {"data_source": "kernelforge", "ground_truth": "core/relu", "extra_info": {"index": 0, "num_turns": None}}
+ROW = {"data_source": "kernelforge", "ground_truth": "core/swish", "extra_info": {"index": 0, "num_turns": None}}
 
 
 async def configured(reward_kwargs, /, **call):
@@ -50,8 +50,8 @@ def test_a_misspelt_option_is_not_dropped_in_silence() -> None:
 
 
 def test_the_rows_own_task_comes_before_its_ground_truth(server) -> None:
-    asyncio.run(compute_score("kernelforge", "1.5", "class Model: ...", {"task": "core/relu"}))
-    assert server.scored[0].task == "core/relu"
+    asyncio.run(compute_score("kernelforge", "1.5", "class Model: ...", {"task": "core/swish"}))
+    assert server.scored[0].task == "core/swish"
 
 
 def test_trouble_is_raised_and_never_a_number(server) -> None:
@@ -81,7 +81,7 @@ def managed(said: str, **reward_kwargs: str) -> dict[str, Any]:
     tokens = torch.tensor([tokenizer.encode(said, add_special_tokens=False)])
     columns = {
         "data_source": "kernelforge",
-        "reward_model": {"ground_truth": "core/relu"},
+        "reward_model": {"ground_truth": "core/swish"},
         "extra_info": {"index": 0},
     }
     data = DataProto.from_dict(
