@@ -67,7 +67,7 @@ def serve(
     ] = EngineName.LOCAL,
     address: Annotated[
         str | None,
-        typer.Option("--address", metavar="ADDRESS", help="Ray cluster to join; one of its own if left out."),
+        typer.Option("--address", metavar="HOST:PORT", help="Head node of the Ray cluster."),
     ] = None,
     slots: Annotated[
         int | None, typer.Option("--slots", min=1, help="Candidates evaluated at a time on an emulated device.")
@@ -102,8 +102,8 @@ def serve(
     A signal ends what runs in good order and leaves the rest queued for the next start; a second one ends at once.
     """
     require_server_packages()
-    if address is not None and engine is not EngineName.RAY:
-        raise UsageError("--address goes with --engine ray")
+    if (address is not None) != (engine is EngineName.RAY):
+        raise UsageError("--engine ray needs --address, and nothing else takes it")
     if run_limit is not None and run_limit <= 0:
         raise UsageError("--run-limit needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
@@ -126,7 +126,7 @@ def serve(
         workers = _engine(
             engine,
             address,
-            device or best_device(),
+            device or _all_of(best_device()),
             slots=slots,
             compilers=compilers,
             run_limit_s=run_limit,
@@ -137,6 +137,11 @@ def serve(
     if code:
         sys.stderr.flush()
         os._exit(code)  # what was dropped may still hold threads; whatever was accepted is in the database
+
+
+def _all_of(device: str) -> str:
+    """The device, and every other GPU beside one: a server has them all unless it is told otherwise."""
+    return "cuda" if device.startswith("cuda:") else device
 
 
 def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> GatewaySettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +60,11 @@ class Core(Protocol):
     """The gateway, free of any protocol. All of it is used from one event loop."""
 
     catalogue: Catalogue
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What happened since the start, by words that the gateway chooses: ``submitted``, ``cached``, ``joined``..."""
+        ...
 
     def status(self) -> ServerStatus: ...
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -95,7 +95,7 @@ class _Now(Collector):
     def describe(self) -> Iterator[GaugeMetricFamily]:
         return iter(())
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         status, health = self._core.status(), self._core.health()
         yield GaugeMetricFamily("kernelforge_ready", "1 if jobs are accepted.", status.state == "ready")
         yield GaugeMetricFamily("kernelforge_jobs_queued", "Jobs that wait.", status.queued)
@@ -104,5 +104,9 @@ class _Now(Collector):
         yield GaugeMetricFamily("kernelforge_worker_restarts", "Workers replaced since the start.", health.restarts)
         yield GaugeMetricFamily("kernelforge_runs", "Runs that the server knows.", len(self._core.runs()))
         yield GaugeMetricFamily("kernelforge_held_requests", "Requests that wait for jobs.", len(self._held))
+        events = CounterMetricFamily("kernelforge_gateway_events", "What the gateway did.", labels=("event",))
+        for event, count in self._core.counters.items():
+            events.add_metric((event,), count)
+        yield events
         for name, value in health.extra.items():
             yield GaugeMetricFamily(f"kernelforge_engine_{re.sub('[^a-zA-Z0-9_]', '_', name)}", "Of the engine.", value)

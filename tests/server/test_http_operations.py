@@ -61,6 +61,7 @@ def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
     assert value("kernelforge_worker_restarts") == 2
     assert value("kernelforge_engine_warm_tasks") == 3
     assert value("kernelforge_ready") == 1
+    assert value("kernelforge_gateway_events_total", event="submitted") == 5
     assert value("kernelforge_http_requests_total", method="POST", route="/v1/jobs", status="200") == 3
     assert value("kernelforge_http_requests_total", method="DELETE", route="/v1/jobs/{job_id}", status="200") == 1
     assert value("kernelforge_http_requests_total", method="GET", route="unknown", status="404") == 1

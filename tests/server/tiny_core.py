@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -51,6 +52,7 @@ class TinyCore:
     ended: list[str] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
     listeners: list[Callable[[Job], None]] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -98,6 +100,7 @@ class TinyCore:
 
     async def _accept(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
         self.callers.append(caller)
+        self.counters["submitted"] += 1
         if self.state != "ready":
             raise Refusal(503, "draining", "draining", retry_after_s=2.5)
         if request.completion == FULL:
