@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from kernelforge.agents.base import Brief
 from kernelforge.client.wire import JobRequest, Session, SessionRequest, Turn, TurnRequest
-from kernelforge.errors import KernelForgeError, TaskError, UsageError
+from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
 from kernelforge.records import Reward
 from kernelforge.rewards import discounted_returns, find_policy
 from kernelforge.server.base import Caller, Core, Refusal
@@ -153,7 +153,7 @@ class Sessions:
             JobRequest(
                 task=row.task,
                 completion=request.completion,
-                policy=row.request.policy,
+                policy=row.policy or None,
                 run_id=row.request.run_id,
                 policy_version=row.request.policy_version,
                 deadline_s=request.deadline_s,
@@ -229,7 +229,10 @@ class Sessions:
     async def _off(self, work: Callable[[], T]) -> T:
         """Work beside the event loop: it reads or writes the disk, or a prompt."""
         async with self._aside:
-            return await asyncio.to_thread(work)
+            try:
+                return await asyncio.to_thread(work)
+            except StoreError as error:
+                raise Refusal(503, "not_stored", str(error), retry_after_s=5) from error
 
 
 def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:

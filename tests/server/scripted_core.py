@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,7 @@ class ScriptedCore(TinyCore):
         self.registry = Registry(self.catalogue)
         self._intake = Intake(self.registry, DEFAULT_POLICY, 10)
         self._ids = itertools.count(1)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: dict[str, int] = {}
         self._together: dict[int, int] = {}
         self._flight = asyncio.Condition()
@@ -62,12 +64,19 @@ class ScriptedCore(TinyCore):
     def stored(self, job_id: str) -> Evaluated | None:
         return self.kept.get(job_id)
 
-    async def cancel(self, ids: Any) -> list[str]:
-        return []
+    async def submit(
+        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
+    ) -> list[Job | Refusal]:
+        found: list[Job | Refusal] = []
+        for request, key in zip(requests, keys or [None] * len(requests), strict=True):
+            try:
+                found.append(self._begin(request, caller, key))
+            except Refusal as refusal:
+                found.append(refusal)
+        return found
 
-    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
-        if request.policy is not None:
-            self._intake.policy(request)
+    def _begin(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
+        self._intake.policy(request)
         if request.completion == "full":
             raise Refusal(429, "queue_full", "the queue of this run is full", retry_after_s=3)
         if key is not None and (caller.name, key) in self.keys:
@@ -88,21 +97,44 @@ class ScriptedCore(TinyCore):
         self.asked.append(request)
         if key is not None:
             self.keys[caller.name, key] = (request, job.id)
+        self._tasks[job.id] = asyncio.create_task(self._work(request, task, job))
+        return job
+
+    async def _work(self, request: JobRequest, task: Task, job: Job) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
-                result = await self._evaluate(request, task, job.id)
-            status = JobStatus.FINISHED
+            async with asyncio.timeout(request.deadline_s):
+                result, status = await self._evaluate(request, task, job.id), JobStatus.FINISHED
         except TimeoutError:
             result, status = _trouble("deadline", "nobody waits any more", retryable=False), JobStatus.EXPIRED
         except asyncio.CancelledError:
             self.cancelled.append(job.id)
-            raise
-        ended = job.model_copy(update={"status": status, "result": result, "finished_at": time.time()})
-        self.jobs[job.id] = ended
-        return ended
+            result, status = _trouble("cancelled", "it was cancelled", retryable=True), JobStatus.CANCELLED
+        self.jobs[job.id] = job.model_copy(update={"status": status, "result": result, "finished_at": time.time()})
+
+    async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
+        await asyncio.wait([self._tasks[name] for name in ids], timeout=timeout_s)
+        return [self.jobs[name] for name in ids if self.jobs[name].status.ended]
+
+    async def cancel(self, ids: Sequence[str]) -> list[str]:
+        running = [name for name in ids if not self._tasks[name].done()]
+        for name in running:
+            self._tasks[name].cancel()
+        if running:
+            await asyncio.wait([self._tasks[name] for name in running])
+        return running
+
+    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        [job] = await self.submit([request], caller, [key])
+        if isinstance(job, Refusal):
+            raise job
+        try:
+            await self.wait([job.id], None, timeout_s)
+        finally:
+            await self.cancel([job.id])
+        return self.jobs[job.id]
 
     async def _evaluate(self, request: JobRequest, task: Task, job_id: str) -> RewardResult:
-        text = request.completion or reply("parts")
+        text = reply("parts") if request.completion is None else request.completion
         said = _said(text)
         if "lost" in said:
             self._lost[text] = self._lost.get(text, 0) + 1

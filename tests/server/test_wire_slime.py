@@ -59,6 +59,19 @@ def test_trouble_of_ours_is_an_error_and_never_a_number(client: httpx2.Client) -
         assert post(client, reply(f"lost slime{query}"), query).status_code == 200
 
 
+def test_what_takes_too_long_keeps_its_place_until_it_is_sent_again(
+    client: httpx2.Client, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slime, "HELD_S", 0.05)
+    slow = reply("together 2 slime")
+    first = post(client, slow)
+    assert (first.status_code, first.json()["error"]["code"]) == (504, "infra_error")
+    assert "Retry-After" in first.headers
+    monkeypatch.setattr(slime, "HELD_S", 30.0)
+    assert post(client, slow).json() == 0.3  # the second of two that were waited for: the first was never cancelled
+    assert not core.cancelled
+
+
 def test_messages_as_prompt_are_not_looked_at_and_a_label_may_say_more(
     client: httpx2.Client, core: ScriptedCore
 ) -> None:

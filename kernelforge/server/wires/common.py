@@ -15,6 +15,8 @@ from kernelforge.server.base import Caller, Core, Refusal
 from kernelforge.server.held import held_by
 from kernelforge.server.trouble import trouble
 
+AGAIN_S = 60.0
+"""How long a completion stays in the queue after its request was answered with 504: trainers ask again within 31 s."""
 _MAX_LABEL_CHARS = 300 << 10
 
 
@@ -102,17 +104,33 @@ async def score_all(
 ) -> list[RewardResult]:
     """Score several completions side by side.
 
-    All are waited for even if one fails: what was evaluated is in the cache when the trainer tries again.
+    All are waited for even if one fails: what was evaluated is in the cache when the trainer tries again. So is what
+    is queued or running when time runs out: it goes on for :data:`AGAIN_S`, and the same completion, sent again, joins
+    it in its place in the queue.
 
     Raises:
         Refusal: one was refused, or has no score for a reason of ours; the first in their order.
     """
-    found = await ended(request, core, caller, jobs, timeout_s=timeout_s)
+    async with held_by(request).waiting(request):
+        timed = [job.model_copy(update={"deadline_s": timeout_s + AGAIN_S}) for job in jobs]
+        accepted = await core.submit(timed, caller)
+        names = [job.id for job in accepted if isinstance(job, Job)]
+        try:
+            if names:
+                await core.wait(names, None, timeout_s)
+        except asyncio.CancelledError:
+            await asyncio.shield(core.cancel(names))
+            raise
     results = []
-    for one in found:
+    for one in accepted:
         if isinstance(one, Refusal):
             raise one
-        results.append(scored(one))
+        job = core.job(one.id)
+        if not job.status.ended:
+            raise Refusal(
+                504, "infra_error", f"job {job.id} is {job.status} after {timeout_s:g} s; ask again", retry_after_s=1.0
+            )
+        results.append(scored(job))
     return results
 
 

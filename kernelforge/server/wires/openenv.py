@@ -8,6 +8,7 @@ and is a turn by itself. Trouble of ours is an ``error`` message, after which th
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, WebSocket, WebSocketDisconnect
@@ -214,7 +215,8 @@ class Episode:
         """Forget the session, and end its turn."""
         session, self._session = self._session, None
         if session is not None:
-            await self._sessions.delete(session, self._caller)
+            with suppress(Refusal):  # it was idle too long, or deleted by an administrator
+                await self._sessions.delete(session, self._caller)
 
     async def _reset(self, asked: ResetRequest) -> Stepped:
         reference, _ = self._core.find_task(asked.task, asked.reference_code)
