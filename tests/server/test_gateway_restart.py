@@ -188,7 +188,7 @@ def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
 def test_a_gateway_that_is_killed_loses_no_job_and_ends_each_once(tmp_path: Path) -> None:
     draw = random.Random(6)
     told = tmp_path / "accepted.txt"
-    for life in range(8):
+    for life in range(7):
         with subprocess.Popen([sys.executable, str(SCRIPT), str(tmp_path), str(life)]) as process:
             try:
                 wanted = (life + 1) * 10
@@ -202,7 +202,7 @@ def test_a_gateway_that_is_killed_loses_no_job_and_ends_each_once(tmp_path: Path
                 process.send_signal(signal.SIGKILL)
     ids = told.read_text().split()
     ids = ids if told.read_text().endswith("\n") else ids[:-1]
-    assert len(set(ids)) == len(ids) >= 80
+    assert len(set(ids)) == len(ids) >= 70
 
     async def main() -> None:
         async with serving(tmp_path) as gateway:
