@@ -93,16 +93,16 @@ class Settings:
                 max_keepalive_connections=self.connections,
                 keepalive_expiry=KEEPALIVE_S,
             ),
-            "verify": _tls() if self.url.startswith("https:") else False,
+            "verify": _tls(self.url.startswith("https:")),
             # A proxy for the world is none for this machine.
             "trust_env": not _loopback(httpx2.URL(self.url).host),
         }
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
-    """Reading the list of authorities takes some 20 ms."""
-    return httpx2.create_ssl_context()
+def _tls(encrypted: bool) -> ssl.SSLContext:
+    """Reading the list of authorities takes some 20 ms. A plain connection needs none; no other is trusted by it."""
+    return httpx2.create_ssl_context() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _loopback(host: str) -> bool:
