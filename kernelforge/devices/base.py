@@ -60,6 +60,10 @@ class RunResult:
     """Wall time inside the runner."""
 
 
+RUN_LIMIT_S = 20.0
+"""Longest that one run of a plan may take, unless something else was said."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """One run of a plan. ``tensors`` holds the bytes of every input and weight buffer, by buffer id."""
@@ -70,7 +74,7 @@ class RunRequest:
     """Byte that fills workspace, outputs and shared memory beforehand."""
     mutable: frozenset[int] = frozenset()
     """Buffers of inputs that the candidate may write; returned after the plan's outputs, in ascending id."""
-    deadline_s: float = 20.0
+    deadline_s: float = RUN_LIMIT_S
     memory_bytes: int = 8 << 30
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""

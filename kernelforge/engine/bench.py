@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections import OrderedDict
@@ -22,6 +23,8 @@ WARM_TASKS = 4
 """Oracles that are kept, so that the next candidate for their task begins at once. Each is a process with its task's
 tensors: from 0.1 GB to its limit of 8 GiB (24 GiB on the host beside a GPU), by the size of the task."""
 
+_LOG = logging.getLogger(__name__)
+
 
 class Bench:
     """Evaluates candidates on one device. All of it is for one thread, but :meth:`interrupt` and :attr:`warm`.
@@ -33,6 +36,8 @@ class Bench:
         allow_unconfined: run children without a jail where none works.
         warm_tasks: oracles that are kept; the one unused for longest goes first.
         cache: folder of the build cache; None for the user's own.
+        run_limit_s: longest that one run of a candidate's plan may take; None for the usual limit.
+        compile_limit_s: longest that one compilation may take; None for the usual limit.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -48,9 +53,18 @@ class Bench:
         allow_unconfined: bool = False,
         warm_tasks: int = WARM_TASKS,
         cache: Path | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
     ) -> None:
         self._workshop = Workshop(
-            device, threads=threads, cache=cache, measure=measure, allow_unconfined=allow_unconfined
+            device,
+            threads=threads,
+            cache=cache,
+            measure=measure,
+            allow_unconfined=allow_unconfined,
+            tell=_LOG.warning,
+            run_limit_s=run_limit_s,
+            compile_limit_s=compile_limit_s,
         )
         self._warm: OrderedDict[str, Evaluator] = OrderedDict()
         self._warm_tasks = max(warm_tasks, 1)

@@ -31,6 +31,9 @@ class LocalEngine(SeatedEngine):
         warm_tasks: oracles that each slot keeps. Each is a process that holds its task's tensors: from 0.1 GB to
             8 GiB, so machines with little memory keep few.
         cache: folder of the build cache, which all workers share; None for the user's own.
+        run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; a longer one is ``TIMEOUT``.
+            None for 20 s, which a whole run at the full size may well take on an emulated device.
+        compile_limit_s: longest that one compilation may take, in seconds of wall and of CPU time; None for 60 s.
 
     Raises:
         UsageError: options that do not go together.
@@ -50,6 +53,8 @@ class LocalEngine(SeatedEngine):
         threads: int | None = None,
         warm_tasks: int = WARM_TASKS,
         cache: Path | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
     ) -> None:
         names = parse_devices(device)
         on_gpu = names[0].startswith("cuda:")
@@ -61,11 +66,16 @@ class LocalEngine(SeatedEngine):
         for what, count in (("slots", slots), ("compilers", compilers), ("threads", threads)):
             if count is not None and count < 1:
                 raise UsageError(f"an engine needs at least one of its {what}; {count} were asked for")
+        for what, seconds in (("run_limit_s", run_limit_s), ("compile_limit_s", compile_limit_s)):
+            if seconds is not None and not seconds > 0:
+                raise UsageError(f"{what} is a number of seconds above 0; {seconds:g} was asked for")
         many = len(names) if on_gpu else slots or cores
         self._common: dict[str, Any] = {
             "threads": threads or max(cores // many, 1),
             "allow_unconfined": allow_unconfined,
             "cache": None if cache is None else str(cache.resolve()),
+            "run_limit_s": run_limit_s,
+            "compile_limit_s": compile_limit_s,
         }
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(many)]
         settings = {"measure": check_measure(measure or MeasureSettings(), names[0]), "warm_tasks": warm_tasks}

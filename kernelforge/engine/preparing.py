@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from platformdirs import user_cache_path
-
 from kernelforge.compile import Compiler
 from kernelforge.engine.base import BriefFacts, Order, Report
 from kernelforge.engine.interruption import Ongoing
@@ -20,6 +18,7 @@ from kernelforge.evaluate.evaluator import failed
 from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle, shared_facts
 from kernelforge.evaluate.preparation import Failure, Preparation, compile_plans, resolve_plans
+from kernelforge.evaluate.workshop import make_compiler
 from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
 
@@ -80,7 +79,13 @@ class Preparer:
 
     @classmethod
     def alone(
-        cls, target: Target, *, threads: int = 1, allow_unconfined: bool = False, cache: Path | None = None
+        cls,
+        target: Target,
+        *,
+        threads: int = 1,
+        allow_unconfined: bool = False,
+        cache: Path | None = None,
+        compile_limit_s: float | None = None,
     ) -> Preparer:
         """One with a compiler and oracles of its own, warm from the start; :meth:`close` ends them.
 
@@ -89,7 +94,7 @@ class Preparer:
             SandboxError: no jail works here and ``allow_unconfined`` is false.
         """
         zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
-        compiler = Compiler(cache or user_cache_path("kernelforge") / "builds", allow_unconfined=allow_unconfined)
+        compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         made = cls(target, compiler, lambda task, known: Oracle(zygote, task, threads=threads, known=known))
         made._zygote = zygote
         try:

@@ -14,7 +14,7 @@ from kernelforge.engine.process import Worker
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import KernelForgeError
 
-SETTLE_S = 1.5
+SETTLE_S = 3.0
 """How long a worker may take to come back from an order that was cancelled, before another takes its place."""
 
 SETTLE_GPU_S = 15.0

@@ -43,6 +43,8 @@ class WorkerSettings(Record):
     allow_unconfined: bool = False
     warm_tasks: int = WARM_TASKS
     cache: str | None = None
+    run_limit_s: float | None = None
+    compile_limit_s: float | None = None
     target: Target | None = None
     """What a worker without a device prepares for."""
 
@@ -143,7 +145,11 @@ def _open(settings: WorkerSettings) -> Bench | Preparer:
     if settings.role == "cpu":
         assert settings.target is not None
         return Preparer.alone(
-            settings.target, threads=settings.threads, allow_unconfined=settings.allow_unconfined, cache=cache
+            settings.target,
+            threads=settings.threads,
+            allow_unconfined=settings.allow_unconfined,
+            cache=cache,
+            compile_limit_s=settings.compile_limit_s,
         )
     return Bench(
         settings.device,
@@ -152,6 +158,8 @@ def _open(settings: WorkerSettings) -> Bench | Preparer:
         allow_unconfined=settings.allow_unconfined,
         warm_tasks=settings.warm_tasks,
         cache=cache,
+        run_limit_s=settings.run_limit_s,
+        compile_limit_s=settings.compile_limit_s,
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact
-from kernelforge.devices.base import Device, RunFault, RunRequest, RunResult, Session
+from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFault, RunRequest, RunResult, Session
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import Failure, Preparation, masked, public_name
@@ -112,14 +112,24 @@ class Checker:
     Args:
         device: where candidates run.
         screen: an emulated device that runs every size but the full one too.
+        run_limit_s: longest that one run of a plan may take.
     """
 
-    def __init__(self, task: Task, oracle: Oracle, facts: TaskFacts, device: Device, screen: Device | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        oracle: Oracle,
+        facts: TaskFacts,
+        device: Device,
+        screen: Device | None,
+        run_limit_s: float = RUN_LIMIT_S,
+    ) -> None:
         self.task = task
         self.oracle = oracle
         self.facts = facts
         self.device = device
         self.screen = screen
+        self.run_limit_s = run_limit_s
         self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
 
@@ -241,7 +251,12 @@ class Checker:
                     "shapes of inputs and weights must not depend on the seed"
                 )
         return RunRequest(
-            plan, tensors, poison=poison, mutable=frozenset(mutable), max_thread_instructions=instructions
+            plan,
+            tensors,
+            poison=poison,
+            mutable=frozenset(mutable),
+            deadline_s=self.run_limit_s,
+            max_thread_instructions=instructions,
         )
 
     def _run(self, place: Place, request: RunRequest, work: Work) -> RunResult:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import Device, RunRequest
+from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
 from kernelforge.errors import CandidateError
 from kernelforge.evaluate.checking import Checker, Work
 from kernelforge.evaluate.full import Found, check_full
@@ -58,11 +58,13 @@ class Evaluator:
         screen: Device | None = None,
         settings: MeasureSettings | None = None,
         lease: Callable[[], AbstractContextManager[None]] = nullcontext,
+        run_limit_s: float = RUN_LIMIT_S,
     ) -> None:
         """Args:
         screen: an emulated device that also runs every size but the full one, and checks every access.
         settings: how a device that measures is used.
         lease: held while the device is used: nobody else runs there meanwhile.
+        run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``.
         """
         self.task = task
         self.oracle = oracle
@@ -72,7 +74,7 @@ class Evaluator:
         self.settings = settings or MeasureSettings()
         self.lease = lease
         self.facts = oracle.facts()
-        self.checker = Checker(task, oracle, self.facts, device, screen)
+        self.checker = Checker(task, oracle, self.facts, device, screen, run_limit_s)
 
     @property
     def generators(self) -> tuple[InputGenerator, ...]:
@@ -89,7 +91,7 @@ class Evaluator:
         inputs = self.facts.at("small").inputs
         self.oracle.use_generators({one.name: parse_generator(one.plan, inputs) for one in admitted})
         self.checker.generators = admitted
-        version = evaluator_version(generators)
+        version = evaluator_version(generators, self.fingerprint.evaluator.partition("+tests.")[0])
         self.fingerprint = self.fingerprint.model_copy(update={"evaluator": version})
 
     def evaluate(
@@ -185,7 +187,7 @@ def _seconds(work: Preparation, total: float) -> dict[str, float]:
     return {part: round(value, 6) for part, value in {**work.seconds, "harness": harness}.items()}
 
 
-def evaluator_version(generators: Sequence[InputGenerator]) -> str:
+def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:
     """The version that a fingerprint gives: ``1``, or ``1+tests.<digest>`` where generators are in force."""
     digest = generators_digest(generators)
-    return f"{EVALUATOR_VERSION}+tests.{digest}" if digest else EVALUATOR_VERSION
+    return f"{base}+tests.{digest}" if digest else base

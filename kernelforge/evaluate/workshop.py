@@ -6,6 +6,7 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from kernelforge.compile import Compiler
+from kernelforge.compile.compiler import COMPILE_LIMITS
 from kernelforge.devices import make_device, screen_for
-from kernelforge.devices.base import Device
+from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.leases import Leases, parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
@@ -43,6 +45,9 @@ class Workshop:
         allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
         tell: told of each wait for a GPU that somebody else holds, and of GPUs that are set aside or used again.
         opened: devices that are open already, in place of ``device``; they are closed with the workshop.
+        run_limit_s: longest that one run of a candidate's plan may take; None for :data:`RUN_LIMIT_S`.
+        compile_limit_s: longest that one compilation may take, wall and CPU time each; None for what
+            :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -59,14 +64,17 @@ class Workshop:
         allow_unconfined: bool = False,
         tell: Callable[[str], None] | None = None,
         opened: Sequence[Device] | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
     ) -> None:
         self.jail = probe().usable_tier(allow_unconfined)
         self.settings = measure or MeasureSettings()
         self._threads = threads
         self._allow_unconfined = allow_unconfined
         self._tell = tell or _say_nothing
-        builds = cache or user_cache_path("kernelforge") / "builds"
-        self.compiler = Compiler(builds, allow_unconfined=allow_unconfined)
+        self._run_limit_s = run_limit_s or RUN_LIMIT_S
+        self._evaluator_version = EVALUATOR_VERSION + _limits_told(run_limit_s, compile_limit_s)
+        self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         self._devices = {one.name: one for one in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
         self._leases = Leases(tuple(self._devices), lease_folder(), keys=keys)
@@ -95,7 +103,7 @@ class Workshop:
             arch=place.arch,
             toolchain=self.compiler.toolchain.name,
             kernelforge=__version__,
-            evaluator=EVALUATOR_VERSION,
+            evaluator=self._evaluator_version,
             torch=_version_of("torch"),
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",
@@ -169,6 +177,7 @@ class Workshop:
                 screen=self._screen_of(device),
                 settings=self.settings,
                 lease=lease,
+                run_limit_s=self._run_limit_s,
             )
             if generators:
                 evaluator.use_generators(generators)
@@ -261,6 +270,19 @@ class Workshop:
                 unconfined = self._allow_unconfined
                 self._screens[name] = make_device(name, threads=self._threads, allow_unconfined=unconfined)
             return self._screens[name]
+
+
+def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float | None) -> Compiler:
+    """The compiler of a workshop; its arguments are the workshop's."""
+    limits = COMPILE_LIMITS if limit_s is None else replace(COMPILE_LIMITS, wall_s=limit_s, cpu_s=limit_s)
+    builds = cache or user_cache_path("kernelforge") / "builds"
+    return Compiler(builds, allow_unconfined=allow_unconfined, limits=limits)
+
+
+def _limits_told(run_limit_s: float | None, compile_limit_s: float | None) -> str:
+    """What a fingerprint says of limits that are not the default: ``+run.2s+compile.10s``."""
+    told = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
+    return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in told.items() if limit not in (None, usual))
 
 
 def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:

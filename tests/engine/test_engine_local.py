@@ -33,6 +33,7 @@ from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import DeviceError, KernelForgeError, UsageError
 from kernelforge.records import Verdict
 
+RUN_LIMIT_S = 3.0
 CANARY = f"canary-{secrets.token_hex(16)}"
 
 
@@ -56,7 +57,8 @@ def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPa
     """One slot, one compiler; started by a process that has a canary in its environment and in a descriptor."""
     held = os.open(secret, os.O_RDONLY)
     os.set_inheritable(held, True)
-    made = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path_factory.mktemp("builds"))
+    builds = tmp_path_factory.mktemp("builds")
+    made = LocalEngine("emulated:h100", slots=1, compilers=1, cache=builds, run_limit_s=RUN_LIMIT_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELFORGE_TOKEN", CANARY)
         runner.run(made.start())
@@ -83,6 +85,16 @@ def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine, runner: asynci
     assert [one.verdict for one in evaluations] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY]
     assert {one.fingerprint for one in evaluations} == {engine.fingerprint}
     assert all(report.worker_seconds > 0 for report in reports)
+
+
+def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(
+    engine: LocalEngine, runner: asyncio.Runner
+) -> None:
+    evaluation = runner.run(evaluated(engine, slow_run("to its end"))).evaluation
+    assert evaluation is not None
+    assert evaluation.verdict is Verdict.TIMEOUT
+    assert "within 3 s" in evaluation.reason or "budget" in evaluation.reason
+    assert evaluation.fingerprint.evaluator.endswith("+run.3s")
 
 
 def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine, runner: asyncio.Runner) -> None:
@@ -259,3 +271,5 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         LocalEngine("emulated:h100", slots=0)
     with pytest.raises(DeviceError, match="nowhere"):
         LocalEngine("emulated:nowhere")
+    with pytest.raises(UsageError, match="run_limit_s"):
+        LocalEngine("emulated:h100", run_limit_s=0)
