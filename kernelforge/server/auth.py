@@ -75,7 +75,7 @@ class Gate:
         if not _is_loopback(host):
             raise Refusal(403, "forbidden_host", "this server answers only to loopback names such as 127.0.0.1")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.lower()).netloc != host.lower():
+        if origin is not None and origin.lower().partition(b"://")[2] != host.lower():
             raise Refusal(403, "forbidden_origin", "this server takes no requests from other sites' pages")
         return LOCAL
 

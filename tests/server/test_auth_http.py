@@ -214,6 +214,7 @@ def test_an_open_server_answers_to_no_other_name(host: str) -> None:
         ("http://127.0.0.1:8765", 200),
         ("http://evil.example", 403),
         ("null", 403),
+        ("http://[", 403),
         ("http://127.0.0.1:9999", 403),
         ("http://localhost:8765", 403),
     ],
