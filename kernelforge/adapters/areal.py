@@ -7,8 +7,9 @@ that speaks the API of OpenAI in front of the policy, and takes a float, or rewa
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 WRAPPER_TIMEOUT_S = 15.0
 """After which ``areal.api.AsyncRewardWrapper`` gives a reward function up; the last of its four tries counts as 0."""
+_SPARE_S = 3.0
+"""For what is not the evaluation's."""
 
 
 class KernelAgent:
@@ -76,19 +79,35 @@ class KernelAgent:
         return reply.id, reply.choices[0].message.content or ""
 
 
-def reward_fn(prompt: str, completions: str, prompt_ids: list[int], completion_ids: list[int], **row: Any) -> float:
-    """For ``RLVRWorkflow(reward_fn=...)``, which calls it in a process pool.
+def reward_function(scorer: Scorer | None = None) -> Callable[..., float]:
+    """A reward function for ``RLVRWorkflow(reward_fn=...)``, which calls it in a pool of processes.
 
-    It gives up before AReaL does: a reward that AReaL gave up waiting for would count as 0, an exception does not. An
-    evaluation that takes longer is tried again, and found in the cache where it went on for others;
+    It gives up before AReaL does: a reward that AReaL gave up waiting for would count as 0, an exception does not.
     :class:`KernelAgent` has no such limit.
 
     Args:
-        completions: the text of one completion.
-        row: the row's columns, with the task's name as ``task`` or ``answer``.
+        scorer: by default the server of the environment. Its deadline is at most 12 s.
+    """
+    whom = scorer or Scorer()
+    limit_s = WRAPPER_TIMEOUT_S - _SPARE_S
+    return functools.partial(_reward, replace(whom, deadline_s=min(whom.deadline_s or limit_s, limit_s)))
+
+
+def _reward(
+    scorer: Scorer,
+    /,
+    prompt: str,
+    completions: str,
+    prompt_ids: Sequence[int],
+    completion_ids: Sequence[int],
+    **row: Any,
+) -> float:
+    """The reward of ``completions``, which is one. The row has a ``task``, or names it as ``answer``.
 
     Raises:
-        NoScore: trouble of the server's, or no answer within 12 s.
+        NoScore: trouble of the server's, or no answer in time.
     """
-    scorer = replace(Scorer(), deadline_s=WRAPPER_TIMEOUT_S - 3.0)
     return scorer.score_blocking(task_of(row, row.get("answer")), completions).require()
+
+
+reward_fn = reward_function()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.adapters.areal import WRAPPER_TIMEOUT_S, KernelAgent, reward_fn
+from kernelforge.adapters.areal import WRAPPER_TIMEOUT_S, KernelAgent, reward_fn, reward_function
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import KernelForgeError, NoScore
 
@@ -86,6 +86,13 @@ def test_the_reward_function_raises_before_areal_would_count_a_zero(server) -> N
     deadline_s = server.scored[0].deadline_s
     assert deadline_s is not None
     assert deadline_s < WRAPPER_TIMEOUT_S
+
+
+def test_a_reward_function_of_ones_own_keeps_to_areals_limit_too(server) -> None:
+    function = pickle.loads(pickle.dumps(reward_function(Scorer(policy="kevin/1", deadline_s=300))))
+    assert function("Write it.", "1.5", [1], [2], task="core/swish") == 1.5
+    assert server.scored[0].policy == "kevin/1"
+    assert server.scored[0].deadline_s < WRAPPER_TIMEOUT_S
 
 
 @pytest.mark.parametrize("mode", ["inline", "subproc"])
