@@ -385,6 +385,7 @@ class Session(_Answer):
     task: str
     run_id: str
     policy: str
+    """Empty before the first turn, where the server's own was asked for."""
     prompt: str
     """What the model is asked first."""
     turns: list[Turn] = []

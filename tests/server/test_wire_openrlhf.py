@@ -94,6 +94,9 @@ def test_a_label_may_say_more_and_the_url_the_rest(client: httpx2.Client, core: 
     post(client, [reply("labelled")], label, "?run_id=grpo-1&policy=kevin/1&policy_version=3").raise_for_status()
     job = core.asked[-1]
     assert (job.task, job.run_id, job.policy, job.policy_version) == ("core/swish", "grpo-1", "kevin/1", 7)
+    body = {"query": [reply("object")], "prompts": [""], "labels": [{"task": "core/gelu"}]}
+    client.post("/openrlhf/reward", json=body).raise_for_status()
+    assert core.asked[-1].task == "core/gelu"
     post(client, [reply("by url")], "", "?task=core/swish").raise_for_status()
 
 

@@ -61,8 +61,14 @@ def body_of(model: type[BaseModel], data: Any, where: str) -> Any:
         raise Refusal(422, "invalid", f"{place}: {found['msg'].removeprefix('Value error, ')}") from error
 
 
-def from_label(label: str | None) -> Named:
-    """What a label says: the name of a task, or a JSON object with the fields of :class:`Named`."""
+Label = str | dict[str, Any] | None
+"""What trainers keep in the label column of a data set."""
+
+
+def from_label(label: Label) -> Named:
+    """What a label says: the name of a task, or an object with the fields of :class:`Named`, as JSON or as it is."""
+    if isinstance(label, dict):
+        return Named.model_validate(body_of(Named, label, "label"))
     if label is None or not label.strip():
         return Named()
     if len(label) > _MAX_LABEL_CHARS:

@@ -7,6 +7,7 @@ its host and port as the server's in NeMo-Gym's configuration. A row names its t
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -71,7 +72,7 @@ def router(core: Core) -> APIRouter:
 
     async def aggregate_metrics(body: AggregateRequest, caller: Reader) -> AggregateAnswer:
         """Statistics over verified rollouts."""
-        return aggregate(body.verify_responses)
+        return await asyncio.to_thread(aggregate, body.verify_responses)
 
     async def reverify_mode(caller: Reader) -> str:
         """Verifying again needs nothing but the row."""

@@ -7,6 +7,8 @@ which have to be answered.
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,10 +17,19 @@ from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core, Refusal
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router
-from kernelforge.server.wires.common import Wanted, extras, from_label, job_request, score_all, without_end_tokens
+from kernelforge.server.wires.common import (
+    Label,
+    Wanted,
+    extras,
+    from_label,
+    job_request,
+    score_all,
+    without_end_tokens,
+)
 
 HELD_S = 170.0
 """The trainer hangs up after 180."""
+_LARGE_CHARS = 256 << 10
 _TAIL_CHARS = 256
 """Of a prompt that was cut at its start, so much has to be there."""
 _TAIL_TRIES = 64
@@ -32,8 +43,8 @@ class RewardRequest(BaseModel):
     query: list[str] = Field(max_length=MAX_BATCH)
     """Prompt and completion in one text, with the tokenizer's special tokens."""
     prompts: list[str] = Field(max_length=MAX_BATCH)
-    labels: list[str | None] = Field(max_length=MAX_BATCH)
-    """``suite/name`` of the task, or a JSON object with ``task``, ``policy``, ``run_id``, ``policy_version``..."""
+    labels: list[Label] = Field(max_length=MAX_BATCH)
+    """``suite/name`` of the task, or an object with ``task``, ``policy``, ``run_id``, ``policy_version``..."""
 
 
 class RewardAnswer(BaseModel):
@@ -54,10 +65,10 @@ def router(core: Core) -> APIRouter:
         if not len(body.query) == len(body.prompts) == len(body.labels):
             sizes = f"{len(body.query)}, {len(body.prompts)} and {len(body.labels)}"
             raise Refusal(422, "invalid", f"query, prompts and labels are parallel lists, not of {sizes} entries")
-        jobs = [
-            job_request(from_label(label), wanted, without_end_tokens(completion_in(query, prompt)))
-            for query, prompt, label in zip(body.query, body.prompts, body.labels, strict=True)
-        ]
+        # Where white space differs a text is walked through letter by letter: not in the event loop, if it is long.
+        large = sum(map(len, body.query)) > _LARGE_CHARS
+        said = await asyncio.to_thread(_completions, body) if large else _completions(body)
+        jobs = [job_request(from_label(label), wanted, text) for text, label in zip(said, body.labels, strict=True)]
         results = await score_all(request, core, caller, jobs, timeout_s=HELD_S)
         rewards = [result.reward for result in results if result.reward is not None]
         logs = [extras(result.components) for result in results]
@@ -66,6 +77,11 @@ def router(core: Core) -> APIRouter:
         )
 
     return routes
+
+
+def _completions(body: RewardRequest) -> list[str]:
+    pairs = zip(body.query, body.prompts, strict=True)
+    return [without_end_tokens(completion_in(query, prompt)) for query, prompt in pairs]
 
 
 def completion_in(query: str, prompt: str) -> str:

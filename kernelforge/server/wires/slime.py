@@ -16,7 +16,7 @@ from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router
-from kernelforge.server.wires.common import Named, extras, from_label, job_request, score_all, without_end_tokens
+from kernelforge.server.wires.common import Label, Named, extras, from_label, job_request, score_all, without_end_tokens
 
 HELD_S = 110.0
 """The trainer hangs up after 120."""
@@ -31,8 +31,8 @@ class RewardRequest(BaseModel):
     """Text or messages; not looked at."""
     response: str = Field(max_length=MAX_COMPLETION_CHARS)
     """The completion, with special tokens at its end unless the trainer leaves them out."""
-    label: str | None = None
-    """``suite/name`` of the task, or a JSON object with ``task``, ``policy``, ``run_id``, ``policy_version``..."""
+    label: Label = None
+    """``suite/name`` of the task, or an object with ``task``, ``policy``, ``run_id``, ``policy_version``..."""
 
 
 class _Url(Named):
