@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 import tinker
 from tinker_cookbook.completers import StopCondition
 from tinker_cookbook.renderers import Message, Renderer, get_text_content
-from tinker_cookbook.rl.types import Action, ActionExtra, Env, EnvGroupBuilder, StepResult
+from tinker_cookbook.rl.types import (
+    STOP_METRIC_PREFIX,
+    Action,
+    ActionExtra,
+    Env,
+    EnvGroupBuilder,
+    StepResult,
+    StopReason,
+)
 
 from kernelforge.adapters.common import Scorer, flags, forget
 from kernelforge.client import AsyncConversation
@@ -65,12 +73,12 @@ class KernelEnv(Env):
             episode_done=done,
             next_observation=tinker.ModelInput.empty() if done else self._observation(),
             next_stop_condition=self._renderer.get_stop_sequences(),
-            metrics={**flags(result), **({f"stop/{_STOP}": 1.0} if done else {})},
+            metrics=flags(result) | (_STOPPED if done and self._turns > 1 else {}),
             logs={"task": self._task, "verdict": result.verdict or "", "feedback": result.feedback},
         )
 
 
-_STOP = "max_turns"
+_STOPPED = {f"{STOP_METRIC_PREFIX}{StopReason.MAX_TURNS}": 1.0}
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def test_what_the_judge_said_is_in_the_next_observation(server, renderer) -> Non
     (trajectory,) = rollout(builder, policy).trajectories_G
     assert [step.reward for step in trajectory.transitions] == [0.5, 1.5]
     assert [step.episode_done for step in trajectory.transitions] == [False, True]
+    assert trajectory.stop_reason == "max_turns"
     assert policy.asked[1] == "User: Write it.\n\nAssistant: 0.5\n\nUser: Faster.\n\nAssistant:"
     (session,) = server.opened()
     assert (session.task, session.policy, session.turns) == ("core/swish", "kevin/1", 2)
