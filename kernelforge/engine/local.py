@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kernelforge.devices.leases import parse_devices
 from kernelforge.engine.bench import WARM_TASKS
 from kernelforge.engine.seat import Seat
-from kernelforge.engine.seated import SeatedEngine
+from kernelforge.engine.seated import SeatedEngine, check_counts, check_limits
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.settings import check_measure
@@ -28,8 +28,8 @@ class LocalEngine(SeatedEngine):
         measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works.
         threads: threads that one emulated run, and an oracle, may use; None for the cores shared out among slots.
-        warm_tasks: oracles that each slot keeps. Each is a process that holds its task's tensors: from 0.1 GB to
-            8 GiB, so machines with little memory keep few.
+        warm_tasks: oracles that each slot keeps. Between orders those of all slots together hold a third of the
+            machine's memory at most; while it works, one may take 8 GiB.
         cache: folder of the build cache, which all workers share; None for the user's own.
         run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; a longer one is ``TIMEOUT``.
             None for 20 s, which a whole run at the full size may well take on an emulated device.
@@ -63,12 +63,8 @@ class LocalEngine(SeatedEngine):
             raise UsageError(
                 f"{device} has one slot per GPU, {len(names)} in all: times beside another run mean nothing"
             )
-        for what, count in (("slots", slots), ("compilers", compilers), ("threads", threads)):
-            if count is not None and count < 1:
-                raise UsageError(f"an engine needs at least one of its {what}; {count} were asked for")
-        for what, seconds in (("run_limit_s", run_limit_s), ("compile_limit_s", compile_limit_s)):
-            if seconds is not None and not seconds > 0:
-                raise UsageError(f"{what} is a number of seconds above 0; {seconds:g} was asked for")
+        check_counts(slots=slots, compilers=compilers, threads=threads)
+        check_limits(run_limit_s=run_limit_s, compile_limit_s=compile_limit_s)
         many = len(names) if on_gpu else slots or cores
         self._common: dict[str, Any] = {
             "threads": threads or max(cores // many, 1),
@@ -78,7 +74,11 @@ class LocalEngine(SeatedEngine):
             "compile_limit_s": compile_limit_s,
         }
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(many)]
-        settings = {"measure": check_measure(measure or MeasureSettings(), names[0]), "warm_tasks": warm_tasks}
+        settings = {
+            "measure": check_measure(measure or MeasureSettings(), names[0]),
+            "warm_tasks": warm_tasks,
+            "warm_bytes": _memory_bytes() // (3 * many),
+        }
         super().__init__()
         self._seats = {
             label: Seat(
@@ -113,3 +113,8 @@ class LocalEngine(SeatedEngine):
     def preparing(self) -> int:
         """One for each worker that prepares."""
         return len(self._compilers)
+
+
+def _memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

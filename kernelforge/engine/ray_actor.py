@@ -16,7 +16,6 @@ from kernelforge.engine.base import WorkerDied
 from kernelforge.engine.process import Worker
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import Interrupted, KernelForgeError
-from kernelforge.evaluate.evaluator import EVALUATOR_VERSION
 from kernelforge.sandbox import linux
 from kernelforge.version import __version__
 
@@ -105,7 +104,6 @@ def _toolchain() -> dict[str, str]:
     """What this node evaluates with, also where its worker was told whom to prepare for."""
     return {
         "kernelforge": __version__,
-        "evaluator": EVALUATOR_VERSION,
         "toolchain": installed_toolchain().name,
         "python": platform.python_version(),
     }

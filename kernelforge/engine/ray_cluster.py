@@ -12,7 +12,9 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import sys
+import threading
 from asyncio.subprocess import DEVNULL, PIPE
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +119,7 @@ class Cluster:
             )
         except Exception as error:
             raise KernelForgeError(f"the Ray cluster at {self.address} cannot be joined: {error}") from error
+        _take_back(signal.SIGTERM)
 
     async def nodes(self) -> list[Node]:
         """The nodes that are alive now."""
@@ -193,6 +196,13 @@ class Cluster:
     @property
     def version(self) -> str:
         return str(self._ray.__version__)
+
+
+def _take_back(number: signal.Signals) -> None:
+    """Put this process's own handler of a signal in front again: Ray's, below Python, prints a stack trace first."""
+    own = signal.getsignal(number)
+    if own is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, own)
 
 
 def check_token() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,7 +18,7 @@ from kernelforge.engine.preparing import Target
 from kernelforge.engine.ray_cluster import Cluster, Node
 from kernelforge.engine.ray_worker import RayWorker
 from kernelforge.engine.seat import Seat
-from kernelforge.engine.seated import SeatedEngine
+from kernelforge.engine.seated import SeatedEngine, check_counts, check_limits
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluate.settings import check_measure
@@ -53,6 +54,8 @@ class RayEngine(SeatedEngine):
         warm_tasks: oracles that each slot keeps. Each is a process that holds its task's tensors: from 0.1 GB to 8 GiB.
         cache: folder of the build cache on every node; None for the user's own. Where nodes share no file system, a
             slot compiles anew what another node has prepared.
+        run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; None for 20 s.
+        compile_limit_s: longest that one compilation may take, in seconds of wall and of CPU time; None for 60 s.
 
     Raises:
         UsageError: options that do not go together; no address, no Ray, no token.
@@ -73,17 +76,20 @@ class RayEngine(SeatedEngine):
         threads: int = 1,
         warm_tasks: int = WARM_TASKS,
         cache: Path | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
     ) -> None:
         super().__init__()
         self._device = _checked(device)
-        for what, count in (("slots", slots), ("compilers", compilers), ("threads", threads)):
-            if count is not None and count < 1:
-                raise UsageError(f"each node needs at least one of its {what}; {count} were asked for")
+        check_counts(slots=slots, compilers=compilers, threads=threads)
+        check_limits(run_limit_s=run_limit_s, compile_limit_s=compile_limit_s)
         self._slots, self._compilers, self._threads = slots, compilers, threads
         self._common: dict[str, Any] = {
             "threads": threads,
             "allow_unconfined": allow_unconfined,
             "cache": None if cache is None else str(cache.resolve()),
+            "run_limit_s": run_limit_s,
+            "compile_limit_s": compile_limit_s,
         }
         measured = check_measure(measure or MeasureSettings(), self._device)
         self._slot_settings = WorkerSettings(
@@ -157,7 +163,9 @@ class RayEngine(SeatedEngine):
         for node in gone:
             await self._give_up(node)
         for node in alive.values():
-            places = self._places(node)
+            places = places_on(
+                node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
+            )
             for number in range(places.slots):
                 name = f"{node.label}/{self._device}#{number + 1}"
                 self._fill(self._seats, name, node, self._slot_settings, self._change.set)
@@ -167,17 +175,9 @@ class RayEngine(SeatedEngine):
                     name = f"{node.label}/compiler#{number + 1}"
                     self._fill(self._desks, name, node, settings, self._desk_change.set)
 
-    def _places(self, node: Node) -> Places:
-        """A compiler has a CPU of its own where a node has more than a slot takes."""
-        if self._on_gpu:
-            slots = min(node.gpus, node.cpus // self._threads)
-        else:
-            spare = min(self._compilers, max(node.cpus - self._threads, 0))
-            slots = (node.cpus - spare) // self._threads
-        slots = slots if self._slots is None else min(slots, self._slots)
-        return Places(slots, max(min(self._compilers, node.cpus - slots * self._threads), 0))
-
-    def _fill(self, seats: dict[str, Seat], name: str, node: Node, settings: WorkerSettings, changed: Any) -> None:
+    def _fill(
+        self, seats: dict[str, Seat], name: str, node: Node, settings: WorkerSettings, changed: Callable[[], None]
+    ) -> None:
         if name not in seats:
             seats[name] = Seat(name, settings, changed, partial(self._started, node))
             seats[name].open()
@@ -211,7 +211,7 @@ class RayEngine(SeatedEngine):
         )
         assert worker.target is not None
         self._target = self._target or worker.target
-        complaint = _unlike(worker, self._target)
+        complaint = unlike(worker.target, worker.toolchain, self._target)
         if complaint:
             await worker.close()
             raise KernelForgeError(f"{name} is unlike the engine's other workers: {complaint}")
@@ -236,11 +236,26 @@ def _checked(device: str) -> str:
     return parse_devices(device)[0]
 
 
-def _unlike(worker: RayWorker, target: Target) -> str:
-    """What a worker's node has that differs from what the engine's numbers are made with; empty where nothing does."""
-    assert worker.target is not None
-    expected = target.fingerprint.model_dump(exclude=_OF_ONE_PLACE)
-    found = {**worker.target.fingerprint.model_dump(exclude=_OF_ONE_PLACE), **worker.toolchain}
-    return ", ".join(
-        f"{field} {found[field]} (others: {expected[field]})" for field in expected if found[field] != expected[field]
-    )
+def places_on(node: Node, *, on_gpu: bool, threads: int, slots: int | None, compilers: int) -> Places:
+    """The places of a node: each slot takes ``threads`` CPUs and, on GPUs, one of those; each compiler a CPU.
+
+    A node that has CPUs for a slot and more gives compilers theirs first; one that has not compiles in its slot.
+    """
+    if on_gpu:
+        most = min(node.gpus, node.cpus // threads)
+    else:
+        most = (node.cpus - min(compilers, max(node.cpus - threads, 0))) // threads
+    chosen = most if slots is None else min(most, slots)
+    return Places(chosen, min(compilers, node.cpus - chosen * threads))
+
+
+def unlike(found: Target, toolchain: Mapping[str, str], expected: Target) -> str:
+    """What a node has that differs from what the engine's numbers are made with; empty where nothing does.
+
+    Args:
+        found: what a worker of the node works for: a slot says what it has, a compiler repeats what it was told.
+        toolchain: what the node has in any case, by the names of a fingerprint.
+    """
+    others = expected.fingerprint.model_dump(exclude=_OF_ONE_PLACE)
+    here = {**found.fingerprint.model_dump(exclude=_OF_ONE_PLACE), **toolchain}
+    return ", ".join(f"{name} {here[name]} (others: {value})" for name, value in others.items() if here[name] != value)

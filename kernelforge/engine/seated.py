@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kernelforge.engine.base import BriefFacts, Health, Order, Report, Slot, WorkerDied
 from kernelforge.engine.preparing import Target
 from kernelforge.engine.seat import Seat
-from kernelforge.errors import KernelForgeError
+from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.records import Fingerprint, Task
 
 
@@ -122,3 +122,23 @@ class SeatedEngine:
                 return None
             self._desk_change.clear()
             await self._desk_change.wait()
+
+
+def check_counts(**counts: int | None) -> None:
+    """
+    Raises:
+        UsageError: an engine without one of what it needs.
+    """
+    for what, count in counts.items():
+        if count is not None and count < 1:
+            raise UsageError(f"an engine needs at least one of its {what}; {count} were asked for")
+
+
+def check_limits(**limits_s: float | None) -> None:
+    """
+    Raises:
+        UsageError: a limit that nothing keeps.
+    """
+    for what, seconds in limits_s.items():
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"{what} is a number of seconds above 0; {seconds:g} was asked for")
