@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kernelforge.client.wire import Job, JobStatus, RewardResult
-from kernelforge.server.cache import Recent
+from kernelforge.server.cache import Known, Recent
 from kernelforge.server.journal import Journal
 
 _COLUMNS = (
@@ -28,6 +28,7 @@ class Archive:
     def __init__(self, journal: Journal, most_in_memory: int) -> None:
         self._journal = journal
         self._jobs: Recent[str, Job] = Recent(most_in_memory)
+        self.known_keys = Known("SELECT caller, key FROM keys", journal)
 
     def put(self, job: Job) -> None:
         """Hold ready a job whose end is in the journal."""
@@ -49,6 +50,8 @@ class Archive:
         self._jobs.drop(job_id)
 
     def keyed(self, caller: str, key: str) -> Keyed | None:
+        if not self.known_keys.may_have(caller, key):
+            return None
         rows = self._journal.read("SELECT job, request FROM keys WHERE caller = ? AND key = ?", (caller, key))
         return Keyed(*rows[0]) if rows else None
 

@@ -6,13 +6,16 @@ are kept: trouble of ours is never answered twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kernelforge.client.wire import RewardResult
 from kernelforge.records import Evaluation, Origin, Profile, Verdict
 from kernelforge.server.journal import Journal
+from kernelforge.store.database import Database
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -45,6 +48,43 @@ class Recent(Generic[Key, Value]):
 
     def clear(self) -> None:
         self._values.clear()
+
+
+class Known:
+    """Which keys may be in the journal. Most that are asked for are new, and a query for each would cost the event loop
+    more than all else: it gives up the interpreter lock, and has to wait for it.
+
+    Args:
+        sql: a query for all keys.
+    """
+
+    def __init__(self, sql: str, journal: Journal) -> None:
+        self._sql = sql
+        self._hashes = _hashes(journal.read(sql))
+        self._added: set[int] | None = None
+        """What was added while the rest is read anew."""
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def may_have(self, *key: str) -> bool:
+        return hash(key) in self._hashes
+
+    def add(self, *key: str) -> None:
+        self._hashes.add(hash(key))
+        if self._added is not None:
+            self._added.add(hash(key))
+
+    async def refresh(self, reader: Database) -> None:
+        """Read all keys anew, so that those which were pruned are forgotten."""
+        self._added = set()
+        hashes = await asyncio.to_thread(lambda: _hashes(reader.tuples(self._sql)))
+        self._hashes = hashes | self._added
+        self._added = None
+
+
+def _hashes(keys: Iterable[tuple[str, ...]]) -> set[int]:
+    return {hash(key) for key in keys}
 
 
 @dataclass(slots=True)
@@ -88,13 +128,14 @@ class EvaluationCache:
     def __init__(self, journal: Journal, most_in_memory: int) -> None:
         self._journal = journal
         self._by_key: Recent[str, Stored] = Recent(most_in_memory)
+        self.known = Known("SELECT key FROM works WHERE state = 'done'", journal)
         self._condemned: set[int] = set()
         """Works that are about to be pruned: nothing may refer to them any more."""
 
     def newest(self, key: str) -> Stored | None:
         """The newest evaluation of a key."""
         found = self._by_key.get(key)
-        if found is None:
+        if found is None and self.known.may_have(key):
             found = self._load("key = ? AND state = 'done' ORDER BY finished_at DESC LIMIT 1", key)
         return found
 
@@ -106,6 +147,7 @@ class EvaluationCache:
     def put(self, key: str, stored: Stored) -> None:
         """Keep an evaluation in memory. It is, or will be, in the journal too."""
         self._by_key.put(key, stored)
+        self.known.add(key)
 
     def forget(self, works: dict[int, str]) -> None:
         """These works, with their keys, did not get into the journal."""

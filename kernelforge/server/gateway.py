@@ -162,6 +162,7 @@ class Gateway:
             await self._briefs.close()
             await self._engine.close()
         finally:
+            self._intake.close()
             await asyncio.to_thread(self._held.close)
 
     # -- what it shows ------------------------------------------------------------------------------------------------

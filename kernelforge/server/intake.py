@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -49,6 +50,8 @@ class Intake:
     def __init__(self, registry: Registry, default_policy: str, most_kept: int) -> None:
         self.registry = registry
         self.default_policy = find_policy(default_policy).name
+        # One thread: several would wait for the interpreter lock in turn, and the event loop behind all of them.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
         self._readings: Recent[tuple[str, str], Reading] = Recent(most_kept)
 
     def policy(self, request: JobRequest) -> str:
@@ -64,6 +67,9 @@ class Intake:
         except UsageError as error:
             raise Refusal(422, "unknown_policy", str(error)) from error
 
+    def close(self) -> None:
+        self._reader.shutdown(cancel_futures=True)
+
     async def read(self, request: JobRequest, fingerprint: Fingerprint) -> tuple[Reading, Candidate | None]:
         """What a request asks for; the candidate too, if it had to be read out of the text for that.
 
@@ -77,7 +83,8 @@ class Intake:
             candidate = candidate_of(request.candidate)
             return _reading(registered, candidate, fingerprint), candidate
         if len(text) > _LARGE_CHARS:
-            return await asyncio.to_thread(_read_text, registered, text, fingerprint)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._reader, _read_text, registered, text, fingerprint)
         place = (registered.digest, _sha256(text.encode()))
         known = self._readings.get(place)
         if known is not None:

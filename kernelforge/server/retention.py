@@ -67,8 +67,17 @@ class Retention:
             try:
                 if await self.prune():
                     await self._prune_runs()
+                    await self._refresh()
             except StoreError as error:
                 _LOG.error("old jobs could not be taken out of %s: %s", self._journal.path, error)
+
+    async def _refresh(self) -> None:
+        for known, kept in (
+            (self._archive.known_keys, self._settings.keep_jobs),
+            (self._cache.known, self._settings.keep_works),
+        ):
+            if len(known) > 2 * kept:
+                await known.refresh(self._reader)
 
     async def _excess(self) -> tuple[int, int]:
         """How many ended jobs, and works, are too many."""

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from kernelforge.engine.base import Engine, Report, Slot, Trouble, WorkerDied
@@ -98,9 +97,11 @@ class Scheduler:
 
     def drop(self, work: Work) -> None:
         """Nobody waits for the work any more."""
+        if work.phase == "over":
+            return
         self.queue.discard(work)
         for line in (self._again, self._ready):
-            with suppress(ValueError):
+            if work in line:
                 line.remove(work)
         work.phase = "over"
         if work.call is not None:

@@ -162,6 +162,8 @@ class Submission:
         """Hand the rows to the journal, and finish the step once they are committed, whoever still waits for it."""
         committed = self._journal.commit(accepted.batch)
         self._claims.update(accepted.keys)
+        for place in accepted.keys:
+            self._archive.known_keys.add(*place)
         for job in accepted.jobs():
             self._under_way[job.id] = (committed, job)
         committed.add_done_callback(lambda done: self._committed(accepted, done))

@@ -15,7 +15,7 @@ from kernelforge.server.registry import Registered
 Phase = Literal["queued", "preparing", "ready", "evaluating", "over"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LiveJob:
     """A job that was accepted and has not ended."""
 
@@ -84,7 +84,7 @@ class LiveJob:
         )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Work:
     """One evaluation to be made, for all jobs that wait for it."""
 
