@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -197,8 +198,12 @@ async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, resu
             tokens=tokens,
             public=not is_loopback(listener),
             limits=limits,
+            policy=gateway.settings.policy,
             routers=[*wires.routers(gateway, sessions), session_routes.router(sessions)],
         )
+        # What is there now stays. To look through it for garbage would hold every request up for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
         ending = await serve(app, gateway, listener, stop, limits=limits, ready=ready)
         if not await stop.unless(_close(sessions, gateway), at_once=True) or ending.at_once:
             return 128 + stop.signal

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
+from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.auth import Gate, TokenBook
 from kernelforge.server.base import Core
 from kernelforge.server.held import ClientGone, Held
@@ -32,6 +33,7 @@ def create_app(
     tokens: TokenBook | None = None,
     public: bool = False,
     limits: Limits | None = None,
+    policy: str = DEFAULT_POLICY,
     routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """An application around a gateway that has been started.
@@ -40,6 +42,7 @@ def create_app(
         tokens: None where there can be none; then only loopback names are answered.
         public: whether it is reached by more than a loopback address; then every request needs a token.
         limits: of requests and bodies.
+        policy: the reward policy of jobs that name none, as the gateway was told.
         routers: further routes, such as trainers' own wires. Each declares what it needs as a parameter of
             :mod:`kernelforge.server.auth`.
     """
@@ -61,7 +64,7 @@ def create_app(
     for router in (
         jobs.router(core),
         runs.router(core),
-        tasks.router(core),
+        tasks.router(core, policy),
         operations.router(core, metrics),
         *routers,
     ):

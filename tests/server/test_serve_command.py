@@ -22,6 +22,11 @@ from kernelforge.server.tokens import Tokens
 START_S = 240
 COMMAND = (sys.executable, "-m", "kernelforge", "serve", "--port", "0", "--suite", "core", "--task", "swish")
 
+OPTIONS = (
+    "--device", "emulated:h100", "--slots", "1", "--compilers", "1", "--queue", "1", "--reward", "kevin/1",
+    "--log-format", "json", "--run-limit", "60", "--timing-max-age", "1",
+)  # fmt: skip
+
 
 def refusal(*words: str) -> str:
     """What the command says to options that cannot be."""
@@ -73,7 +78,7 @@ def test_it_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server with one slot in a process of its own, and where it is."""
-    words = [*COMMAND, "--slots", "1", "--compilers", "1", "--results", str(tmp_path), "--log-format", "json"]
+    words = [*COMMAND, *OPTIONS, "--results", str(tmp_path)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -92,6 +97,11 @@ def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[st
         answer = client.post("/v1/rewards", json={"task": "swish", "completion": "no code"}).json()
         assert answer["task"] == "core/swish"
         assert (answer["result"]["outcome"], answer["result"]["components"]["format"]) == ("scored", 0)
+        assert answer["result"]["policy"] == "kevin/1"
+        assert [row["policy"] for row in client.get("/v1/policies").json() if row["default"]] == ["kevin/1"]
+        jobs = [{"task": "swish", "candidate": {"source": f"no {n}", "plan": "def forward(x): ..."}} for n in range(9)]
+        items = client.post("/v1/jobs/batch", json={"jobs": jobs}).json()["items"]
+        assert "queue_full" in [item["problem"]["code"] for item in items if item["problem"]]
         assert client.get("/v1/jobs/" + answer["id"]).json() == answer
         assert [row["task"] for row in client.get("/v1/tasks").json()] == ["core/swish"]
         with closing(Tokens(tmp_path)) as tokens:

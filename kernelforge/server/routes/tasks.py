@@ -14,7 +14,7 @@ from kernelforge.agents.prompts import coder_prompt
 from kernelforge.client.wire import PolicyRow, TaskPage, TaskRow
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Operator, Task
-from kernelforge.rewards import DEFAULT_POLICY, POLICIES
+from kernelforge.rewards import POLICIES
 from kernelforge.server.auth import Reader
 from kernelforge.server.base import Core, Refusal
 from kernelforge.server.problems import documented
@@ -24,7 +24,7 @@ from kernelforge.server.registry import reference_hash
 _ROWS = TypeAdapter(list[TaskRow])
 
 
-def router(core: Core, default_policy: str = DEFAULT_POLICY) -> APIRouter:
+def router(core: Core, default_policy: str) -> APIRouter:
     """Routes of what a gateway offers."""
     api = api_router("tasks")
     pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
