@@ -90,6 +90,10 @@ def serve(
         float | None,
         typer.Option("--run-limit", metavar="SECONDS", help="Longest that one run of a candidate may take."),
     ] = None,
+    compile_limit: Annotated[
+        float | None,
+        typer.Option("--compile-limit", metavar="SECONDS", help="Longest that a candidate's compilation may take."),
+    ] = None,
     measure: MeasureOption = None,
     allow_unconfined: UnconfinedOption = False,
     log_format: Annotated[
@@ -105,8 +109,9 @@ def serve(
     require_server_packages()
     if (address is not None) != (engine is EngineName.RAY):
         raise UsageError("--engine ray needs --address, and nothing else takes it")
-    if run_limit is not None and run_limit <= 0:
-        raise UsageError("--run-limit needs a number of seconds above 0")
+    for option, seconds in (("--run-limit", run_limit), ("--compile-limit", compile_limit)):
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
     from kernelforge.devices import best_device
     from kernelforge.server.gateway import Gateway
@@ -131,6 +136,7 @@ def serve(
             slots=slots,
             compilers=compilers,
             run_limit_s=run_limit,
+            compile_limit_s=compile_limit,
             measure=measuring,
             allow_unconfined=allow_unconfined,
         )

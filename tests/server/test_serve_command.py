@@ -24,7 +24,7 @@ COMMAND = (sys.executable, "-m", "kernelforge", "serve", "--port", "0", "--suite
 
 OPTIONS = (
     "--device", "emulated:h100", "--slots", "1", "--compilers", "1", "--queue", "1", "--reward", "kevin/1",
-    "--log-format", "json", "--run-limit", "60", "--timing-max-age", "1",
+    "--log-format", "json", "--run-limit", "60", "--compile-limit", "60", "--timing-max-age", "1",
 )  # fmt: skip
 
 
@@ -51,6 +51,8 @@ def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
         (["--suite", "core", "--task", "none"], "none"),
         (["--device", "emulated:none"], "emulated:none"),
         (["--run-limit", "0"], "--run-limit"),
+        (["--run-limit", "nan"], "--run-limit"),
+        (["--compile-limit", "inf"], "--compile-limit"),
         (["--host", "256.1.1.1"], "cannot listen"),
         (["--measure", "none=1"], "none"),
     ],
