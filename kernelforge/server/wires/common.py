@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from kernelforge.client.wire import Components, Job, JobRequest, Name, RewardResult
 from kernelforge.server.base import Caller, Core, Refusal
@@ -18,6 +19,9 @@ from kernelforge.server.trouble import trouble
 AGAIN_S = 60.0
 """How long a completion stays in the queue after its request was answered with 504: trainers ask again within 31 s."""
 _MAX_LABEL_CHARS = 300 << 10
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class Named(BaseModel):
@@ -47,7 +51,7 @@ Wanted = Annotated[_Wanted, Query()]
 """A parameter of routes that can be told of the run by their URL, as trainers have one URL for a run."""
 
 
-def body_of(model: type[BaseModel], data: Any, where: str) -> Any:
+def body_of(model: type[ModelT], data: Any, where: str) -> ModelT:
     """Data as a model.
 
     Raises:
@@ -68,23 +72,22 @@ Label = str | dict[str, Any] | None
 def from_label(label: Label) -> Named:
     """What a label says: the name of a task, or an object with the fields of :class:`Named`, as JSON or as it is."""
     if isinstance(label, dict):
-        return Named.model_validate(body_of(Named, label, "label"))
+        return body_of(Named, label, "label")
     if label is None or not label.strip():
         return Named()
     if len(label) > _MAX_LABEL_CHARS:
         raise Refusal(422, "invalid", f"the label has {len(label):,} characters; the limit is {_MAX_LABEL_CHARS:,}")
     text = label.strip()
     if not text.startswith("{"):
-        return Named.model_validate(body_of(Named, {"task": text}, "label"))
+        return body_of(Named, {"task": text}, "label")
     try:
-        return Named.model_validate_json(text)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part)[:60] for part in ("label", *found["loc"]))
-        raise Refusal(422, "invalid", f"{place}: {found['msg']}") from error
+        data = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise Refusal(422, "invalid", f"label: begins as a JSON object and is none: {error}") from error
+    return body_of(Named, data, "label")
 
 
-def job_request(named: Named, wanted: Named, completion: str, **more: Any) -> JobRequest:
+def job_request(named: Named, wanted: Named, completion: str) -> JobRequest:
     """A job of the gateway.
 
     Args:
@@ -101,8 +104,7 @@ def job_request(named: Named, wanted: Named, completion: str, **more: Any) -> Jo
     fields.update(named.model_dump(exclude_none=True))
     if "task" not in fields and "reference_code" not in fields:
         raise Refusal(422, "no_task", "no task is named: put 'suite/name' into the label, or ?task= into the URL")
-    job: JobRequest = body_of(JobRequest, {**fields, **more, "completion": completion}, "completion")
-    return job
+    return body_of(JobRequest, {**fields, "completion": completion}, "completion")
 
 
 async def score_all(
@@ -119,13 +121,15 @@ async def score_all(
     """
     async with held_by(request).waiting(request):
         timed = [job.model_copy(update={"deadline_s": timeout_s + AGAIN_S}) for job in jobs]
-        accepted = await core.submit(timed, caller)
-        names = [job.id for job in accepted if isinstance(job, Job)]
+        submission = asyncio.ensure_future(core.submit(timed, caller))
         try:
+            accepted = await asyncio.shield(submission)
+            names = _names(accepted)
             if names:
                 await core.wait(names, None, timeout_s)
         except asyncio.CancelledError:
-            await asyncio.shield(core.cancel(names))
+            # The client is gone. What was accepted on the way is ended too.
+            await core.cancel(_names(await submission))
             raise
     results = []
     for one in accepted:
@@ -138,6 +142,10 @@ async def score_all(
             )
         results.append(scored(job))
     return results
+
+
+def _names(accepted: Sequence[Job | Refusal]) -> list[str]:
+    return [job.id for job in accepted if isinstance(job, Job)]
 
 
 async def ended(

@@ -302,7 +302,7 @@ def _job(core: Core, asked: EvaluationRequest) -> JobRequest:
             held = {"completion": code}
     else:
         held = {"completion": code}
-    job: JobRequest = body_of(
+    return body_of(
         JobRequest,
         {
             "task": reference,
@@ -314,7 +314,6 @@ def _job(core: Core, asked: EvaluationRequest) -> JobRequest:
         },
         "kernel_code",
     )
-    return job
 
 
 def _keys(task_id: str) -> list[str]:

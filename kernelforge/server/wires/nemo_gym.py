@@ -155,5 +155,4 @@ def _named(row: Mapping[str, Any]) -> Named:
     """What a row says of its task, at its top or in ``verifier_metadata``."""
     metadata = row.get("verifier_metadata")
     inner = plain(metadata, *_NAMES) if isinstance(metadata, dict) else {}
-    named: Named = body_of(Named, inner | plain(row, *_NAMES), "row")
-    return named
+    return body_of(Named, inner | plain(row, *_NAMES), "row")

@@ -126,7 +126,7 @@ def router(core: Core, sessions: Sessions) -> APIRouter:
     @routes.post("/openenv/step", responses=errors)
     async def step(request: Request, body: StepRequest, caller: Submitter) -> Stepped:
         """The reward of one completion, for the task that its action names."""
-        action: Action = body_of(Action, body.action, "action")
+        action = body_of(Action, body.action, "action")
         if action.task is None:
             raise Refusal(422, "no_task", "over HTTP an action names its task; or reset an episode over /openenv/ws")
         job = JobRequest(task=action.task, completion=action.completion, policy=action.policy)
