@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Literal, cast
@@ -88,6 +88,8 @@ class Held:
                 upcoming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
                     await upcoming
+            if isinstance(jobs, AsyncGenerator):  # else it would be followed until somebody collects the garbage
+                await jobs.aclose()
 
 
 class Hold:

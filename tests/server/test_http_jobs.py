@@ -204,6 +204,27 @@ def test_a_job_is_cancelled_when_who_waits_for_its_reward_goes_away() -> None:
     asyncio.run(all_of_it())
 
 
+def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
+    async def all_of_it() -> None:
+        core = TinyCore()
+        async with served(core) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
+            job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+
+            async def held() -> bool:
+                return "kernelforge_held_requests 1.0" in (await client.get("/metrics")).text
+
+            async with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
+                assert (await anext(stream.aiter_lines())) == "event: job"
+                assert core.watching == 1
+                assert await held()
+            await until(lambda: core.watching == 0)
+            async with asyncio.timeout(WAIT_S):
+                while await held():
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(all_of_it())
+
+
 def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
     async def all_of_it() -> None:
         core = TinyCore()

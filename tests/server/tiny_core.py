@@ -53,6 +53,7 @@ class TinyCore:
     callers: list[Caller] = field(default_factory=list)
     listeners: list[Callable[[Job], None]] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    watching: int = 0
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -183,6 +184,14 @@ class TinyCore:
         return [job_id for job_id in self.ended if job_id in ids]
 
     async def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
+        self.watching += 1
+        try:
+            async for job in self._watch(ids):
+                yield job
+        finally:
+            self.watching -= 1
+
+    async def _watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
         told: dict[str, Job] = {}
         while True:
             for job_id in ids:
