@@ -358,14 +358,14 @@ class Gateway:
         return [self._run_status(name) for name in sorted(self._book.runs)]
 
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
-        state = self._book.run(run_id)
-        state.weight, state.min_policy_version = settings.weight, settings.min_policy_version
-        self._scheduler.queue.set_weight(run_id, settings.weight)
         row = RunRow(run_id, settings.weight, settings.min_policy_version)
         try:
             await asyncio.shield(self._journal.commit(Batch(runs=[row])))
         except StoreError as error:
             raise not_stored(error) from error
+        state = self._book.run(run_id)
+        state.weight, state.min_policy_version = settings.weight, settings.min_policy_version
+        self._scheduler.queue.set_weight(run_id, settings.weight)
         await self._end_stale(state)
         return self._run_status(run_id)
 

@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 _SLACK = 64
-"""Entries that a line may hold beside twice those that wait."""
+"""Entries that a line may hold beside twice those that wait, and lines that are kept in any case."""
 
 
 class Bill(NamedTuple):
@@ -62,6 +62,7 @@ class FairQueue(Generic[Item]):
         self._ids: dict[Item, int] = {}
         self._lines: dict[str, _Line] = {}
         self._weights: dict[str, float] = {}
+        self._forget_at = _SLACK
         self._now = 0.0
         self._next_id = 0
 
@@ -127,6 +128,8 @@ class FairQueue(Generic[Item]):
         bill = Bill(tuple(entry.places), entry.cost / len(entry.places))
         self._charge(bill.runs, bill.share)
         self.discard(entry.item)
+        if not self._entries:  # the end of a busy period: all start level again
+            self._now = max(one.tag for one in self._lines.values())
         return Taken(entry.item, bill)
 
     def settle(self, bill: Bill, cost: float) -> Bill:
@@ -149,7 +152,8 @@ class FairQueue(Generic[Item]):
     def _join(self, run: str) -> _Line:
         line = self._lines.get(run)
         if line is None:
-            self._forget_idle()
+            if len(self._lines) >= self._forget_at:
+                self._forget_idle()
             line = self._lines[run] = _Line(run, self._now)
         if not line.waiting:
             line.tag = max(line.tag, self._now)
@@ -176,3 +180,4 @@ class FairQueue(Generic[Item]):
         idle = [run for run, line in self._lines.items() if not line.waiting and line.tag <= self._now]
         for run in idle:
             del self._lines[run]
+        self._forget_at = max(2 * len(self._lines), _SLACK)

@@ -258,6 +258,63 @@ def test_a_score_that_takes_too_long_expires(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_score_whose_deadline_is_its_callers_patience_has_always_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, InProcessEngine(slots=8)) as gateway:
+            asked = (
+                gateway.score(request(f"HANG {index}", deadline_s=0.05), CALLER, timeout_s=0.05) for index in range(40)
+            )
+            for job in await asyncio.gather(*asked):
+                assert job.status is JobStatus.EXPIRED
+                assert job.result.error.code == "deadline"
+
+    asyncio.run(main())
+
+
+def test_a_held_request_that_goes_takes_no_job_that_others_come_back_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            [kept] = await gateway.submit([request()], CALLER, ["k"])
+            both = [asyncio.create_task(gateway.score(request(), CALLER, timeout_s=20.0, key="k")) for _ in range(2)]
+            other = [
+                asyncio.create_task(gateway.score(request("v1"), CALLER, timeout_s=20.0, key="o")) for _ in range(2)
+            ]
+            await until(lambda: len(engine.evaluated) == 2 and gateway.keyed("o", CALLER))
+            both[0].cancel()
+            both[1].cancel()
+            other[0].cancel()
+            await asyncio.gather(*both, other[0], return_exceptions=True)
+            engine.gate.set()
+            assert (await other[1]).result.outcome == "scored"
+            await gateway.wait([kept.id], None, 20.0)
+            assert gateway.job(kept.id).result.outcome == "scored"
+            assert engine.freed == []
+
+    asyncio.run(main())
+
+
+def test_a_policy_that_fails_leaves_no_job_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("in the policy")
+
+    monkeypatch.setattr("kernelforge.rewards.own.KernelForge1.score", broken)
+
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            for _ in range(2):
+                [job] = await ended(gateway, request())
+                assert (job.result.outcome, job.result.reward) == ("infra_error", None)
+                assert job.result.error.code == "internal"
+                assert job.result.verdict == "OK"
+
+    asyncio.run(main())
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_tasks_are_found_by_name_digest_and_code(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as gateway:
