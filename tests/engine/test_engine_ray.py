@@ -68,8 +68,10 @@ cluster.shutdown()
 def short_folder() -> Iterator[str]:
     """Ray's sockets are in it, and their paths must be short."""
     folder = tempfile.mkdtemp(prefix="kf-ray-", dir="/tmp")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +138,18 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def engine(cluster: Any, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+def terminated(cluster: Any) -> Iterator[list[int]]:
+    """The signals to end that this process was sent, as its own handler heard of them."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def engine(
+    cluster: Any, terminated: list[int], runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RayEngine]:
     made = RayEngine("emulated:h100", address=cluster.address, cache=tmp_path_factory.mktemp("builds"))
     runner.run(made.start())
     runner.run(until(lambda: made.health().workers == 4, timeout_s=120))
@@ -273,6 +286,14 @@ def reaches(pid: int, doors: list[Path]) -> bool:
         return pid in jailed({pid}) and any(Path(f"{folder}/root{door}").exists() for door in doors)
     except OSError:
         return False  # it ended, or not even we may look
+
+
+def test_sigterm_is_the_servers_to_hear(
+    engine: RayEngine, terminated: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert terminated == [signal.SIGTERM]
+    assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
 
 
 def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyncio.Runner) -> None:
