@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -20,10 +21,24 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import Fingerprint, MeasureSettings, Task
 
 WARM_TASKS = 4
-"""Oracles that are kept, so that the next candidate for their task begins at once. Each is a process with its task's
-tensors: from 0.1 GB to its limit of 8 GiB (24 GiB on the host beside a GPU), by the size of the task."""
+"""Oracles that are kept, so that the next candidate for their task begins at once."""
+
+WARM_BYTES = 4 << 30
+"""Memory that they may hold together between two orders. An oracle keeps what its largest draw took, up to its limit
+of 8 GiB; while an order runs, that limit alone holds."""
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class _Place:
+    """A task with its oracle."""
+
+    evaluator: Evaluator
+    began_bytes: int
+    """Memory of the oracle before it had drawn anything, most of it shared with all others."""
+    kept_bytes: int = 0
+    """What it kept beyond that."""
 
 
 class Bench:
@@ -35,6 +50,7 @@ class Bench:
         measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works.
         warm_tasks: oracles that are kept; the one unused for longest goes first.
+        warm_bytes: memory that they may hold together between two orders, in bytes.
         cache: folder of the build cache; None for the user's own.
         run_limit_s: longest that one run of a candidate's plan may take; None for the usual limit.
         compile_limit_s: longest that one compilation may take; None for the usual limit.
@@ -52,6 +68,7 @@ class Bench:
         measure: MeasureSettings | None = None,
         allow_unconfined: bool = False,
         warm_tasks: int = WARM_TASKS,
+        warm_bytes: int = WARM_BYTES,
         cache: Path | None = None,
         run_limit_s: float | None = None,
         compile_limit_s: float | None = None,
@@ -66,8 +83,8 @@ class Bench:
             run_limit_s=run_limit_s,
             compile_limit_s=compile_limit_s,
         )
-        self._warm: OrderedDict[str, Evaluator] = OrderedDict()
-        self._warm_tasks = max(warm_tasks, 1)
+        self._warm: OrderedDict[str, _Place] = OrderedDict()
+        self._warm_tasks, self._warm_bytes = max(warm_tasks, 1), warm_bytes
         try:
             self._workshop.start()
             place = self._workshop.device
@@ -104,8 +121,7 @@ class Bench:
         started = time.perf_counter()
         with self._ongoing.call():
             try:
-                evaluator = self._evaluator(order.task)
-                evaluation, profile = evaluator.evaluate(
+                evaluation, profile = self._evaluator(order.task).evaluate(
                     order.candidate,
                     seed=secrets.randbits(63),
                     profile=order.profile,
@@ -118,6 +134,7 @@ class Bench:
                 self._forget(order.task.digest)
                 trouble = trouble_of(error)
                 return Report(order=order.id, trouble=trouble, worker_seconds=time.perf_counter() - started)
+            self._trim(order.task.digest)
             return report_of(order.id, evaluation, profile, time.perf_counter() - started)
 
     def prepare(self, order: Order) -> Report | None:
@@ -156,8 +173,8 @@ class Bench:
             TaskError: the task cannot be judged.
             DeviceError: the device is not fit for use.
         """
-        evaluator = self._warm.pop(task.digest, None)
-        if evaluator is None:
+        place = self._warm.pop(task.digest, None)
+        if place is None:
             while len(self._warm) >= self._warm_tasks:
                 self._forget(next(iter(self._warm)))
             evaluator = self._workshop.evaluator(task, known=self._known.of(task))
@@ -168,11 +185,19 @@ class Bench:
                 evaluator.oracle.close()
                 self._workshop.done(task)
                 raise
-        self._warm[task.digest] = evaluator
-        return evaluator
+            place = _Place(evaluator, evaluator.oracle.held_bytes())
+        self._warm[task.digest] = place
+        return place.evaluator
+
+    def _trim(self, used: str) -> None:
+        """Close oracles, those unused for longest first, until the others hold no more than they may."""
+        place = self._warm[used]
+        place.kept_bytes = max(place.evaluator.oracle.held_bytes() - place.began_bytes, 0)
+        while sum(place.kept_bytes for place in self._warm.values()) > self._warm_bytes:
+            self._forget(next(iter(self._warm)))
 
     def _forget(self, digest: str) -> None:
-        evaluator = self._warm.pop(digest, None)
-        if evaluator is not None:
-            evaluator.oracle.close()
-            self._workshop.done(evaluator.task)
+        place = self._warm.pop(digest, None)
+        if place is not None:
+            place.evaluator.oracle.close()
+            self._workshop.done(place.evaluator.task)

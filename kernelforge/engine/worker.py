@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelforge.engine.base import Order
-from kernelforge.engine.bench import WARM_TASKS, Bench
+from kernelforge.engine.bench import WARM_BYTES, WARM_TASKS, Bench
 from kernelforge.engine.frames import packed, receive
 from kernelforge.engine.preparing import Preparer, Target
 from kernelforge.errors import Interrupted, KernelForgeError
@@ -42,6 +42,7 @@ class WorkerSettings(Record):
     measure: MeasureSettings | None = None
     allow_unconfined: bool = False
     warm_tasks: int = WARM_TASKS
+    warm_bytes: int = WARM_BYTES
     cache: str | None = None
     run_limit_s: float | None = None
     compile_limit_s: float | None = None
@@ -157,6 +158,7 @@ def _open(settings: WorkerSettings) -> Bench | Preparer:
         measure=settings.measure,
         allow_unconfined=settings.allow_unconfined,
         warm_tasks=settings.warm_tasks,
+        warm_bytes=settings.warm_bytes,
         cache=cache,
         run_limit_s=settings.run_limit_s,
         compile_limit_s=settings.compile_limit_s,

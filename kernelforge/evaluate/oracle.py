@@ -83,6 +83,8 @@ class OracleChild(Protocol):
 
     def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
 
+    def memory_bytes(self) -> int: ...
+
     def close(self) -> None: ...
 
 
@@ -335,6 +337,10 @@ class Oracle:
     def memory(self) -> int:
         """Bytes that the reference could still take on its device."""
         return int(self._call({"op": "memory"}).data["free_bytes"])
+
+    def held_bytes(self) -> int:
+        """Resident memory of its process on the host, where tensors of earlier draws may be kept for the next."""
+        return 0 if self._child is None else self._child.memory_bytes()
 
     @_read_as_hostile()
     def admit(self, sizes: Sequence[str] | None = None) -> Admission:

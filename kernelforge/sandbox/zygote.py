@@ -27,6 +27,7 @@ from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Death, Limits
 from kernelforge.sandbox.memory import SMALLEST_FILE, Blob
 from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
+from kernelforge.sandbox.watch import open_proc, tree_bytes
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -336,6 +337,15 @@ class Child:
         if "crash" in frame.data:
             raise self._died(str(frame.data["crash"]))
         return frame
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the child and all it started, pages that it still shares with its zygote included; 0 where
+        it has ended."""
+        proc = open_proc()
+        try:
+            return tree_bytes(self.pid, proc, exactly=False)
+        finally:
+            os.close(proc)
 
     def await_jail(self, timeout_s: float) -> None:
         """Wait until the child says that it is confined.

@@ -6,6 +6,9 @@ import asyncio
 import os
 import secrets
 import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -273,3 +276,27 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         LocalEngine("emulated:nowhere")
     with pytest.raises(UsageError, match="run_limit_s"):
         LocalEngine("emulated:h100", run_limit_s=0)
+
+
+def test_workers_die_with_a_gateway_that_is_killed() -> None:
+    script = f"""
+        import asyncio, os, sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
+        from engine_orders import family_of, own_workers
+        from kernelforge.engine.local import LocalEngine
+
+        async def main():
+            await LocalEngine("emulated:h100", slots=1).start()
+            print(*family_of(*own_workers()), flush=True)
+            await asyncio.sleep(600)
+
+        asyncio.run(main())
+    """
+    gateway = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert gateway.stdout is not None
+    pids = {int(word) for word in gateway.stdout.readline().split()}
+    gateway.kill()
+    gateway.wait()
+    gateway.stdout.close()
+    assert len(pids) > 2
+    assert all_gone(pids)

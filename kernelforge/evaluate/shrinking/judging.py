@@ -28,6 +28,9 @@ class _HurriedChild:
         wait = self._answer_s if timeout_s is None else min(timeout_s, self._answer_s)
         return self._child.call(data, blobs, timeout_s=wait)
 
+    def memory_bytes(self) -> int:
+        return self._child.memory_bytes()
+
     def close(self) -> None:
         self._child.close()
 
