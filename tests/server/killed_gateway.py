@@ -1,12 +1,17 @@
-"""A gateway that submits to itself until it is killed, and writes down each job once it was told that it is accepted.
+"""A gateway that submits to itself until it is killed, several times over, always in the same folder.
 
-Arguments: the folder, and which life of the gateway this is. A trigger of the database counts the ends of jobs.
+Arguments: the folder, and how many lives the gateway has. Each life writes down a job once it was told that the job is
+accepted. A trigger of the database counts the ends of jobs. Lives are forked, so that what they import is read once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
 import sys
+import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
@@ -23,7 +28,7 @@ ENDS = (
 )
 
 
-async def main(folder: Path, life: int) -> None:
+async def live(folder: Path, life: int) -> None:
     with (folder / "accepted.txt").open("a", buffering=1) as told:
         async with serving(folder, InProcessEngine(slots=2, seconds=0.01)) as gateway:
             with gateway._journal._writer.transaction() as database:
@@ -41,4 +46,26 @@ async def main(folder: Path, life: int) -> None:
             await asyncio.gather(*(submit(lane) for lane in range(3)))
 
 
-asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+def lines(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def main(folder: Path, lives: int) -> None:
+    draw = random.Random(6)
+    for life in range(lives):
+        child = os.fork()
+        if child == 0:
+            try:
+                asyncio.run(live(folder, life))
+            finally:
+                os._exit(1)
+        wanted = lines(folder / "accepted.txt") + 10
+        while lines(folder / "accepted.txt") < wanted:
+            assert os.waitpid(child, os.WNOHANG) == (0, 0), "the gateway ended by itself"
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+main(Path(sys.argv[1]), int(sys.argv[2]))
