@@ -118,6 +118,8 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def _opening(line: str) -> re.Match[str] | None:
+    if "```" not in line and "~~~" not in line:  # most lines; a reply may have a hundred thousand of them
+        return None
     match = _FENCE.fullmatch(line)
     # Backticks in the info string make it inline code (CommonMark, section 4.5).
     return None if match is None or "`" in match.group(3) else match

@@ -68,10 +68,13 @@ class Gateway:
         self._engine = engine
         self._folder = folder
         self._intake = Intake(self.registry, self.settings.policy, self.settings.readings_in_memory)
+        self.default_policy = self._intake.default_policy
         self._state: Literal["starting", "ready", "draining"] = "starting"
         self._held = contextlib.ExitStack()
         self._book = Book()
         self._watchers = Watchers()
+        self._settling = asyncio.Lock()
+        """Of two changes of a run's settings, the second begins from what the first left."""
         self._briefs = Briefs(engine)
 
     async def start(self) -> None:
@@ -289,7 +292,9 @@ class Gateway:
         result = self.job(job_id).result
         work = None if result is None else self._archive.work_of(job_id)
         stored = None if work is None or result is None else self._cache.of_work(work, result.evaluation)
-        return None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.finished_at)
+        return None if stored is None else Evaluated(
+            stored.evaluation, stored.profile, stored.source, stored.finished_at
+        )
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         names = list(dict.fromkeys(ids))
@@ -358,14 +363,20 @@ class Gateway:
         return [self._run_status(name) for name in sorted(self._book.runs)]
 
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
-        row = RunRow(run_id, settings.weight, settings.min_policy_version)
-        try:
-            await asyncio.shield(self._journal.commit(Batch(runs=[row])))
-        except StoreError as error:
-            raise not_stored(error) from error
-        state = self._book.run(run_id)
-        state.weight, state.min_policy_version = settings.weight, settings.min_policy_version
-        self._scheduler.queue.set_weight(run_id, settings.weight)
+        async with self._settling:
+            state = self._book.runs.get(run_id) or RunState()
+            weight, oldest = state.weight, state.min_policy_version
+            if settings.weight is not None:
+                weight = settings.weight
+            if settings.min_policy_version is not None:
+                oldest = settings.min_policy_version or None
+            try:
+                await asyncio.shield(self._journal.commit(Batch(runs=[RunRow(run_id, weight, oldest)])))
+            except StoreError as error:
+                raise not_stored(error) from error
+            state = self._book.run(run_id)
+            state.weight, state.min_policy_version = weight, oldest
+            self._scheduler.queue.set_weight(run_id, weight)
         await self._end_stale(state)
         return self._run_status(run_id)
 

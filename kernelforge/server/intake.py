@@ -23,7 +23,7 @@ from kernelforge.server.base import Refusal
 from kernelforge.server.cache import Recent
 from kernelforge.server.registry import Registered, Registry
 
-_LARGE_CHARS = 64 << 10
+_LARGE_CHARS = 16 << 10
 """From here on a completion is read in a thread: the event loop has others to serve."""
 
 _PIECE_BYTES = 2_047
@@ -82,14 +82,16 @@ class Intake:
             assert request.candidate is not None  # the request's own rule
             candidate = candidate_of(request.candidate)
             return _reading(registered, candidate, fingerprint), candidate
-        if len(text) > _LARGE_CHARS:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._reader, _read_text, registered, text, fingerprint)
-        place = (registered.digest, _sha256(text.encode()))
+        sha256 = _sha256(text.encode())
+        place = (registered.digest, sha256)
         known = self._readings.get(place)
         if known is not None:
             return known, None
-        read = _read_text(registered, text, fingerprint)
+        if len(text) > _LARGE_CHARS:
+            loop = asyncio.get_running_loop()
+            read = await loop.run_in_executor(self._reader, _read_text, registered, text, sha256, fingerprint)
+        else:
+            read = _read_text(registered, text, sha256, fingerprint)
         self._readings.put(place, read[0])
         return read
 
@@ -126,8 +128,9 @@ def _sha256(data: bytes) -> str:
     return digest.hexdigest()
 
 
-def _read_text(registered: Registered, text: str, fingerprint: Fingerprint) -> tuple[Reading, Candidate | None]:
-    sha256 = _sha256(text.encode())
+def _read_text(
+    registered: Registered, text: str, sha256: str, fingerprint: Fingerprint
+) -> tuple[Reading, Candidate | None]:
     try:
         candidate = parse_reply(text)
     except CandidateError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Literal
 
 from kernelforge.client.wire import Fault, RewardResult
@@ -19,14 +20,20 @@ FaultCode = Literal[
 ]
 
 
-def scored(policy: str, evaluation: Evaluation, source: str | None) -> RewardResult:
-    """What a policy makes of an evaluation. Each job stands by itself: policies are shown no earlier evaluations.
+def scored(
+    policy: str, evaluation: Evaluation, source: str | None, earlier: Sequence[Evaluation] = ()
+) -> RewardResult:
+    """What a policy makes of an evaluation.
 
     Where a policy gives no value the result is an ``infra_error``: what ran without a jail is never rewarded
     (``sandbox``), and a time that varies too much for the policy (``device``) may vary less when it is taken again.
+
+    Args:
+        source: the candidate's, if there was one.
+        earlier: what came before in a session, oldest first. A job stands by itself: it is shown none.
     """
     try:
-        given = reward(policy, evaluation, Context(source=source))
+        given = reward(policy, evaluation, Context(source, earlier))
         if given.value is not None:
             fields = {"outcome": "scored", "reward": given.value, "error": None}
             return RewardResult(**{**dict(_told(policy, evaluation)), **fields})
