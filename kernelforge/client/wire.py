@@ -8,9 +8,9 @@ answer are ignored, so that an older client can talk to a newer server.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from kernelforge.errors import NoScore
 
@@ -23,13 +23,27 @@ MAX_WAIT_S = 60.0
 """Longest that one request is held open; a client that waits longer asks again."""
 MAX_TAG_CHARS = 1_000
 MAX_TURNS = 32
+MAX_CHOICES = 32
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
 """Names that callers choose: runs, idempotency keys."""
 JobId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 
 
-class _Request(BaseModel):
+class Narrow(BaseModel):
+    """A model that refuses an object with more fields than it has by one fault, and not by one for each of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_wider_than_its_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > len(cls.model_fields):
+            unknown = next((name for name in data if name not in cls.model_fields), None)
+            if unknown is not None:
+                raise ValueError(f"it has {len(data)} fields, and there is none called {str(unknown)[:100]!r}")
+        return data
+
+
+class _Request(Narrow):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
@@ -44,8 +58,15 @@ class CandidateText(_Request):
     """CUDA C++ device code."""
     plan: str = Field(min_length=1, max_length=MAX_PLAN_CHARS)
     """The launch plan."""
-    choices: dict[Annotated[str, StringConstraints(max_length=100)], int] = Field(default={}, max_length=32)
+    choices: dict[Annotated[str, StringConstraints(max_length=100)], int] = Field(default={}, max_length=MAX_CHOICES)
     """Values of the plan's ``# tune:`` names."""
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _few(cls, choices: Any) -> Any:
+        if isinstance(choices, dict) and len(choices) > MAX_CHOICES:  # before each of them is looked at
+            raise ValueError(f"there are {len(choices)} choices; the limit is {MAX_CHOICES}")
+        return choices
 
 
 class JobRequest(_Request):

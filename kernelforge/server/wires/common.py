@@ -11,7 +11,7 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from kernelforge.client.wire import Components, Job, JobRequest, Name, RewardResult
+from kernelforge.client.wire import Components, Job, JobRequest, Name, Narrow, RewardResult
 from kernelforge.server.base import Caller, Core, Refusal
 from kernelforge.server.held import held_by
 from kernelforge.server.trouble import trouble
@@ -19,12 +19,14 @@ from kernelforge.server.trouble import trouble
 AGAIN_S = 60.0
 """How long a completion stays in the queue after its request was answered with 504: trainers ask again within 31 s."""
 _MAX_LABEL_CHARS = 300 << 10
+LARGE_CHARS = 64 << 10
+"""From here on texts are walked through in a thread: the event loop has others to serve."""
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-class Named(BaseModel):
+class Named(Narrow):
     """What a trainer may say of a completion beside the completion, in its label or its row."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -208,6 +210,11 @@ _END_TOKEN = re.compile(
 )
 """What Llama, Qwen, Phi, GPT-OSS (``<|...|>``), DeepSeek (``<｜...｜>``), Mistral and Gemma end a turn or fill with."""
 _END_TOKEN_CHARS = 52
+
+
+async def said_in(text: str) -> str:
+    """:func:`without_end_tokens`, beside the event loop where the text is long: it may be nothing but such tokens."""
+    return await asyncio.to_thread(without_end_tokens, text) if len(text) > LARGE_CHARS else without_end_tokens(text)
 
 
 def without_end_tokens(completion: str) -> str:

@@ -14,7 +14,15 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelforge.client.wire import MAX_COMPLETION_CHARS, MAX_SOURCE_CHARS, CandidateText, Job, JobRequest, JobStatus
+from kernelforge.client.wire import (
+    MAX_COMPLETION_CHARS,
+    MAX_SOURCE_CHARS,
+    CandidateText,
+    Job,
+    JobRequest,
+    JobStatus,
+    Narrow,
+)
 from kernelforge.records import Origin
 from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
@@ -29,7 +37,7 @@ PRIORITIES = {"low": -5, "normal": 0, "high": 5}
 Status = Literal["pending", "processing", "completed", "failed", "timeout", "cancelled"]
 
 
-class EvaluationRequest(BaseModel):
+class EvaluationRequest(Narrow):
     """What KernelGYM's client sends. What is not honoured here is refused, or named in ``metadata.not_honoured``."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -75,7 +83,7 @@ class EvaluationRequest(BaseModel):
     resources: dict[Literal["gpus"], Literal[1]] | None = None
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(Narrow):
     model_config = ConfigDict(extra="forbid")
 
     batch_id: str = Field(min_length=1, max_length=100)
@@ -291,9 +299,10 @@ def _job(core: Core, asked: EvaluationRequest) -> JobRequest:
         Refusal: 422: the reference is no registered task's, or the device is not here. Nothing was executed.
     """
     reference, _ = core.find_task(None, asked.reference_code)
-    devices = core.status().devices
-    if asked.device_preference is not None and asked.device_preference not in devices:
-        raise Refusal(422, "no_such_device", f"there is no device {asked.device_preference!r}; there are {devices}")
+    if asked.device_preference is not None:
+        devices = core.status().devices  # counts all that is queued
+        if asked.device_preference not in devices:
+            raise Refusal(422, "no_such_device", f"there is no device {asked.device_preference!r}; there are {devices}")
     code = asked.kernel_code
     if code.lstrip().startswith("{"):
         try:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from kernelforge.client.wire import Narrow
 from kernelforge.server.auth import Reader, Submitter
 from kernelforge.server.base import Core, Refusal
 from kernelforge.server.problems import documented
@@ -31,7 +32,7 @@ _NAMES = tuple(Named.model_fields)
 Row = Annotated[dict[str, Any], Body()]
 
 
-class AggregateRequest(BaseModel):
+class AggregateRequest(Narrow):
     """What NeMo-Gym sends once all rollouts are verified: their answers, less the long parts."""
 
     model_config = ConfigDict(extra="forbid")
@@ -140,9 +141,12 @@ def aggregate(rows: Sequence[Mapping[str, Any]]) -> AggregateAnswer:
 
 
 def _statistics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    columns: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for key, value in row.items():
+            columns[key].append(value)
     found: dict[str, float] = {}
-    for key in dict.fromkeys(key for row in rows for key in row):
-        values = [row[key] for row in rows if key in row]
+    for key, values in columns.items():
         found |= {f"mean/{key}": sum(values) / len(values), f"min/{key}": min(values), f"max/{key}": max(values)}
     return found
 

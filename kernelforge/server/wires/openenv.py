@@ -21,6 +21,7 @@ from kernelforge.client.wire import (
     Components,
     JobRequest,
     Name,
+    Narrow,
     RewardResult,
     SessionRequest,
     TurnRequest,
@@ -29,7 +30,7 @@ from kernelforge.errors import KernelForgeError
 from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
 from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router
+from kernelforge.server.reading import api_router, has_too_many_values
 from kernelforge.server.sessions import TURN_S, Sessions
 from kernelforge.server.wires.common import body_of, score_all
 from kernelforge.version import __version__
@@ -37,11 +38,11 @@ from kernelforge.version import __version__
 MAX_EPISODES = 1_000
 """Connections at a time."""
 MAX_MESSAGE_CHARS = 2 * MAX_COMPLETION_CHARS
-_WAITING = 4
-"""Messages of a connection that are read ahead of the one in work."""
+_WAITING = 1
+"""Messages of a connection that are read ahead of the one in work: each may take some MiB."""
 
 
-class _Part(BaseModel):
+class _Part(Narrow):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
@@ -188,8 +189,11 @@ class Episode:
 
     async def answer(self, text: str | None) -> dict[str, Any] | None:
         """The answer to a message; None to one that ends the connection."""
+        sent = b"" if text is None else text.encode()
+        if has_too_many_values(sent):
+            return _error("VALIDATION_ERROR", "a message has too many values")
         try:
-            message = from_json("" if text is None else text, allow_inf_nan=False)
+            message = from_json(sent, allow_inf_nan=False)
         except ValueError as error:
             return _error("INVALID_JSON", f"Invalid JSON: {error}")
         if not isinstance(message, dict):

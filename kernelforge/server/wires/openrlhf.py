@@ -12,12 +12,13 @@ import asyncio
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelforge.client.wire import MAX_BATCH, MAX_COMPLETION_CHARS
+from kernelforge.client.wire import MAX_BATCH, MAX_COMPLETION_CHARS, Narrow
 from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core, Refusal
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router
 from kernelforge.server.wires.common import (
+    LARGE_CHARS,
     Label,
     Wanted,
     extras,
@@ -29,13 +30,12 @@ from kernelforge.server.wires.common import (
 
 HELD_S = 170.0
 """The trainer hangs up after 180."""
-_LARGE_CHARS = 256 << 10
 _TAIL_CHARS = 256
 """Of a prompt that was cut at its start, so much has to be there."""
 _TAIL_TRIES = 64
 
 
-class RewardRequest(BaseModel):
+class RewardRequest(Narrow):
     """What OpenRLHF sends. The lists are parallel."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -66,7 +66,7 @@ def router(core: Core) -> APIRouter:
             sizes = f"{len(body.query)}, {len(body.prompts)} and {len(body.labels)}"
             raise Refusal(422, "invalid", f"query, prompts and labels are parallel lists, not of {sizes} entries")
         # Where white space differs a text is walked through letter by letter: not in the event loop, if it is long.
-        large = sum(map(len, body.query)) > _LARGE_CHARS
+        large = sum(map(len, body.query)) > LARGE_CHARS
         said = await asyncio.to_thread(_completions, body) if large else _completions(body)
         jobs = [job_request(from_label(label), wanted, text) for text, label in zip(said, body.labels, strict=True)]
         results = await score_all(request, core, caller, jobs, timeout_s=HELD_S)

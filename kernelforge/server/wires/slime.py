@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from kernelforge.client.wire import MAX_COMPLETION_CHARS
+from kernelforge.client.wire import MAX_COMPLETION_CHARS, Narrow
 from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core
 from kernelforge.server.problems import documented
 from kernelforge.server.reading import api_router
-from kernelforge.server.wires.common import Label, Named, extras, from_label, job_request, score_all, without_end_tokens
+from kernelforge.server.wires.common import Label, Named, extras, from_label, job_request, said_in, score_all
 
 HELD_S = 110.0
 """The trainer hangs up after 120."""
 
 
-class RewardRequest(BaseModel):
+class RewardRequest(Narrow):
     """What slime sends."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -49,7 +49,7 @@ def router(core: Core) -> APIRouter:
     ) -> float | dict[str, float]:
         """The reward of one sample, as slime's remote reward model."""
         wanted = Named(**url.model_dump(exclude={"form"}))
-        job = job_request(from_label(body.label), wanted, without_end_tokens(body.response))
+        job = job_request(from_label(body.label), wanted, await said_in(body.response))
         (result,) = await score_all(request, core, caller, [job], timeout_s=HELD_S)
         assert result.reward is not None
         return result.reward if url.form == "number" else {"reward": result.reward, **extras(result.components)}
