@@ -47,6 +47,8 @@ class Node:
     host: str
     cpus: int
     gpus: int
+    memory_bytes: int
+    """What Ray says that its actors may use."""
 
     @property
     def label(self) -> str:
@@ -130,6 +132,7 @@ class Cluster:
                 host=node["NodeManagerHostname"],
                 cpus=int(node["Resources"].get("CPU", 0)),
                 gpus=int(node["Resources"].get("GPU", 0)),
+                memory_bytes=int(node["Resources"].get("memory", 0)),
             )
             for node in found
             if node["Alive"]

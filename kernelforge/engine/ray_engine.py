@@ -51,7 +51,7 @@ class RayEngine(SeatedEngine):
         measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works.
         threads: threads that one emulated run, and an oracle, may use: CPUs that each slot takes.
-        warm_tasks: oracles that each slot keeps. Each is a process that holds its task's tensors: from 0.1 GB to 8 GiB.
+        warm_tasks: oracles that each slot keeps, as far as a third of its node's memory, over its slots, holds them.
         cache: folder of the build cache on every node; None for the user's own. Where nodes share no file system, a
             slot compiles anew what another node has prepared.
         run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; None for 20 s.
@@ -166,9 +166,11 @@ class RayEngine(SeatedEngine):
             places = places_on(
                 node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
             )
+            share = {"warm_bytes": node.memory_bytes // (3 * max(places.slots, 1))}
+            settings = self._slot_settings.model_copy(update=share)
             for number in range(places.slots):
                 name = f"{node.label}/{self._device}#{number + 1}"
-                self._fill(self._seats, name, node, self._slot_settings, self._change.set)
+                self._fill(self._seats, name, node, settings, self._change.set)
             if self._target is not None:
                 settings = WorkerSettings(role="cpu", target=self._target, **self._common)
                 for number in range(places.compilers):

@@ -25,7 +25,7 @@ from kernelforge.engine.ray_engine import places_on, unlike
     ],
 )
 def test_a_node_without_gpus_shares_its_cpus_out(cpus: int, asked: dict[str, int], expected: tuple[int, int]) -> None:
-    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=0)
+    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=0, memory_bytes=0)
     options = {"threads": 1, "slots": None, "compilers": 1, **asked}
     assert places_on(node, on_gpu=False, **options) == expected
 
@@ -37,7 +37,7 @@ def test_a_node_without_gpus_shares_its_cpus_out(cpus: int, asked: dict[str, int
 def test_a_slot_on_a_gpu_takes_the_gpu_and_a_cpu(
     cpus: int, gpus: int, slots: int | None, expected: tuple[int, int]
 ) -> None:
-    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=gpus)
+    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=gpus, memory_bytes=0)
     assert places_on(node, on_gpu=True, threads=1, slots=slots, compilers=1) == expected
 
 
