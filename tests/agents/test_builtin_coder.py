@@ -224,3 +224,14 @@ def test_when_everything_was_tried_it_says_so_without_code() -> None:
     assert "was tried" in text
     with pytest.raises(CandidateError):
         parse_reply(text)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ['{"moves": [["fuse"], {"a": 1}, null]}', '{"moves": ' + "[" * 900, '{"moves": ' + "[" * 200_000, "[]", "{}", "1"],
+    ids=["no names", "deep", "long", "list", "empty", "number"],
+)
+def test_whatever_a_model_writes_after_our_mark_is_read_without_a_fault(written: str) -> None:
+    mark = Design().comment().partition("{")[0]
+    assert Design.of(f"int a;\n{mark}{written}\nint b;") in (None, Design())
+    assert Design.of(f"int a;\n{ALL.comment()}\nint b;") == ALL

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from kernelforge.agents.builtin.kernel import Options
 
 _MARK = "// kernelforge-builtin/1 "
+_MOST_CHARS = 1_000
+"""Of what stands after the mark: ours is far shorter, and a model may write anything there."""
 
 MOVES: dict[str, str] = {
     "fuse": "compute chains of operators in one kernel, so that intermediate tensors never reach memory",
@@ -55,14 +57,14 @@ class Design:
 
     @classmethod
     def of(cls, source: str) -> Design | None:
-        """The design that a source declares; None where another Coder wrote it."""
-        match = re.search(rf"^{re.escape(_MARK)}(.*)$", source, re.MULTILINE)
+        """The design that a source declares; None where another Coder wrote it, whatever it wrote after the mark."""
+        match = re.search(rf"^{re.escape(_MARK)}(.{{,{_MOST_CHARS}}})$", source, re.MULTILINE)
         if match is None:
             return None
         try:
             moves = json.loads(match[1])["moves"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
         if not isinstance(moves, list):
             return None
-        return cls(tuple(move for move in moves if move in MOVES))
+        return cls(tuple(move for move in moves if isinstance(move, str) and move in MOVES))
