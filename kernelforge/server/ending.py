@@ -17,13 +17,15 @@ from kernelforge.server.archive import Archive
 from kernelforge.server.book import Book
 from kernelforge.server.cache import EvaluationCache, Stored
 from kernelforge.server.journal import Batch, JobEnd, Journal, WorkEnd, WorkProgress
-from kernelforge.server.results import failed, troubled
+from kernelforge.server.results import FaultCode, failed, troubled
 from kernelforge.server.scheduler import Scheduler
 from kernelforge.server.waiting import Watchers
 from kernelforge.server.works import LiveJob, Phase, Work
 
 _LOG = logging.getLogger(__name__)
 
+_AT_A_TIME = 200
+"""Jobs that are ended in one step."""
 _AGAIN_AFTER_S = 1.0
 """Between tries to write what must not be lost."""
 
@@ -93,15 +95,33 @@ class Ending:
         write = asyncio.create_task(self._write(batch, shown))
         for job, _ in shown:
             job.end = write
+        self._track(write)
+        return asyncio.shield(write)
+
+    async def end_all(
+        self, jobs: Sequence[LiveJob], status: JobStatus, code: FaultCode, message: str, *, retryable: bool = False
+    ) -> list[LiveJob]:
+        """End many jobs alike, some at a time: others want the event loop too."""
+        ended: list[LiveJob] = []
+        for start in range(0, len(jobs), _AT_A_TIME):
+            part = jobs[start : start + _AT_A_TIME]
+            ended += await self.end(
+                [(job, status, failed(code, message, policy=job.policy, retryable=retryable)) for job in part]
+            )
+        return ended
+
+    def expire(self, jobs: Sequence[LiveJob]) -> None:
+        """End jobs whose deadline has passed."""
+        self._counters["expired"] += len(jobs)
+        self._track(asyncio.create_task(self.end_all(jobs, JobStatus.EXPIRED, "deadline", "its deadline passed")))
+
+    def _track(self, write: asyncio.Task[list[LiveJob]]) -> None:
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
-        return asyncio.shield(write)
 
     def keep(self, batch: Batch) -> None:
         """Write something that nobody waits for."""
-        write = asyncio.create_task(self._write(batch, []))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
+        self._track(asyncio.create_task(self._write(batch, [])))
 
     def forget(self, jobs: Sequence[LiveJob]) -> None:
         """These jobs were not accepted after all."""
@@ -198,5 +218,11 @@ def _impossible(work: Work, evaluation: Evaluation) -> Trouble | None:
         return Trouble(code="unsupported", message=evaluation.reason, retryable=False)
     if evaluation.candidate != work.candidate_hash or evaluation.task != work.registered.digest:
         message = f"the engine answered for candidate {evaluation.candidate} where {work.candidate_hash} was asked for"
+        return Trouble(code="internal", message=message, retryable=True)
+    if evaluation.key != work.key:
+        made = evaluation.fingerprint
+        message = (
+            f"it was evaluated on {made.device} ({made.gpu or made.arch}, {made.toolchain}), not on what was asked"
+        )
         return Trouble(code="internal", message=message, retryable=True)
     return None

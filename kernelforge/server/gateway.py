@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,7 @@ from kernelforge.server.ending import Ending
 from kernelforge.server.intake import Intake
 from kernelforge.server.journal import Batch, Journal, RunRow
 from kernelforge.server.registry import Registry
-from kernelforge.server.restore import restore
+from kernelforge.server.restore import Restored, restore
 from kernelforge.server.results import failed
 from kernelforge.server.retention import Retention
 from kernelforge.server.scheduler import Scheduler
@@ -92,13 +92,17 @@ class Gateway:
             self._journal = Journal(self._folder)
             self._held.callback(self._journal.close)
             await self._engine.start()
-            self._assemble()
+            restored = self._assemble()
         except BaseException:
             await self._engine.close()
             self._held.close()
             raise
+        await self._take_up(restored.batch)
+        self._state = "ready"
+        self._scheduler.start()
+        self._retention.start()
 
-    def _assemble(self) -> None:
+    def _assemble(self) -> Restored:
         settings, journal, book = self.settings, self._journal, self._book
         self._archive = Archive(journal, settings.jobs_in_memory)
         self._cache = EvaluationCache(journal, settings.evaluations_in_memory)
@@ -128,18 +132,14 @@ class Gateway:
         self._retention = Retention(journal, self._archive, self._cache, settings)
         for run, state in book.runs.items():
             self._scheduler.queue.set_weight(run, state.weight)
-        self._state = "ready"
-        self._scheduler.start()
-        self._take_up(restored.batch)
-        self._retention.start()
+        return restored
 
-    def _take_up(self, batch: Batch) -> None:
+    async def _take_up(self, batch: Batch) -> None:
         """Queue what was open at the last end."""
         if batch:
             self._ending.keep(batch)
         for run in list(self._book.runs.values()):
-            if run.jobs:
-                self._end_stale(run)
+            await self._end_stale(run)
         for work in list(self._book.works.values()):
             self._scheduler.add(work)
         for job in list(self._book.jobs.values()):
@@ -155,8 +155,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Stop what runs, which the next start queues again; end the engine; let the folder go."""
-        self._state = "draining"
-        if hasattr(self, "_scheduler"):
+        started, self._state = self._state != "starting", "draining"
+        if started:
             self._deadlines.stop()
             await self._retention.stop()
             await self._scheduler.stop()
@@ -292,8 +292,8 @@ class Gateway:
         result = self.job(job_id).result
         work = None if result is None else self._archive.work_of(job_id)
         stored = None if work is None or result is None else self._cache.of_work(work, result.evaluation)
-        return None if stored is None else Evaluated(
-            stored.evaluation, stored.profile, stored.source, stored.finished_at
+        return (
+            None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.source, stored.finished_at)
         )
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
@@ -344,18 +344,11 @@ class Gateway:
         return await self._cancel(jobs)
 
     async def _cancel(self, jobs: Sequence[LiveJob]) -> list[str]:
-        ends = [
-            (job, JobStatus.CANCELLED, failed("cancelled", "it was cancelled", policy=job.policy, retryable=True))
-            for job in jobs
-        ]
-        return [job.id for job in await self._ending.end(ends)]
+        ended = await self._ending.end_all(jobs, JobStatus.CANCELLED, "cancelled", "it was cancelled", retryable=True)
+        return [job.id for job in ended]
 
     def _expire(self, due: list[str]) -> None:
-        jobs = [self._book.jobs[name] for name in due if name in self._book.jobs]
-        self.counters["expired"] += len(jobs)
-        self._ending.end(
-            [(job, JobStatus.EXPIRED, failed("deadline", "its deadline passed", policy=job.policy)) for job in jobs]
-        )
+        self._ending.expire([self._book.jobs[name] for name in due if name in self._book.jobs])
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -380,12 +373,10 @@ class Gateway:
         await self._end_stale(state)
         return self._run_status(run_id)
 
-    def _end_stale(self, state: RunState) -> Awaitable[list[LiveJob]]:
+    async def _end_stale(self, state: RunState) -> None:
         stale = [job for job in state.jobs.values() if state.stale(job.policy_version)]
         message = f"the run wants policy_version {state.min_policy_version} or later"
-        return self._ending.end(
-            [(job, JobStatus.EXPIRED, failed("stale", message, policy=job.policy)) for job in stale]
-        )
+        await self._ending.end_all(stale, JobStatus.EXPIRED, "stale", message)
 
     def _run_status(self, name: str) -> RunStatus:
         state = self._book.runs[name]

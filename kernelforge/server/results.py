@@ -20,9 +20,7 @@ FaultCode = Literal[
 ]
 
 
-def scored(
-    policy: str, evaluation: Evaluation, source: str | None, earlier: Sequence[Evaluation] = ()
-) -> RewardResult:
+def scored(policy: str, evaluation: Evaluation, source: str | None, earlier: Sequence[Evaluation] = ()) -> RewardResult:
     """What a policy makes of an evaluation.
 
     Where a policy gives no value the result is an ``infra_error``: what ran without a jail is never rewarded

@@ -161,12 +161,14 @@ class Submission:
     def _commit(self, accepted: Accepted) -> None:
         """Hand the rows to the journal, and finish the step once they are committed, whoever still waits for it."""
         committed = self._journal.commit(accepted.batch)
+        # Done once the step is finished: a commit may be awaited between its end and the call that finishes the step.
+        entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._claims.update(accepted.keys)
         for place in accepted.keys:
             self._archive.known_keys.add(*place)
         for job in accepted.jobs():
-            self._under_way[job.id] = (committed, job)
-        committed.add_done_callback(lambda done: self._committed(accepted, done))
+            self._under_way[job.id] = (entered, job)
+        committed.add_done_callback(lambda done: self._committed(accepted, done, entered))
         for live in accepted.live:
             work = live.work
             if work.phase == "queued" and not work.tries and work not in self._scheduler.queue:
@@ -176,8 +178,9 @@ class Submission:
             if live.deadline_at is not None:
                 self._deadlines.add(live.deadline_at, live.id)
 
-    def _committed(self, accepted: Accepted, done: asyncio.Future[None]) -> None:
+    def _committed(self, accepted: Accepted, done: asyncio.Future[None], entered: asyncio.Future[None]) -> None:
         if done.cancelled():
+            entered.cancel()
             return
         for place in accepted.keys:
             self._claims.pop(place, None)
@@ -188,11 +191,14 @@ class Submission:
             _LOG.error("%d jobs were refused: %s", len(accepted.batch.jobs), error)
             self._ending.forget(accepted.live)
             self._cache.forget({work.id: work.key for work in accepted.batch.works})
+            entered.set_exception(error)
+            entered.exception()  # nobody may be there to look at it
             return
         for ended in accepted.ended:
             self._book.run(ended.run_id).ended += 1
             self._archive.put(ended)
             self._watchers.ended(ended)
+        entered.set_result(None)
 
     async def _told(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | Refusal:
         """What a caller is told, once it is in the journal."""

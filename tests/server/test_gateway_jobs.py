@@ -149,6 +149,37 @@ def test_an_evaluation_of_another_candidate_is_nobodys_score(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+def test_an_evaluation_on_another_device_is_nobodys_score(tmp_path: Path) -> None:
+    class Elsewhere(InProcessEngine):
+        async def evaluate(self, order: Order, slot: str) -> Report:
+            report = await super().evaluate(order, slot)
+            assert report.evaluation is not None
+            made = report.evaluation.fingerprint.model_copy(update={"device": "emulated:a100"})
+            return report.model_copy(update={"evaluation": report.evaluation.model_copy(update={"fingerprint": made})})
+
+    async def main() -> None:
+        async with serving(tmp_path, Elsewhere()) as gateway:
+            [job] = await ended(gateway, request())
+            assert job.result.outcome == "infra_error"
+            assert "a100" in job.result.error.message
+
+    asyncio.run(main())
+
+
+def test_many_jobs_end_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            jobs = await accepted(gateway, *(request(f"v{index}", deadline_s=60.0) for index in range(700)))
+            assert len(await gateway.cancel([job.id for job in jobs[:650]])) == 650
+            engine.gate.set()
+            rest = await gateway.wait([job.id for job in jobs[650:]], None, 60.0)
+            assert [job.result.outcome for job in rest] == ["scored"] * 50
+
+    asyncio.run(main())
+
+
 def test_what_ran_without_a_jail_is_never_scored(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, InProcessEngine(jail="none")) as gateway:

@@ -246,6 +246,12 @@ def test_stale_work_is_ended_now_and_when_it_comes(tmp_path: Path) -> None:
             )
             status = await gateway.set_run("default", RunSettings(weight=2.0, min_policy_version=4))
             assert (status.weight, status.min_policy_version) == (2.0, 4)
+            both = [RunSettings(min_policy_version=0), RunSettings(weight=3.0), RunSettings(min_policy_version=4)]
+            await asyncio.gather(*(gateway.set_run("default", one) for one in both))
+            [status] = gateway.runs()
+            assert (status.weight, status.min_policy_version) == (3.0, 4)
+            assert (await gateway.set_run("default", RunSettings(min_policy_version=0))).min_policy_version is None
+            assert (await gateway.set_run("default", RunSettings(min_policy_version=4))).weight == 3.0
             assert (gateway.job(old.id).status, gateway.job(old.id).result.error.code) == (JobStatus.EXPIRED, "stale")
             [late] = await accepted(gateway, request("late", policy_version=3))
             assert (late.status, late.result.error.code) == (JobStatus.EXPIRED, "stale")
@@ -254,7 +260,7 @@ def test_stale_work_is_ended_now_and_when_it_comes(tmp_path: Path) -> None:
             assert gateway.job(new.id).result.outcome == "scored"
         async with serving(tmp_path) as gateway:
             [run] = gateway.runs()
-            assert (run.weight, run.min_policy_version, run.ended) == (2.0, 4, 4)
+            assert (run.weight, run.min_policy_version, run.ended) == (3.0, 4, 4)
 
     asyncio.run(main())
 
@@ -311,5 +317,17 @@ def test_watching_tells_each_change_and_ends_with_the_last(tmp_path: Path) -> No
             assert all(statuses[-1] is JobStatus.FINISHED for statuses in seen.values())
             assert seen[jobs[-1].id] == [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.FINISHED]
             assert sorted(job.id for job in told) == sorted(seen)
+
+    asyncio.run(main())
+
+
+def test_a_job_that_was_accepted_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.server.submission._MOST_AT_A_STRETCH_S", 0.0)
+
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            for start in range(0, 200, 20):
+                jobs = await accepted(gateway, *(request(f"v{number}") for number in range(start, start + 20)))
+                assert [gateway.job(job.id).id for job in jobs] == [job.id for job in jobs]
 
     asyncio.run(main())
