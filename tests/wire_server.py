@@ -200,8 +200,8 @@ class WireServer:
                 )
             case ["GET", "runs"]:
                 return Says(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
-            case ["PUT", "runs", *parts]:
-                return _says(self._run("/".join(parts), RunSettings.model_validate_json(asked.body).weight))
+            case ["PATCH", "runs", *parts]:
+                return _says(self._run("/".join(parts), RunSettings.model_validate_json(asked.body).weight or 1.0))
             case ["POST", "sessions"]:
                 return _says(self._open(SessionRequest.model_validate_json(asked.body)))
             case ["POST", "sessions", session_id, "turns"]:

@@ -1,4 +1,4 @@
-"""Ctrl-C: once drains, twice aborts, three times leaves at once."""
+"""Ctrl-C in a run: once drains, twice aborts, three times leaves at once. SIGTERM in all else: as Ctrl-C."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ def stopping(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the process as Ctrl-C does: by an exception, so that what is pending can be
+    cancelled on the way out. The exit code is 143."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _act(stop: Stop) -> None:

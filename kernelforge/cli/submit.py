@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelforge.cli.common import JsonOption
+from kernelforge.cli.interrupt import leaving_on_sigterm
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def submit(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Send completions to a reward server, and print results as they come; Ctrl-C cancels the rest.
+    """Send completions to a reward server, and print results as they come; Ctrl-C or SIGTERM cancels the rest.
 
     Leaves with 1 if a completion has no reward because of trouble of the server's.
     """
@@ -65,7 +66,7 @@ def submit(
 
     given = {"task": task, "policy": policy, "run_id": run_id, "profile": profile or None}
     requests = _requests(file, {name: value for name, value in given.items() if value is not None})
-    with Client(server, _token(token_file), timeout_s=timeout) as client:
+    with leaving_on_sigterm(), Client(server, _token(token_file), timeout_s=timeout) as client:
         if not wait:
             for request, job in zip(requests, client.submit_many(requests), strict=True):
                 typer.echo(job.model_dump_json() if as_json else f"{job.id}  {_shown(request)}")

@@ -245,8 +245,11 @@ class AsyncClient:
     async def runs(self) -> list[RunStatus]:
         return await self._ask(calls.runs())
 
-    async def set_run(self, run_id: str, *, weight: float = 1.0, min_policy_version: int | None = None) -> RunStatus:
-        """Set a run's share of the devices, and the oldest weights whose work is still wanted."""
+    async def set_run(
+        self, run_id: str, *, weight: float | None = None, min_policy_version: int | None = None
+    ) -> RunStatus:
+        """Set a run's share of the devices, the oldest weights whose work is still wanted (0: any), or both; what is
+        None stays as it is."""
         settings = checked(RunSettings, {"weight": weight, "min_policy_version": min_policy_version})
         return await self._ask(calls.set_run(run_id, settings))
 

@@ -227,8 +227,9 @@ class Client:
     def runs(self) -> list[RunStatus]:
         return self._ask(calls.runs())
 
-    def set_run(self, run_id: str, *, weight: float = 1.0, min_policy_version: int | None = None) -> RunStatus:
-        """Set a run's share of the devices, and the oldest weights whose work is still wanted."""
+    def set_run(self, run_id: str, *, weight: float | None = None, min_policy_version: int | None = None) -> RunStatus:
+        """Set a run's share of the devices, the oldest weights whose work is still wanted (0: any), or both; what is
+        None stays as it is."""
         settings = checked(RunSettings, {"weight": weight, "min_policy_version": min_policy_version})
         return self._ask(calls.set_run(run_id, settings))
 

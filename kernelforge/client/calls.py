@@ -203,7 +203,7 @@ def runs() -> Call[list[RunStatus]]:
 
 
 def set_run(run_id: str, settings: RunSettings) -> Call[RunStatus]:
-    return Call("PUT", f"/v1/runs/{_part(run_id)}", _RUN, settings)
+    return Call("PATCH", f"/v1/runs/{_part(run_id)}", _RUN, settings)
 
 
 def open_session(request: SessionRequest) -> Call[Session]:

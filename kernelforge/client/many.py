@@ -11,6 +11,7 @@ from kernelforge.client.calls import Call
 from kernelforge.client.flows import (
     HOLD_S,
     LONGEST_ASKED_S,
+    ROUND_HOLD_S,
     Emit,
     Limits,
     Pause,
@@ -160,9 +161,15 @@ class _Crowd:
         return calls.batch([self.requests[index] for index in indices], [self.keys[index] for index in indices])
 
     def _collect(self, hold_s: float, limits: Limits) -> Steps[None]:
-        """Oldest first: those end first, and a wait takes only so many."""
-        ids = list(self.waiting)[:MAX_BATCH]
-        answer = yield from ask(calls.wait(ids, 1, hold_s), limits)
+        """Oldest first: those end first. Where there are more than one wait may name, all have their turn."""
+        ids = list(self.waiting)
+        window = ids[:MAX_BATCH]
+        if len(window) < len(ids):
+            hold_s = min(hold_s, ROUND_HOLD_S)
+        answer = yield from ask(calls.wait(window, 1, hold_s), limits)
+        if len(window) < len(ids):
+            for job_id in window:
+                self.waiting[job_id] = self.waiting.pop(job_id)
         for job in answer.ended:
             if job.result is not None:
                 for index in self.waiting.pop(job.id, ()):

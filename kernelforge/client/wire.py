@@ -322,12 +322,12 @@ class CancelAnswer(_Answer):
 
 
 class RunSettings(_Request):
-    """How a run is treated."""
+    """How a run is treated. What is left out, or None, stays as it is."""
 
-    weight: float = Field(default=1.0, ge=0.01, le=100, allow_inf_nan=False)
-    """Share of the devices, in proportion to other runs that have work."""
+    weight: float | None = Field(default=None, ge=0.01, le=100, allow_inf_nan=False)
+    """Share of the devices, in proportion to other runs that have work; 1 for a run that nobody set."""
     min_policy_version: int | None = Field(default=None, ge=0, le=2**53)
-    """Work of older weights is ended as ``stale``, now and when it comes."""
+    """Work of older weights is ended as ``stale``, now and when it comes; 0 wants all of it."""
 
 
 class RunStatus(_Answer):
@@ -406,7 +406,7 @@ class Session(_Answer):
     task: str
     run_id: str
     policy: str
-    """Empty before the first turn, where the server's own was asked for."""
+    """Reward policy with its version."""
     prompt: str
     """What the model is asked first."""
     turns: list[Turn] = []

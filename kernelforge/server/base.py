@@ -52,6 +52,8 @@ class Evaluated:
 
     evaluation: Evaluation
     profile: Profile | None
+    source: str | None
+    """Of the candidate; None where there was none."""
     finished_at: float
     """UTC seconds since 1970."""
 
@@ -60,6 +62,8 @@ class Core(Protocol):
     """The gateway, free of any protocol. All of it is used from one event loop."""
 
     catalogue: Catalogue
+    default_policy: str
+    """Name of the reward policy of requests that name none."""
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -138,7 +142,9 @@ class Core(Protocol):
 
     def runs(self) -> list[RunStatus]: ...
 
-    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus: ...
+    async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
+        """Change what the settings name, and leave the rest of the run's as it is."""
+        ...
 
     async def brief(self, task: Task) -> Brief:
         """What agents may know of a task; kept."""

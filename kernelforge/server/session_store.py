@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ create table if not exists turns (
 ) strict, without rowid;
 """
 
+_DONE = "(select count(*) from turns where session = id) >= json_extract(request, '$.turns')"
+
 
 @dataclass(frozen=True)
 class SessionRow:
@@ -55,7 +58,7 @@ class SessionRow:
     digest: str
     """The task's, so that a suite that changed under a session is seen."""
     policy: str
-    """Known after the first turn where the server's own was asked for; empty before."""
+    """Reward policy of its turns."""
     request: SessionRequest
     first: Next
 
@@ -94,15 +97,35 @@ class SessionStore:
         with self._lock:
             self._db.close()
 
-    def count(self) -> int:
-        with self._errors(), self._lock:
-            return int(self._db.execute("select count(*) from sessions").fetchone()[0])
-
-    def add(self, row: SessionRow) -> None:
+    def add(self, row: SessionRow, most: int, unused_since: float, busy: Sequence[str]) -> bool:
+        """Keep a session; where there are ``most`` already, in the place of the least recently used that is done, or
+        else of the least recently used since before ``unused_since``, in UTC seconds since 1970. Those that are
+        ``busy`` stay. False, and nothing has changed: all are in use.
+        """
         now = time.time()
         values = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first), now, now)
-        with self._errors(), self._lock:
+        with self._errors(), self._lock, self._db:
+            self._db.execute("begin immediate")
+            [count] = self._db.execute("select count(*) from sessions").fetchone()
+            if count >= most:
+                one = self._spare(unused_since, busy)
+                if one is None:
+                    return False
+                self._db.execute("delete from sessions where id = ?", (one,))
             self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        return True
+
+    def _spare(self, unused_since: float, busy: Sequence[str]) -> str | None:
+        """The session that is missed least."""
+        for what, parameters in ((_DONE, ()), ("used_at < ?", (unused_since,))):
+            free = "id not in (select value from json_each(?))"
+            found = self._db.execute(
+                f"select id from sessions where {free} and {what} order by used_at limit 1",
+                (json.dumps(busy), *parameters),
+            ).fetchone()
+            if found is not None:
+                return str(found[0])
+        return None
 
     def get(self, session: str) -> tuple[SessionRow, list[TurnRow]] | None:
         """A session with its turns, by number; None where there is none."""
@@ -134,10 +157,7 @@ class SessionStore:
         with self._errors(), self._lock, self._db:
             self._db.execute("begin immediate")
             self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
-            self._db.execute(
-                "update sessions set used_at = ?, policy = ? where id = ?",
-                (time.time(), row.turn.result.policy, session),
-            )
+            self._db.execute("update sessions set used_at = ? where id = ?", (time.time(), session))
 
     def delete(self, session: str) -> None:
         with self._errors(), self._lock:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kernelforge.agents.base import Brief
-from kernelforge.client.wire import JobRequest, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.client.wire import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
-from kernelforge.records import Reward
+from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
-from kernelforge.server.base import Caller, Core, Refusal
+from kernelforge.server.base import Caller, Core, Evaluated, Refusal
 from kernelforge.server.conversation import Asked, attempt_of, follow
+from kernelforge.server.results import scored
 from kernelforge.server.session_store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.trouble import GRACE_S, trouble
 
@@ -29,6 +30,8 @@ MAX_SESSION_CHARS = 8 << 20
 """Characters of all completions of a session."""
 IDLE_S = 24 * 3600.0
 """A session that nobody uses for so long is deleted."""
+SPARED_S = 600.0
+"""A session that is not done is not deleted to make room as long as it was used so lately."""
 TURN_S = 600.0
 """Longest that a turn may take where its request does not say."""
 _SWEEP_S = 60.0
@@ -58,33 +61,42 @@ class Sessions:
         StoreError: the database cannot be had.
     """
 
-    def __init__(self, core: Core, path: Path, *, limit: int = MAX_SESSIONS, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        core: Core,
+        path: Path,
+        *,
+        limit: int = MAX_SESSIONS,
+        idle_s: float = IDLE_S,
+        spared_s: float = SPARED_S,
+    ) -> None:
         self._core = core
         self._store = SessionStore(path)
         self._limit = limit
         self._idle_s = idle_s
+        self._spared_s = spared_s
         self._running: dict[str, _Running] = {}
         self._aside = asyncio.Semaphore(_ASIDE)
         self._swept = float("-inf")
 
     async def open(self, request: SessionRequest, caller: Caller) -> Session:
         """
+        At the limit the session makes room for itself: of those without a turn in progress, the least recently used
+        that is done goes, or else the least recently used that has not been for some minutes.
+
         Raises:
-            Refusal: 422: the task is not registered, or agents can be told nothing of it; 429: too many sessions.
+            Refusal: 422: the task is not registered, or agents can be told nothing of it; 429: all sessions are in use.
         """
         reference, task = self._core.find_task(request.task)
         await self._sweep()
-        if await self._off(self._store.count) >= self._limit:
-            message = f"{self._limit:,} sessions are open; delete those that are done"
-            raise Refusal(429, "too_many_sessions", message, retry_after_s=10)
-        if request.policy is not None:
-            _check_policy(request.policy)
+        policy = _policy(request.policy or self._core.default_policy)
         brief = await self._brief(reference)
         first = await self._off(lambda: follow(brief, (), request.turns))
-        row = SessionRow(
-            secrets.token_hex(12), caller.name, reference, task.digest, request.policy or "", request, first
-        )
-        await self._off(lambda: self._store.add(row))
+        row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
+        unused = time.time() - self._spared_s
+        if not await self._off(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
+            message = f"{self._limit:,} sessions are in use; delete those that are done"
+            raise Refusal(429, "too_many_sessions", message, retry_after_s=10)
         return _session(row, [])
 
     async def first_prompt(self, reference: str) -> str:
@@ -153,7 +165,7 @@ class Sessions:
             JobRequest(
                 task=row.task,
                 completion=request.completion,
-                policy=row.policy or None,
+                policy=row.policy,
                 run_id=row.request.run_id,
                 policy_version=row.request.policy_version,
                 deadline_s=request.deadline_s,
@@ -163,10 +175,13 @@ class Sessions:
             caller,
             timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
         )
-        result, stored = job.result, self._core.stored(job.id)
-        if result is None or result.outcome != "scored" or stored is None:
+        stored = self._core.stored(job.id)
+        if job.result is None or job.result.outcome != "scored" or stored is None:
             raise trouble(job)
         earlier = [one.attempt for one in turns]
+        result = _in_session(row.policy, job.result, stored, earlier)
+        if result.outcome != "scored":
+            raise trouble(job.model_copy(update={"result": result}))
         brief = await self._brief(row.task)
 
         def follows() -> TurnRow:
@@ -246,9 +261,16 @@ def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
     return before
 
 
-def _check_policy(policy: str) -> None:
+def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
+    """The reward of a turn: the policy is shown the turns before it, which a job by itself is not."""
+    before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
+    result = scored(policy, stored.evaluation, stored.source, before)
+    return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
+
+
+def _policy(name: str) -> str:
     try:
-        find_policy(policy)
+        return find_policy(name).name
     except UsageError as error:
         raise Refusal(422, "unknown_policy", str(error)) from error
 

@@ -145,13 +145,14 @@ def test_a_server_that_refuses_is_one_line(
     assert told in done.err
 
 
-def test_ctrl_c_cancels_what_has_not_ended(
-    start: Callable[..., subprocess.Popen[str]], server: WireServer, tmp_path: Path
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_cancel_what_has_not_ended(
+    start: Callable[..., subprocess.Popen[str]], server: WireServer, tmp_path: Path, number: int, code: int
 ) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "hold"}, {"completion": "hold"}))
     process = start("-m", "kernelforge.cli.main", "submit", "requests.jsonl")
     server.until(lambda: "POST /v1/jobs/wait" in server.lines())
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert sorted(server.cancelled) == ["j1", "j2"]

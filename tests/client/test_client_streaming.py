@@ -43,6 +43,21 @@ def test_a_stream_gives_results_as_jobs_end(server: WireServer) -> None:
     assert asyncio.run(go()) == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
 
 
+def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MAX_BATCH", 2)
+    monkeypatch.setattr(many, "ROUND_HOLD_S", 0.02)
+    with Client(server.url) as client:
+        stream = client.stream(jobs("hold", "hold", "hold", "hold", "now 5"))
+        assert next(stream)[0] == 4
+        server.release("j3", 3.0)
+        index, result = next(stream)
+        assert (index, result.reward) == (2, 3.0)
+        stream.close()
+    assert sorted(server.cancelled) == ["j1", "j2", "j4"]
+
+
 def test_whoever_leaves_a_stream_cancels_the_rest(server: WireServer) -> None:
     async def go() -> None:
         async with AsyncClient(server.url) as client:

@@ -154,7 +154,7 @@ class ScriptedCore(TinyCore):
             await self._flight.wait_for(lambda: self._together[count] >= count)
 
     def _scored(self, request: JobRequest, job_id: str, evaluation: Evaluation, seen: Profile | None) -> RewardResult:
-        self.kept[job_id] = Evaluated(evaluation, seen, time.time())
+        self.kept[job_id] = Evaluated(evaluation, seen, None, time.time())
         policy = request.policy or DEFAULT_POLICY
         speed = evaluation.performance
         return RewardResult(

@@ -142,7 +142,7 @@ def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
 
 @pytest.mark.parametrize(
     ("scope", "allowed"),
-    [("submit", ["POST /v1/jobs"]), ("read", ["GET /v1/runs"]), ("admin", ["PUT /v1/runs/a"])],
+    [("submit", ["POST /v1/jobs"]), ("read", ["GET /v1/runs"]), ("admin", ["PATCH /v1/runs/a"])],
 )
 def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allowed: list[str]) -> None:
     token = tokens.create("one", [scope])
@@ -154,7 +154,7 @@ def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allow
             return {
                 "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
                 "GET /v1/runs": (await client.get("/v1/runs")).status_code,
-                "PUT /v1/runs/a": (await client.put("/v1/runs/a", json={})).status_code,
+                "PATCH /v1/runs/a": (await client.patch("/v1/runs/a", json={})).status_code,
                 "GET /healthz": (await client.get("/healthz")).status_code,
             }
 

@@ -74,7 +74,7 @@ def test_nothing_that_callers_choose_becomes_a_label() -> None:
                 await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
                 await client.request(name.upper(), f"/{name}")
                 await client.get(f"/v1/jobs/{name}")
-                await client.put(f"/v1/runs/{name}", json={})
+                await client.patch(f"/v1/runs/{name}", json={})
             return (await client.get("/metrics")).text
 
     text = asyncio.run(all_of_it()).lower()

@@ -54,7 +54,7 @@ def ask(method: str, path: str, limits: Limits | None = None, **sent: object) ->
         ("GET", "/v1/jobs/a%20b", 422, "invalid"),
         ("GET", "/v1/jobs/a?wait_s=nan", 422, "invalid"),
         ("GET", "/v1/jobs/%00", 422, "invalid"),
-        ("PUT", "/v1/runs/-", 422, "invalid"),
+        ("PATCH", "/v1/runs/-", 422, "invalid"),
     ],
 )
 def test_what_the_framework_refuses_has_the_same_shape(method: str, path: str, status: int, code: str) -> None:

@@ -14,14 +14,17 @@ import pytest
 from agents.prompt_samples import BRIEF, profile
 from inprocess_engine import InProcessEngine, completion
 
+from kernelforge.candidate import parse_reply
 from kernelforge.engine.base import BriefFacts, Order, Report
 from kernelforge.errors import TaskError
-from kernelforge.records import Task, TaskFacts
+from kernelforge.records import Evaluation, Reward, Task, TaskFacts
+from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context
 from kernelforge.server import session_routes
 from kernelforge.server.app import create_app
 from kernelforge.server.base import Caller
 from kernelforge.server.gateway import Gateway
 from kernelforge.server.sessions import MAX_SESSION_CHARS, Sessions
+from kernelforge.server.settings import GatewaySettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CATALOGUE = Catalogue(["core"], ["softmax", "gelu"])
@@ -61,9 +64,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(folder: Path, **options: Any) -> AsyncIterator[Server]:
+async def serving(folder: Path, policy: str = DEFAULT_POLICY, **options: Any) -> AsyncIterator[Server]:
     engine = TellingEngine()
-    gateway = Gateway(engine, CATALOGUE, folder)
+    gateway = Gateway(engine, CATALOGUE, folder, GatewaySettings(policy=policy))
     await gateway.start()
     sessions = Sessions(gateway, folder / "server.db", **options)
     app = create_app(gateway, routers=[session_routes.router(sessions)])
@@ -202,6 +205,74 @@ def test_sessions_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
             assert (statuses, 4 * len(text)) == ([200] * 3, MAX_SESSION_CHARS)
         async with serving(tmp_path, idle_s=0.0) as server:
             assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limit=3) as server:
+            fresh, done, fresher = [(await server.open(turns=turns))["id"] for turns in (4, 1, 4)]
+            await server.turn(done, completion("1"))
+            assert await left(server, fresh, done, fresher) == [True, True, True]
+            newest = (await server.open())["id"]
+            assert await left(server, fresh, done, fresher, newest) == [True, False, True, True]
+        async with serving(tmp_path, limit=3, spared_s=0.0) as server:
+            server.engine.gate.clear()
+            running = asyncio.create_task(server.turn(fresh, completion("2"), 1))
+            while not server.engine.evaluated:
+                await asyncio.sleep(0.001)
+            await server.open()
+            assert await left(server, fresh, fresher, newest) == [True, False, True]
+            server.engine.gate.set()
+            assert (await running).status_code == 200
+            await server.open()
+            assert await left(server, fresh, newest) == [True, False]
+
+    async def left(server: Server, *names: str) -> list[bool]:
+        return [(await server.client.get(f"/v1/sessions/{name}")).status_code == 200 for name in names]
+
+    asyncio.run(main())
+
+
+class LooksBack:
+    """A formula that looks back and at the source; the third turn of a session has no score."""
+
+    name = "looks-back/1"
+    title = source = ""
+    bounds = (-1000.0, 1000.0)
+    parts: tuple[str, ...] = ()
+
+    def score(self, evaluation: Evaluation, context: Context) -> Reward:
+        value = None if len(context.earlier) == 2 else len(context.earlier) + len(context.source or "") / 1000
+        return Reward(policy=self.name, value=value, components={})
+
+
+def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.rewards.policy.POLICIES", {**POLICIES, LooksBack.name: LooksBack()})
+
+    async def main() -> None:
+        async with serving(tmp_path) as server:
+            session = await server.open(policy=LooksBack.name)
+            length = len(parse_reply(completion("1")).source) / 1000
+            rewards = [(await server.turn(session["id"], completion("1"), n)).json()["result"] for n in (1, 2)]
+            assert [one["reward"] for one in rewards] == pytest.approx([length, 1 + length])
+            assert [one["cached"] for one in rewards] == [False, True]
+            unscored = await server.turn(session["id"], completion("1"), 3)
+            assert (unscored.status_code, unscored.json()["error"]["code"]) == (503, "infra_error")
+            assert len((await server.client.get(f"/v1/sessions/{session['id']}")).json()["turns"]) == 2
+
+    asyncio.run(main())
+
+
+def test_a_session_keeps_the_policy_that_it_began_with(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, policy="kevin/1") as server:
+            session = await server.open()
+            assert session["policy"] == "kevin/1"
+        async with serving(tmp_path, policy="cuda-agent/1") as server:
+            turn = await server.turn(session["id"], completion("1"))
+            assert (turn.json()["result"]["policy"], (await server.open())["policy"]) == ("kevin/1", "cuda-agent/1")
 
     asyncio.run(main())
 

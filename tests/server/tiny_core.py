@@ -26,6 +26,7 @@ from kernelforge.client.wire import (
 from kernelforge.engine.base import Health
 from kernelforge.errors import UsageError
 from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
+from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, Evaluated, Refusal
 from kernelforge.tasks.catalogue import Catalogue
 
@@ -45,6 +46,7 @@ def _catalogue() -> Catalogue:
 @dataclass
 class TinyCore:
     catalogue: Catalogue = field(default_factory=_catalogue)
+    default_policy: str = DEFAULT_POLICY
     state: Any = "ready"
     jobs: dict[str, Job] = field(default_factory=dict)
     keys: dict[tuple[str, str], tuple[JobRequest, str]] = field(default_factory=dict)
@@ -224,7 +226,7 @@ class TinyCore:
     def _run(self, name: str) -> RunStatus:
         jobs = [job for job in self.jobs.values() if job.run_id == name]
         ended = sum(job.status.ended for job in jobs)
-        weight = self.settings.get(name, RunSettings()).weight
+        weight = self.settings.get(name, RunSettings()).weight or 1.0
         return RunStatus(run_id=name, weight=weight, queued=len(jobs) - ended, running=0, ended=ended)
 
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:

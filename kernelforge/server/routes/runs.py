@@ -23,10 +23,10 @@ def router(core: Core) -> APIRouter:
     async def list_runs(caller: Reader) -> list[RunStatus]:
         return core.runs()
 
-    @api.put(
+    @api.patch(
         "/v1/runs/{run_id:path}",
         response_model=RunStatus,
-        summary="Set a run's share and its oldest weights",
+        summary="Set a run's share, its oldest weights, or both",
         responses=documented(400, 408, 413, 422, 429),
     )
     async def set_run(
