@@ -46,9 +46,6 @@ class Recent(Generic[Key, Value]):
     def drop(self, key: Key) -> None:
         self._values.pop(key, None)
 
-    def clear(self) -> None:
-        self._values.clear()
-
 
 class Known:
     """Which keys may be in the journal. Most that are asked for are new, and a query for each would cost the event loop

@@ -74,11 +74,6 @@ class Scheduler:
         self._draining = False
         self._ended_at: deque[float] = deque(maxlen=256)
 
-    @property
-    def running(self) -> int:
-        """Works that an engine has."""
-        return len(self._preparing) + len(self._evaluating)
-
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._dispatch()), asyncio.create_task(self._listen())]
 
