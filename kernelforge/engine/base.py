@@ -38,6 +38,16 @@ class Order(Record):
     candidate: Candidate
     profile: bool = False
     """Also profile a correct candidate at the full size."""
+    prepared: dict[str, float] = {}
+    """Seconds that preparing it took, by part of the work: they count among those of its evaluation."""
+
+
+class Prepared(Record):
+    """An order that may go to a slot."""
+
+    order: str
+    seconds: dict[str, float] = {}
+    """Wall time by part of the work, as in an evaluation."""
 
 
 class Report(Record):
@@ -124,8 +134,8 @@ class Engine(Protocol):
         """Return when a slot may have become free, or have come or gone, since the last call."""
         ...
 
-    async def prepare(self, order: Order) -> Report | None:
-        """Resolve and compile, on CPU cores. None: it may go to a slot. A report: it ended here.
+    async def prepare(self, order: Order) -> Report | Prepared:
+        """Resolve and compile, on CPU cores. A report: it ended here.
 
         Raises:
             WorkerDied: try again.

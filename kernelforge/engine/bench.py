@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from kernelforge.engine.base import BriefFacts, Order, Report
+from kernelforge.engine.base import BriefFacts, Order, Prepared, Report
 from kernelforge.engine.interruption import Ongoing
 from kernelforge.engine.preparing import KnownTasks, Preparer, Target
 from kernelforge.engine.troubles import report_of, trouble_of
@@ -135,9 +135,12 @@ class Bench:
                 trouble = trouble_of(error)
                 return Report(order=order.id, trouble=trouble, worker_seconds=time.perf_counter() - started)
             self._trim(order.task.digest)
+            if order.prepared:
+                seconds = Counter(evaluation.seconds) + Counter(order.prepared)
+                evaluation = evaluation.model_copy(update={"seconds": dict(seconds)})
             return report_of(order.id, evaluation, profile, time.perf_counter() - started)
 
-    def prepare(self, order: Order) -> Report | None:
+    def prepare(self, order: Order) -> Report | Prepared:
         """See :meth:`Preparer.prepare`."""
         return self._preparer.prepare(order)
 

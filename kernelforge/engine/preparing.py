@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from kernelforge.compile import Compiler
-from kernelforge.engine.base import BriefFacts, Order, Report
+from kernelforge.engine.base import BriefFacts, Order, Prepared, Report
 from kernelforge.engine.interruption import Ongoing
 from kernelforge.engine.troubles import report_of, trouble_of
 from kernelforge.errors import Interrupted
@@ -105,8 +105,8 @@ class Preparer:
             raise
         return made
 
-    def prepare(self, order: Order) -> Report | None:
-        """Resolve and compile at every size, into the cache. None: it may be evaluated. A report: it ended here, as
+    def prepare(self, order: Order) -> Report | Prepared:
+        """Resolve and compile at every size, into the cache. A report: it ended here, as
         :class:`~kernelforge.evaluate.evaluator.Evaluator` would have ended it.
 
         Raises:
@@ -121,11 +121,11 @@ class Preparer:
             except Exception as error:
                 seconds = time.perf_counter() - started
                 return Report(order=order.id, trouble=trouble_of(error), worker_seconds=seconds)
-            if ended is None:
-                return None
+            if isinstance(ended, Preparation):
+                return Prepared(order=order.id, seconds=ended.seconds)
             return report_of(order.id, ended, None, time.perf_counter() - started)
 
-    def _prepared(self, order: Order, started: float) -> Evaluation | None:
+    def _prepared(self, order: Order, started: float) -> Evaluation | Preparation:
         task, candidate = order.task, order.candidate
         work = Preparation(stopped=self._ongoing.stopped)
         fingerprint = self.target.fingerprint
@@ -134,7 +134,7 @@ class Preparer:
             compile_plans(candidate, task, self._compiler, fingerprint.arch, work)
         except Failure as failure:
             return failed(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
-        return None
+        return work
 
     def _facts(self, task: Task) -> TaskFacts:
         known = self.known.of(task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from kernelforge.engine.base import BriefFacts, Health, Order, Report, Slot, WorkerDied
+from kernelforge.engine.base import BriefFacts, Health, Order, Prepared, Report, Slot, WorkerDied
 from kernelforge.engine.preparing import Target
 from kernelforge.engine.seat import Seat
 from kernelforge.errors import KernelForgeError, UsageError
@@ -50,18 +50,19 @@ class SeatedEngine:
         await self._change.wait()
         self._change.clear()
 
-    async def prepare(self, order: Order) -> Report | None:
-        """Resolve and compile in a worker without a device; None where no such worker starts: the slot's own compiler
-        then does it.
+    async def prepare(self, order: Order) -> Report | Prepared:
+        """Resolve and compile in a worker without a device. Where no such worker starts, the slot's own compiler will.
 
         Raises:
             WorkerDied: try again.
         """
         desk = await self._desk()
         if desk is None:
-            return None
+            return Prepared(order=order.id)
         reply = await desk.ask("prepare", order=order.model_dump(mode="json"))
-        return None if reply["report"] is None else Report.model_validate(reply["report"])
+        if "prepared" in reply:
+            return Prepared.model_validate(reply["prepared"])
+        return Report.model_validate(reply["report"])
 
     async def evaluate(self, order: Order, slot: str) -> Report:
         """Evaluate on a slot that is idle.

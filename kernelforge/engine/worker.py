@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from kernelforge.engine.base import Order
+from kernelforge.engine.base import Order, Prepared
 from kernelforge.engine.bench import WARM_BYTES, WARM_TASKS, Bench
 from kernelforge.engine.frames import packed, receive
 from kernelforge.engine.preparing import Preparer, Target
@@ -116,8 +116,8 @@ class _Server:
         order = Order.model_validate(frame["order"])
         if frame["op"] == "evaluate" and isinstance(self._bench, Bench):
             return {"report": self._bench.evaluate(order).model_dump(mode="json")}
-        report = self._bench.prepare(order)
-        return {"report": None if report is None else report.model_dump(mode="json")}
+        ended = self._bench.prepare(order)
+        return {"prepared" if isinstance(ended, Prepared) else "report": ended.model_dump(mode="json")}
 
 
 def main(fd: int) -> None:

@@ -12,9 +12,9 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Coroutine, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from kernelforge.engine.base import Engine, Report, Slot, Trouble, WorkerDied
+from kernelforge.engine.base import Engine, Prepared, Report, Slot, Trouble, WorkerDied
 from kernelforge.server.queue import FairQueue
 from kernelforge.server.works import Phase, Work
 
@@ -30,6 +30,10 @@ _FIRST_COST_S = 1.0
 _MOST_COSTS = 10_000
 _COST_WEIGHT = 0.2
 """Of the newest evaluation of a task in the running mean of their cost."""
+
+
+Answer = TypeVar("Answer", bound=Report | Prepared)
+"""What an engine answers to an order."""
 
 
 class Owner(Protocol):
@@ -192,12 +196,12 @@ class Scheduler:
             self._wake.set()
         if work.phase != "preparing":
             return
-        if report is not None:
+        if isinstance(report, Report):
             self._reported(work, report)
-            return
-        work.call = None
-        self._ready.append(work)
-        self._move(work, "ready")
+        elif report is not None:
+            work.call, work.prepared = None, report.seconds
+            self._ready.append(work)
+            self._move(work, "ready")
 
     async def _evaluate(self, work: Work, slot: str) -> None:
         start = time.monotonic()
@@ -210,7 +214,7 @@ class Scheduler:
         if work.phase == "evaluating" and report is not None:
             self._reported(work, report)
 
-    async def _leased(self, work: Work, call: Coroutine[Any, Any, Report | None]) -> Report | None:
+    async def _leased(self, work: Work, call: Coroutine[Any, Any, Answer]) -> Answer | Report | None:
         """What the engine answers. A worker's death, or a lease that ran out, is dealt with here."""
         try:
             async with asyncio.timeout(self._lease_s):

@@ -105,6 +105,8 @@ class Work:
     started_at: float | None = None
     seconds: float = 0.0
     """Of workers, so far."""
+    prepared: dict[str, float] = field(default_factory=dict)
+    """Those of preparing it, by part."""
     bill: Bill | None = None
     """Who was charged for it."""
     call: asyncio.Task[None] | None = None
@@ -119,7 +121,11 @@ class Work:
 
     def order(self) -> Order:
         return Order(
-            id=f"w{self.id}.{self.tries}", task=self.registered.task, candidate=self.candidate, profile=self.profile
+            id=f"w{self.id}.{self.tries}",
+            task=self.registered.task,
+            candidate=self.candidate,
+            profile=self.profile,
+            prepared=self.prepared,
         )
 
     def places(self) -> dict[str, tuple[int, int]]:

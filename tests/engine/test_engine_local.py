@@ -29,7 +29,7 @@ from engine_orders import (
     until,
 )
 
-from kernelforge.engine.base import Order, Report, WorkerDied
+from kernelforge.engine.base import Order, Prepared, Report, WorkerDied
 from kernelforge.engine.local import LocalEngine
 from kernelforge.engine.seat import Seat
 from kernelforge.engine.worker import WorkerSettings
@@ -111,7 +111,7 @@ def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine, runner: asyn
 def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, runner: asyncio.Runner, source: str) -> None:
     there = runner.run(evaluated(engine, order(source))).evaluation
     ended = runner.run(engine.prepare(order(source)))
-    assert ended is not None
+    assert isinstance(ended, Report)
     assert ended.evaluation is not None
     assert there is not None
     assert ended.evaluation.key == there.key
@@ -121,11 +121,15 @@ def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, runner:
 
 def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: asyncio.Runner) -> None:
     source = order().candidate.source + "// another\n"
-    assert runner.run(engine.prepare(order(source))) is None
-    evaluation = runner.run(evaluated(engine, order(source))).evaluation
+    prepared = runner.run(engine.prepare(order(source)))
+    assert isinstance(prepared, Prepared)
+    assert prepared.seconds["build"] > 0
+    wanted = order(source).model_copy(update={"prepared": {"build": 100.0}})
+    evaluation = runner.run(evaluated(engine, wanted)).evaluation
     assert evaluation is not None
     assert evaluation.build is not None
     assert evaluation.build.cached
+    assert evaluation.seconds["build"] > 100, "what preparing took is part of its cost"
 
 
 def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine, runner: asyncio.Runner) -> None:
@@ -169,13 +173,13 @@ def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
 
 
 def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> Report | None:
+    async def scenario() -> Report | Prepared:
         await cancelled(engine.prepare(slow_build("prepared")), after_s=1.0)
         async with asyncio.timeout(20):
             return await engine.prepare(order(BROKEN + "// after it\n"))
 
     report = runner.run(scenario())
-    assert report is not None
+    assert isinstance(report, Report)
     assert report.evaluation is not None
     assert report.evaluation.verdict is Verdict.BUILD
 
@@ -203,7 +207,7 @@ def test_a_worker_sees_nothing_of_what_its_engine_has(
     assert runner.run(while_it_runs()) == set()
     for include in (f'#include "{secret}"\n', f"#include <{secret}>\n"):
         report = runner.run(engine.prepare(order(include + order().candidate.source)))
-        assert report is not None
+        assert isinstance(report, Report)
         assert report.evaluation is not None
         assert report.evaluation.verdict is not Verdict.OK
         assert CANARY not in report.model_dump_json()

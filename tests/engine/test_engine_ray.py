@@ -31,7 +31,7 @@ from engine_orders import (
     until,
 )
 
-from kernelforge.engine.base import Order, Report, WorkerDied
+from kernelforge.engine.base import Order, Prepared, Report, WorkerDied
 from kernelforge.engine.ray_engine import RayEngine
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.records import Verdict
@@ -184,7 +184,7 @@ def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runne
 def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Runner) -> None:
     assert engine.preparing == 2
 
-    async def scenario() -> tuple[list[Report | None], str]:
+    async def scenario() -> tuple[list[Report | Prepared], str]:
         slots = [asyncio.create_task(engine.evaluate(slow_run(), slot.name)) for slot in engine.slots()]
         async with asyncio.timeout(60):
             ended = await asyncio.gather(
@@ -198,8 +198,8 @@ def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Ru
         return list(ended), brief.device["device"]
 
     (fine, broken), device = runner.run(scenario())
-    assert fine is None
-    assert broken is not None
+    assert isinstance(fine, Prepared)
+    assert isinstance(broken, Report)
     assert verdict(broken) is Verdict.BUILD
     assert "H100" in device
 
