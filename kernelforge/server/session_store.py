@@ -43,6 +43,7 @@ create table if not exists turns (
 ) strict, without rowid;
 """
 
+_CHARS = "sum(length(turn) + length(attempt) + length(next))"
 _DONE = "(select count(*) from turns where session = id) >= json_extract(request, '$.turns')"
 
 
@@ -78,12 +79,16 @@ class SessionStore:
 
     May be used from several threads.
 
+    Args:
+        most_chars: of the turns of all sessions; above it sessions make room for the newest turn.
+
     Raises:
         StoreError: the database cannot be had, read or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_chars: int) -> None:
         self._path = path
+        self._most_chars = most_chars
         self._lock = threading.Lock()
         with self._errors():
             path.touch(mode=0o600)
@@ -92,6 +97,10 @@ class SessionStore:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma foreign_keys = on")
             self._db.executescript(_TABLES)
+            self._chars: dict[str, int] = dict(
+                self._db.execute(f"select session, {_CHARS} from turns group by session")
+            )
+            """Of the turns of each session that has one."""
 
     def close(self) -> None:
         with self._lock:
@@ -111,7 +120,7 @@ class SessionStore:
                 one = self._spare(unused_since, busy)
                 if one is None:
                     return False
-                self._db.execute("delete from sessions where id = ?", (one,))
+                self._delete(one)
             self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         return True
 
@@ -151,22 +160,40 @@ class SessionStore:
             for job, turn, attempt, following in turns
         ]
 
-    def add_turn(self, session: str, row: TurnRow) -> None:
-        """Keep the next turn. It is on disk when this returns."""
+    def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
+        """Keep the next turn. It is on disk when this returns. Where all sessions together are too large then, those
+        that are missed least go, but none that is ``busy``."""
         values = (session, row.turn.number, row.job, _json(row.turn), _json(row.attempt), _json(row.next))
-        with self._errors(), self._lock, self._db:
-            self._db.execute("begin immediate")
-            self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
-            self._db.execute("update sessions set used_at = ? where id = ?", (time.time(), session))
+        chars = sum(map(len, values[3:]))
+        total = sum(self._chars.values()) + chars
+        gone: list[str] = []
+        with self._errors(), self._lock:
+            with self._db:
+                self._db.execute("begin immediate")
+                self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
+                self._db.execute("update sessions set used_at = ? where id = ?", (time.time(), session))
+                while total > self._most_chars and (one := self._spare(time.time(), (session, *busy))) is not None:
+                    self._db.execute("delete from sessions where id = ?", (one,))
+                    total -= self._chars.get(one, 0)
+                    gone.append(one)
+            for one in gone:
+                self._chars.pop(one, None)
+            self._chars[session] = self._chars.get(session, 0) + chars
 
     def delete(self, session: str) -> None:
         with self._errors(), self._lock:
-            self._db.execute("delete from sessions where id = ?", (session,))
+            self._delete(session)
+
+    def _delete(self, session: str) -> None:
+        self._db.execute("delete from sessions where id = ?", (session,))
+        self._chars.pop(session, None)
 
     def expire(self, before: float) -> list[str]:
         """Delete sessions that were not used since a time, in UTC seconds since 1970; gives back which."""
         with self._errors(), self._lock:
             rows = self._db.execute("delete from sessions where used_at < ? returning id", (before,)).fetchall()
+            for (one,) in rows:
+                self._chars.pop(one, None)
         return [str(one) for (one,) in rows]
 
     @contextmanager

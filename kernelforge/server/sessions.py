@@ -28,6 +28,9 @@ from kernelforge.server.trouble import GRACE_S, trouble
 MAX_SESSIONS = 10_000
 MAX_SESSION_CHARS = 8 << 20
 """Characters of all completions of a session."""
+MAX_STORED_CHARS = 4 << 30
+"""Characters of the turns of all sessions, as they are kept: completions, evaluations and prompts. They share a file
+with jobs, which would have to go for them."""
 IDLE_S = 24 * 3600.0
 """A session that nobody uses for so long is deleted."""
 SPARED_S = 600.0
@@ -56,6 +59,7 @@ class Sessions:
     Args:
         path: the server's database, in the results folder.
         limit: sessions at a time, of all callers together.
+        most_chars: of their turns, as they are kept.
 
     Raises:
         StoreError: the database cannot be had.
@@ -67,11 +71,12 @@ class Sessions:
         path: Path,
         *,
         limit: int = MAX_SESSIONS,
+        most_chars: int = MAX_STORED_CHARS,
         idle_s: float = IDLE_S,
         spared_s: float = SPARED_S,
     ) -> None:
         self._core = core
-        self._store = SessionStore(path)
+        self._store = SessionStore(path, most_chars)
         self._limit = limit
         self._idle_s = idle_s
         self._spared_s = spared_s
@@ -198,7 +203,7 @@ class Sessions:
                 best=attempt.accepted,
             )
             found = TurnRow(job.id, turn, attempt, following)
-            self._store.add_turn(row.id, found)
+            self._store.add_turn(row.id, found, tuple(self._running))
             return found
 
         return (await self._off(follows)).turn

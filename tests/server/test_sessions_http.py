@@ -235,6 +235,26 @@ def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(
     asyncio.run(main())
 
 
+def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_path: Path) -> None:
+    """Otherwise they would fill the file that they share with jobs, whose answers would go for them."""
+    text = "I thought. " * 20_000 + completion("1")  # is kept once; the prompt that follows has the candidate alone
+
+    async def main() -> None:
+        async with serving(tmp_path) as server:
+            old, newer = (await server.open())["id"], (await server.open())["id"]
+            assert (await server.turn(old, text)).status_code == 200
+        async with serving(tmp_path, most_chars=int(1.5 * len(text))) as server:
+            assert (await server.turn(newer, text)).status_code == 200
+            assert (await server.client.get(f"/v1/sessions/{old}")).status_code == 404
+            assert len((await server.client.get(f"/v1/sessions/{newer}")).json()["turns"]) == 1
+            assert (await server.turn(newer, text)).status_code == 200  # a session is never in its own way
+            assert (await server.client.delete(f"/v1/sessions/{newer}")).status_code == 204
+            other = (await server.open())["id"]
+            assert (await server.turn(other, text)).status_code == 200
+
+    asyncio.run(main())
+
+
 class LooksBack:
     """A formula that looks back and at the source; the third turn of a session has no score."""
 
