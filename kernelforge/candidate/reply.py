@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from kernelforge.candidate.choices import plan_as_chosen
@@ -17,6 +18,8 @@ from kernelforge.errors import CandidateError
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 
 MAX_REPLY_CHARS = 2 << 20
+_MAX_BLOCKS = 2_000
+"""Code blocks of a reply: more are no answer to anything, and take long to be read."""
 _MAX_SAID = 300
 """Characters of a reply without code that its verdict quotes."""
 
@@ -53,7 +56,9 @@ def parse_reply(text: str) -> Candidate:
     """
     if len(text) > MAX_REPLY_CHARS:
         raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
-    blocks = list(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))))
+    blocks = list(islice(_blocks(_without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))), _MAX_BLOCKS + 1))
+    if len(blocks) > _MAX_BLOCKS:
+        raise CandidateError(f"the reply has more than {_MAX_BLOCKS:,} code blocks; it needs two")
     _refuse_unclosed(blocks)
     source, plan = _last(blocks, "cuda"), _last(blocks, "plan")
     if source is None and plan is None:

@@ -147,6 +147,14 @@ class Admission:
         age = limit if request.max_age_s is None else min(request.max_age_s, limit)
         return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None
 
+    def wants_candidate(self, asked: Asked) -> bool:
+        """Whether a request will be evaluated, and its candidate was not read: its text was known."""
+        reading = asked.reading
+        if asked.candidate is not None or reading.fault is not None:
+            return False
+        joins = self._book.open_work(reading.key, profile=asked.request.profile) is not None
+        return not joins and self._known(asked, time.time()) is None
+
     def _must_have_room(self, run: str) -> None:
         book, limits = self._book, self._settings
         waiting = len(book.run(run).jobs)

@@ -95,6 +95,12 @@ class Intake:
         self._readings.put(place, read[0])
         return read
 
+    async def candidate(self, request: JobRequest) -> Candidate:
+        """The candidate of a request that was read without a fault before."""
+        if len(request.completion or "") > _LARGE_CHARS:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, candidate_in, request)
+        return candidate_in(request)
+
 
 def candidate_in(request: JobRequest) -> Candidate:
     """The candidate of a request that was read without a fault."""

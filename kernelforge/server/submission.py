@@ -120,7 +120,13 @@ class Submission:
         policy = self._intake.policy(request)
         reading, candidate = await self._intake.read(request, self._fingerprint())
         hashed = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
-        return Asked(request, caller, reading, candidate, policy, key, hashed)
+        asked = Asked(request, caller, reading, candidate, policy, key, hashed)
+        try:
+            if self._admission.wants_candidate(asked):
+                asked.candidate = await self._intake.candidate(request)
+        except StoreError as error:
+            raise not_stored(error) from error
+        return asked
 
     def _decide(self, asked: Asked, into: Accepted) -> Job | LiveJob:
         self._must_be_ready()

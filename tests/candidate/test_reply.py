@@ -198,3 +198,10 @@ def test_parse_reply_inverts_format_reply(source: str, plan: str) -> None:
 def test_any_text_is_a_candidate_or_a_candidate_error(text: str) -> None:
     with contextlib.suppress(CandidateError):
         assert parse_reply(text).source
+
+
+def test_a_reply_of_code_blocks_without_end_is_not_read_to_its_end() -> None:
+    code = "```cuda\n__global__ void k() {}\n```\n```python\ndef forward(x):\n    return x\n```\n"
+    assert parse_reply("```text\n```\n" * 1_998 + code).source == "__global__ void k() {}"
+    with pytest.raises(CandidateError, match="more than 2,000 code blocks"):
+        parse_reply("```text\n```\n" * 1_999 + code)

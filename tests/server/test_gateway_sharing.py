@@ -10,6 +10,7 @@ from gateway_tools import CALLER, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, completion, request
 
 from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings
+from kernelforge.server import admission
 from kernelforge.server.base import Caller, Refusal
 
 
@@ -68,6 +69,25 @@ def test_fresh_evaluates_anew(tmp_path: Path) -> None:
             await ended(gateway, request())
             [again] = await ended(gateway, request(fresh=True))
             assert not again.result.cached
+            assert len(engine.evaluated) == 2
+
+    asyncio.run(main())
+
+
+def test_a_long_completion_that_is_evaluated_anew_is_not_read_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        long = {"task": "core/gelu", "completion": "I thought.\n" * 10_000 + completion("long")}
+        async with serving(tmp_path, engine) as gateway:
+            await ended(gateway, JobRequest.model_validate(long))
+
+            def read_here(request: JobRequest) -> None:
+                raise AssertionError("it was read in the event loop")
+
+            monkeypatch.setattr(admission, "candidate_in", read_here)
+            await ended(gateway, JobRequest.model_validate({**long, "fresh": True}))
             assert len(engine.evaluated) == 2
 
     asyncio.run(main())
