@@ -237,7 +237,7 @@ def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(
 
 def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_path: Path) -> None:
     """Otherwise they would fill the file that they share with jobs, whose answers would go for them."""
-    text = "I thought. " * 20_000 + completion("1")  # is kept once; the prompt that follows has the candidate alone
+    text = "I thought.\n" * 20_000 + completion("1")  # is kept once; the prompt that follows has the candidate alone
 
     async def main() -> None:
         async with serving(tmp_path) as server:

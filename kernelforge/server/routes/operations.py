@@ -65,7 +65,7 @@ def router(core: Core, metrics: Metrics) -> APIRouter:
 
     @api.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request, caller: Anyone) -> Response:
-        return JSONResponse(request.app.openapi())
+        return JSONResponse(await asyncio.to_thread(request.app.openapi))  # the first time takes a moment
 
     @api.get("/docs", include_in_schema=False)
     async def docs(caller: Anyone) -> Response:
