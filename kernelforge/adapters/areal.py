@@ -68,7 +68,7 @@ class KernelAgent:
         async with self._scorer.conversation(task, self._turns) as session:
             for _ in range(self._turns):
                 reply_id, text = await self._reply(model, messages)
-                turn = await session.turn(text)
+                turn = await self._scorer.turn(session, text)
                 rewards[reply_id] = turn.result.require()
                 messages += [{"role": "assistant", "content": text}, {"role": "user", "content": turn.observation}]
         return rewards

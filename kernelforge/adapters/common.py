@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.settings import TOKEN_VARIABLE, URL_VARIABLE
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.wire import RewardResult, Turn
 from kernelforge.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 TASK = "task"
 """Column, or key, that names a row's task."""
+_ANSWER_S = 1.0
+"""What the answer may take after the deadline, so that it is the server that ends the job."""
 _LEAST_OVERLAP = 32
 """Characters of a prompt that a query must begin with; fewer may be chance."""
 
@@ -33,8 +35,10 @@ class Scorer:
         policy: reward policy; the server's own when left out.
         run_id: the run that the devices are shared out to.
         priority: among jobs of the run, -10 to 10.
-        deadline_s: seconds after which a job is given up, as an ``infra_error``.
+        deadline_s: seconds after which a job or a turn is given up, as an ``infra_error``.
         profile: also profile correct candidates: on an emulated device that is what a modelled time takes.
+        retries: how often a server that cannot be reached is tried again; 12 take about a minute, which is time for
+            it to be started anew.
     """
 
     url: str | None = None
@@ -44,26 +48,31 @@ class Scorer:
     priority: int = 0
     deadline_s: float | None = None
     profile: bool = False
+    retries: int = 12
 
     async def score(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """One completion's result."""
-        return await self._client().score_request(self._request(task, completion, policy_version))
+        return await self._client().score_request(
+            self._request(task, completion, policy_version), timeout_s=self._limit_s
+        )
 
     async def score_many(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """Results in the order given; all are evaluated side by side."""
-        return await self._client().score_many(self._requests(tasks, completions, policy_version))
+        return await self._client().score_many(
+            self._requests(tasks, completions, policy_version), timeout_s=self._limit_s
+        )
 
     def score_blocking(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """:meth:`score` for a framework that calls without an event loop."""
-        return self._blocking().score_request(self._request(task, completion, policy_version))
+        return self._blocking().score_request(self._request(task, completion, policy_version), timeout_s=self._limit_s)
 
     def score_many_blocking(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """:meth:`score_many` for a framework that calls without an event loop."""
-        return self._blocking().score_many(self._requests(tasks, completions, policy_version))
+        return self._blocking().score_many(self._requests(tasks, completions, policy_version), timeout_s=self._limit_s)
 
     async def session(self, task: str, turns: int) -> AsyncConversation:
         """Begin a conversation about a task."""
@@ -82,15 +91,28 @@ class Scorer:
         """:meth:`session` for a framework that calls without an event loop."""
         return self._blocking().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
 
+    async def turn(self, session: AsyncConversation, completion: str) -> Turn:
+        """Have the next reply of a conversation evaluated."""
+        return await session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+
+    def turn_blocking(self, session: Conversation, completion: str) -> Turn:
+        """:meth:`turn` for a framework that calls without an event loop."""
+        return session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+
     async def prompt(self, task: str) -> str:
         """What a model is asked about a task, word for word."""
         return (await self._client().task(task)).prompt
 
     def _client(self) -> AsyncClient:
-        return _async_client(*self._whom())
+        return _async_client(*self._whom(), retries=self.retries)
 
     def _blocking(self) -> Client:
-        return _client(*self._whom())
+        return _client(*self._whom(), retries=self.retries)
+
+    @property
+    def _limit_s(self) -> float | None:
+        """How long a call may take in all, a server that cannot be reached included."""
+        return None if self.deadline_s is None else self.deadline_s + _ANSWER_S
 
     def _whom(self) -> tuple[str | None, str | None]:
         return self.url or os.environ.get(URL_VARIABLE), self.token or os.environ.get(TOKEN_VARIABLE)

@@ -58,7 +58,7 @@ class KernelEnv(BaseTextEnv):
             return self._output(self._scorer.score_blocking(self.task, action), "", done=True)
         if self._session is None:
             self._session = self._scorer.session_blocking(self.task, self.max_turns)
-        turn = self._session.turn(action)
+        turn = self._scorer.turn_blocking(self._session, action)
         return self._output(turn.result, turn.observation, done=self.turns >= self.max_turns)
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class KernelEnv(Env):
             return self._result(await self._scorer.score(self._task, text))
         if self._session is None:
             self._session = await self._scorer.session(self._task, self._turns)
-        turn = await self._session.turn(text)
+        turn = await self._scorer.turn(self._session, text)
         if self._taken >= self._turns:
             await forget(self._session)
         self._messages += [message, {"role": "user", "content": turn.observation}]

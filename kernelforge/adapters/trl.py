@@ -7,22 +7,38 @@ sample out of its group's baseline and gives it no advantage.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelforge.adapters.common import TASK, Scorer, flags, task_of, text_of
 from kernelforge.client.wire import RewardResult
 
 Completion = str | Sequence[Mapping[str, Any]]
 Rewards = list[float | None]
+T = TypeVar("T")
 
 
-def reward_function(scorer: Scorer | None = None, column: str = TASK) -> Callable[..., Rewards]:
+def _name(scorer: Scorer, function: Callable[..., Any]) -> str:
+    whose = "kernelforge" if scorer.policy is None else re.sub(r"\W", "_", scorer.policy)
+    return function.__name__.replace("kernelforge", whose)
+
+
+def _named(function: Callable[..., T], name: str) -> Callable[..., T]:
+    function.__name__ = name
+    return function
+
+
+def reward_function(
+    scorer: Scorer | None = None, column: str = TASK, name: str | None = None
+) -> Callable[..., Rewards]:
     """A reward function that asks ``scorer``.
 
     Args:
         scorer: by default the server of the environment, with its own policy.
         column: of the dataset, naming each row's task.
+        name: of the function, which TRL logs its rewards under: two of one name are logged as their average. By
+            default ``kernelforge_reward``, or with the policy's name: ``kevin_1_reward``.
     """
     whom = scorer or Scorer()
 
@@ -30,10 +46,12 @@ def reward_function(scorer: Scorer | None = None, column: str = TASK) -> Callabl
         tasks, texts = _read(completions, columns, column)
         return _rewards(whom.score_many_blocking(tasks, texts, _step(columns)), columns)
 
-    return kernelforge_reward
+    return _named(kernelforge_reward, name or _name(whom, kernelforge_reward))
 
 
-def async_reward_function(scorer: Scorer | None = None, column: str = TASK) -> Callable[..., Awaitable[Rewards]]:
+def async_reward_function(
+    scorer: Scorer | None = None, column: str = TASK, name: str | None = None
+) -> Callable[..., Awaitable[Rewards]]:
     """:func:`reward_function` as a coroutine function: other asynchronous rewards are computed meanwhile."""
     whom = scorer or Scorer()
 
@@ -43,7 +61,7 @@ def async_reward_function(scorer: Scorer | None = None, column: str = TASK) -> C
         tasks, texts = _read(completions, columns, column)
         return _rewards(await whom.score_many(tasks, texts, _step(columns)), columns)
 
-    return async_kernelforge_reward
+    return _named(async_kernelforge_reward, name or _name(whom, async_kernelforge_reward))
 
 
 kernelforge_reward = reward_function()

@@ -11,8 +11,8 @@ import pytest
 from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
-from kernelforge.client.wire import Components, RewardResult
-from kernelforge.errors import NoScore, ServerError, UsageError
+from kernelforge.client.wire import Components, RewardResult, TurnRequest
+from kernelforge.errors import NoScore, ServerError, ServerUnreachable, UsageError
 
 PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n```\n"
 
@@ -25,6 +25,29 @@ def test_every_field_of_a_scorer_reaches_the_server(server) -> None:
     assert tuple(getattr(request, name) for name in fields) == (
         "core/swish", "1.5", "kevin/1", "a", 3, 7.5, True, 9,
     )  # fmt: skip
+
+
+def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
+    scorer = Scorer(policy="kevin/1", run_id="a", deadline_s=7.5)
+    scorer.turn_blocking(scorer.session_blocking("core/swish", 2), "1.5")
+
+    async def go() -> None:
+        async with scorer.conversation("core/swish", 2) as session:
+            await scorer.turn(session, "2.5")
+
+    asyncio.run(go())
+    assert [(one.policy, one.run_id, one.turns) for one in server.opened()] == [("kevin/1", "a", 2)] * 2
+    turns = [TurnRequest.model_validate_json(one.body) for one in server.asked if one.line.endswith("/turns")]
+    assert [(one.completion, one.deadline_s) for one in turns] == [("1.5", 7.5), ("2.5", 7.5)]
+
+
+def test_a_server_that_cannot_be_reached_is_given_up_at_the_deadline() -> None:
+    alone = Scorer(url="http://127.0.0.1:9", deadline_s=0.01, retries=1_000)
+    for ask in (alone.score_blocking, lambda *whom: asyncio.run(alone.score(*whom))):
+        with pytest.raises(ServerUnreachable):
+            ask("core/swish", "1.5")
+    with pytest.raises(ServerUnreachable):
+        Scorer(url="http://127.0.0.1:9", retries=0).score_many_blocking(["core/swish"], ["1.5"])
 
 
 def test_a_batch_keeps_its_order_and_is_submitted_at_once(server) -> None:

@@ -75,6 +75,12 @@ def test_a_scorer_and_a_column_can_be_chosen(server) -> None:
     assert server.scored[1].run_id == "b"
 
 
+def test_reward_functions_of_different_policies_are_logged_under_different_names() -> None:
+    kevin = Scorer(policy="kevin/1")
+    made = [kernelforge_reward, reward_function(kevin), async_reward_function(kevin), reward_function(kevin, name="k")]
+    assert [one.__name__ for one in made] == ["kernelforge_reward", "kevin_1_reward", "async_kevin_1_reward", "k"]
+
+
 def test_the_trainers_logs_hear_what_the_rewards_are_made_of(server) -> None:
     logs = Logs()
     kernelforge_reward(**call(["1.5", "infra"]), log_extra=logs.extra, log_metric=logs.metric)

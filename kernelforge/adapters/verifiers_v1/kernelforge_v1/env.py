@@ -32,7 +32,7 @@ class KernelForgeEnv(vf.Env[KernelForgeEnvConfig]):
         ):
             reply = await talk.turn()
             while not reply.terminated:
-                turn = await session.turn(reply.last_reply)
+                turn = await scorer.turn(session, reply.last_reply)
                 talk.trace.state.results.append(turn.result.model_dump(mode="json"))
                 if len(talk.trace.state.results) == self.config.turns:
                     break
