@@ -107,6 +107,9 @@ class Submission:
                 outcomes.append(refusal)
             except StoreError as error:
                 outcomes.append(not_stored(error))
+            except BaseException:  # a fault of ours: what was entered before it must not stay without a row
+                self._undo(accepted)
+                raise
         if accepted.batch:
             self._commit(accepted)
         return [(outcome, self._commit_of(outcome)) for outcome in outcomes]
@@ -195,8 +198,7 @@ class Submission:
         error = done.exception()
         if error is not None:
             _LOG.error("%d jobs were refused: %s", len(accepted.batch.jobs), error)
-            self._ending.forget(accepted.live)
-            self._cache.forget({work.id: work.key for work in accepted.batch.works})
+            self._undo(accepted)
             entered.set_exception(error)
             entered.exception()  # nobody may be there to look at it
             return
@@ -205,6 +207,11 @@ class Submission:
             self._archive.put(ended)
             self._watchers.ended(ended)
         entered.set_result(None)
+
+    def _undo(self, accepted: Accepted) -> None:
+        """Forget what will have no row in the journal."""
+        self._ending.forget(accepted.live)
+        self._cache.forget({work.id: work.key for work in accepted.batch.works})
 
     async def _told(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | Refusal:
         """What a caller is told, once it is in the journal."""

@@ -351,3 +351,30 @@ def test_a_job_that_was_accepted_is_known_at_once(tmp_path: Path, monkeypatch: p
                 assert [gateway.job(job.id).id for job in jobs] == [job.id for job in jobs]
 
     asyncio.run(main())
+
+
+def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody_works_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        batch = [request("first"), JobRequest(task="core/gelu", completion="no code"), request("second")]
+        async with serving(tmp_path, engine) as gateway:
+            with monkeypatch.context() as patch:
+                new = admission._Ids.new
+
+                def breaks(ids: admission._Ids, now: float) -> str:
+                    if gateway.status().queued:
+                        raise RuntimeError("a fault of ours")
+                    return new(ids, now)
+
+                patch.setattr(admission._Ids, "new", breaks)
+                with pytest.raises(RuntimeError, match="of ours"):
+                    await gateway.submit(batch, CALLER, ["a", "b", "c"])
+            assert gateway.status().queued == 0
+            jobs = await gateway.submit(batch, CALLER, ["a", "b", "c"])
+            assert not [job for job in jobs if isinstance(job, Refusal)]
+            done = await gateway.wait([job.id for job in jobs if isinstance(job, Job)], None, 60.0)
+            assert [job.status for job in done] == [JobStatus.FINISHED] * 3
+
+    asyncio.run(main())
