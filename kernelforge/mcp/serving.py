@@ -87,6 +87,8 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
     except OSError as error:
         raise UsageError(f"cannot listen on {HOST}:{port}: {error.strerror}; choose another port") from error
     with listener:
+        # Accepted connections have it from here; asyncio sets it on none whose socket was not made for TCP by name.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         # On a loopback host the SDK refuses requests whose Host or Origin names another one.
         app = http_server(service, token, port).streamable_http_app(host=HOST, streamable_http_path=PATH)
