@@ -69,7 +69,8 @@ class Gate:
             token = _token(headers.get(b"authorization", b""))
             caller = self._tokens.caller(token) if self._tokens and token else None
             if caller is None:
-                raise Refusal(401, "unauthorised", "send a valid token: 'Authorization: Bearer TOKEN'")
+                message = "send a valid token: 'Authorization: Bearer TOKEN'; kernelforge's own clients take KERNELFORGE_TOKEN"
+                raise Refusal(401, "unauthorised", message)
             return caller
         host = headers.get(b"host", b"")
         if not _is_loopback(host):

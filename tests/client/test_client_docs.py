@@ -17,13 +17,16 @@ def test_the_examples_on_the_page_run(
     monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) == 4
+    asked: list[str] = []
     names = {
         "reply": "1.5",
+        "model": lambda prompt: asked.append(prompt) or "1.5",
         "replies": ["2.5", "now 3.5", "infra"],
         "requests": [{"task": TASK, "completion": "1"}] * 3,
     }
     for example in examples:
         exec(compile(example, PAGE.name, "exec"), names)
     said = capsys.readouterr().out
-    for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "Write it.", "1.5 Faster."):
+    for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "1.5 OK True"):
         assert line in said.splitlines()
+    assert asked == ["Write it.", "Faster.", "Faster.", "Faster."]
