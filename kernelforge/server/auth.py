@@ -69,7 +69,7 @@ class Gate:
             token = _token(headers.get(b"authorization", b""))
             caller = self._tokens.caller(token) if self._tokens and token else None
             if caller is None:
-                message = "send a valid token: 'Authorization: Bearer TOKEN'; kernelforge's own clients take KERNELFORGE_TOKEN"
+                message = "send a valid token: 'Authorization: Bearer TOKEN', or KERNELFORGE_TOKEN of our clients"
                 raise Refusal(401, "unauthorised", message)
             return caller
         host = headers.get(b"host", b"")
