@@ -46,13 +46,16 @@ class Book:
         self.chars = 0
         """Of the candidates of open works."""
         self._by_key: dict[str, list[Work]] = {}
+        self._forget_at = _MOST_RUNS
 
     def run(self, name: str) -> RunState:
         state = self.runs.get(name)
         if state is None:
-            if len(self.runs) >= _MOST_RUNS:
+            if len(self.runs) >= self._forget_at:
                 for idle in [run for run, one in self.runs.items() if one.forgettable][: _MOST_RUNS // 10]:
                     del self.runs[idle]
+                # Where none is idle, not all are looked at again for each that comes.
+                self._forget_at = max(len(self.runs) + _MOST_RUNS // 10, _MOST_RUNS)
             state = self.runs[name] = RunState()
         return state
 
