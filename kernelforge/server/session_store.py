@@ -29,9 +29,11 @@ create table if not exists sessions (
     request text not null,
     first text not null,
     created_at real not null,
-    used_at real not null
+    used_at real not null,
+    done integer not null
 ) strict;
 create index if not exists sessions_used on sessions (used_at);
+create index if not exists sessions_done on sessions (done, used_at);
 create table if not exists turns (
     session text not null references sessions (id) on delete cascade,
     number integer not null,
@@ -44,7 +46,6 @@ create table if not exists turns (
 """
 
 _CHARS = "sum(length(turn) + length(attempt) + length(next))"
-_DONE = "(select count(*) from turns where session = id) >= json_extract(request, '$.turns')"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class SessionStore:
         ``busy`` stay. False, and nothing has changed: all are in use.
         """
         now = time.time()
-        values = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first), now, now)
+        texts = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first))
         with self._errors(), self._lock, self._db:
             self._db.execute("begin immediate")
             [count] = self._db.execute("select count(*) from sessions").fetchone()
@@ -121,12 +122,12 @@ class SessionStore:
                 if one is None:
                     return False
                 self._delete(one)
-            self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", (*texts, now, now))
         return True
 
     def _spare(self, unused_since: float, busy: Sequence[str]) -> str | None:
         """The session that is missed least."""
-        for what, parameters in ((_DONE, ()), ("used_at < ?", (unused_since,))):
+        for what, parameters in (("done = 1", ()), ("used_at < ?", (unused_since,))):
             free = "id not in (select value from json_each(?))"
             found = self._db.execute(
                 f"select id from sessions where {free} and {what} order by used_at limit 1",
@@ -171,7 +172,8 @@ class SessionStore:
             with self._db:
                 self._db.execute("begin immediate")
                 self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
-                self._db.execute("update sessions set used_at = ? where id = ?", (time.time(), session))
+                done = row.next.asked is None
+                self._db.execute("update sessions set used_at = ?, done = ? where id = ?", (time.time(), done, session))
                 while total > self._most_chars and (one := self._spare(time.time(), (session, *busy))) is not None:
                     self._db.execute("delete from sessions where id = ?", (one,))
                     total -= self._chars.get(one, 0)
