@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.sandbox import Zygote
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "llm")]
 
@@ -22,6 +23,12 @@ settings.load_profile("same")
 ones."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: of several workers none is then left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     """Warm helper processes with an empty build cache: to start them takes seconds."""
@@ -29,6 +36,40 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
     with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
         yield made
+
+
+SHARERS = ("compile.compiler", "devices.cuda.device", "devices.emulated.device", "evaluate.workshop", "modelnew.bench")
+"""Modules that start helper processes of their own."""
+
+
+@pytest.fixture(scope="session")
+def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
+    """Makes a helper process, or gives the one that was made of the same arguments; none ends before the session."""
+    from kernelforge.sandbox import Zygote as Started
+
+    class Kept(Started):
+        def close(self) -> None:
+            """Left warm for the next who asks; its children are their owners' to close."""
+
+    kept: dict[str, Zygote] = {}
+
+    def make(role: str, **how: Any) -> Zygote:
+        name = f"{role} {sorted(how.items())}"
+        if name not in kept:
+            kept[name] = Kept(role, **how)
+        return kept[name]
+
+    yield make
+    for one in kept.values():
+        Started.close(one)
+
+
+@pytest.fixture
+def warm_zygotes(kept_zygotes: Callable[..., Zygote], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every workshop of a test is its own, its helper processes are not: to start them takes five seconds of CPU time,
+    which is longer than most tests that are not about them."""
+    for module in SHARERS:
+        monkeypatch.setattr(f"kernelforge.{module}.Zygote", kept_zygotes)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,9 @@ class Done:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], warm_zygotes: None
+) -> Callable[..., Done]:
     """``cli("show", "latest")`` in an empty folder, through the script's own entry point."""
     from kernelforge.cli.main import main
 

@@ -18,7 +18,7 @@ from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, probe
 
 pytestmark = [
-    pytest.mark.usefixtures("own_leases"),
+    pytest.mark.usefixtures("own_leases", "warm_zygotes"),
     pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
 ]
 

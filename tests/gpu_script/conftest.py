@@ -26,3 +26,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftwarePlace]:
     made = make_place(tmp_path_factory.mktemp("place"))
     with made.stack:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _warm(warm_zygotes: None) -> None:
+    """Each part opens a workshop of its own; what is tested is what the part makes of it."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,29 @@ from kernelforge.run import Event, StopSignal, configure, start
 from kernelforge.store import DATABASE_NAME, Store
 
 TASKS = ("gelu", "transpose")
+
+SMALL_TASK = """
+[[task]]
+name = "{name}"
+full = {{ ROWS = 128, COLS = 1024 }}
+"""
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="kernelforge-tests-")
+
+
+@cache
+def small_core() -> str:
+    """Three tasks of core at a 32nd of their full size, for runs that are not about their kernels."""
+    folder = Path(_scratch().name)
+    core = Path(__file__).parents[2] / "tasks" / "core"
+    shutil.copytree(core, folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "small").mkdir()
+    tasks = "".join(SMALL_TASK.format(name=name) for name in ("gelu", "swish", "rmsnorm"))
+    (folder / "small" / "suite.toml").write_text(f'title = "Small"\nbase = "core"\n{tasks}')
+    return str(folder / "small")
 
 
 class Watcher:

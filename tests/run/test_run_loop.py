@@ -6,17 +6,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in
+from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in, small_core
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume, start
 from kernelforge.store import Store
 
+pytestmark = pytest.mark.usefixtures("warm_zygotes")
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal of one undisturbed run."""
+    """The journal of one undisturbed run, which starts its own processes, as a user's does."""
     folder = tmp_path_factory.mktemp("finished")
     run = run_in(folder, quick_config())
     assert run.state is RunState.FINISHED
@@ -105,13 +107,13 @@ def test_the_budget_of_evaluations_is_kept_to_the_letter(tmp_path: Path) -> None
 
 
 def test_the_budget_of_rounds_includes_the_seed(tmp_path: Path) -> None:
-    run = run_in(tmp_path, quick_config(tasks=("gelu",), budget=Budget(rounds=1)))
+    run = run_in(tmp_path, quick_config(suite=small_core(), tasks=("gelu",), budget=Budget(rounds=1)))
     assert run.state is RunState.FINISHED
     assert list(decisions(tmp_path)) == [("gelu", 0)]
 
 
 def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path: Path) -> None:
-    config = quick_config(tasks=("gelu",))
+    config = quick_config(suite=small_core(), tasks=("gelu",))
     with open_store(tmp_path) as store:
 
         def fill(event: Event) -> None:
@@ -190,7 +192,7 @@ def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, sourc
 
 def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path: Path) -> None:
     """A draft that is made again after a stop sees what it saw when it was first asked for, not its siblings."""
-    config = quick_config(tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=6), jobs=1)
+    config = quick_config(suite=small_core(), tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=5), jobs=1)
     run_in(tmp_path / "whole", config)
 
     def stop_within(event: Event, stop: StopSignal) -> None:

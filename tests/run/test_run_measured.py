@@ -49,7 +49,7 @@ from kernelforge.tasks import load_task
 from kernelforge.tasks.suites import size_source
 
 pytestmark = [
-    pytest.mark.usefixtures("own_leases"),
+    pytest.mark.usefixtures("own_leases", "warm_zygotes"),
     pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
 ]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fake_server import Call, Fail, FakeLLM, Say
-from run_helpers import open_store, run_in
+from run_helpers import open_store, run_in, small_core
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Budget, Limits, LLMSettings, Operator, Price, Run, RunState, Verdict
@@ -75,6 +75,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def config(**changes: Any) -> Any:
     options: dict[str, Any] = {
+        "suite": small_core(),
         "tasks": ("swish",),
         "seed": 5,
         "coder": "openai:coder",
