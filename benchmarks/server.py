@@ -70,7 +70,7 @@ def part_uncached(options: argparse.Namespace) -> bool:
 
 def part_load(options: argparse.Namespace) -> bool:
     begin = time.perf_counter()
-    with serving("--slots", "2", "--run-limit", "2", "--queue", "30000") as server:
+    with serving("--slots", "2", "--run-limit", "2", "--compile-limit", "5", "--queue", "30000") as server:
         load = Load(server, options.requests, options.distinct, options.seed)
         asyncio.run(load.run(options.kills, options.restarts))
     ledger, seconds = load.ledger, time.perf_counter() - begin

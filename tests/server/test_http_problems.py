@@ -111,6 +111,19 @@ def test_a_refusal_says_when_to_try_again(completion: str, status: int, retry: s
     assert (answer.status_code, answer.headers.get("Retry-After")) == (status, retry)
 
 
+def test_a_server_without_a_worker_is_not_ready() -> None:
+    core = TinyCore()
+    alive = core.status()
+    assert alive.workers
+    core.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
+
+    async def asked() -> int:
+        async with connected(core) as client:
+            return (await client.get("/readyz")).status_code
+
+    assert asyncio.run(asked()) == 503
+
+
 def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
     async def all_of_it() -> None:
         core = TinyCore()

@@ -34,11 +34,14 @@ def router(core: Core, metrics: Metrics) -> APIRouter:
         "/readyz",
         response_model=ServerStatus,
         summary="Whether jobs are accepted",
-        responses={**documented(), 503: {"model": ServerStatus, "description": "Starting, or draining."}},
+        responses={
+            **documented(),
+            503: {"model": ServerStatus, "description": "Starting, draining, without a worker."},
+        },
     )
     async def readyz(caller: Anyone) -> Response:
         status = core.status()
-        return json_answer(status, 200 if status.state == "ready" else 503)
+        return json_answer(status, 200 if status.state == "ready" and status.workers else 503)
 
     @api.get(
         "/metrics",

@@ -83,7 +83,7 @@ class EvaluationRequest(Narrow):
     resources: dict[Literal["gpus"], Literal[1]] | None = None
 
 
-class BatchRequest(Narrow):
+class KernelGymBatch(Narrow):
     model_config = ConfigDict(extra="forbid")
 
     batch_id: str = Field(min_length=1, max_length=100)
@@ -111,7 +111,7 @@ class EvaluationAnswer(BaseModel):
     processing_time: float | None = None
 
 
-class BatchAnswer(BaseModel):
+class KernelGymBatchAnswer(BaseModel):
     batch_id: str
     total_tasks: int
     completed_tasks: int
@@ -151,7 +151,7 @@ def router(core: Core) -> APIRouter:
         return answer(core, body.task_id, job, not_honoured(body))
 
     @routes.post("/kernelgym/evaluate/batch", responses=errors)
-    async def evaluate_batch(request: Request, body: BatchRequest, caller: Submitter) -> BatchAnswer:
+    async def evaluate_batch(request: Request, body: KernelGymBatch, caller: Submitter) -> KernelGymBatchAnswer:
         """Evaluate several candidates side by side. One that has no score does not fail the others."""
         began = _when(datetime.now(UTC).timestamp())
         results = [
@@ -159,7 +159,7 @@ def router(core: Core) -> APIRouter:
             for one, job in await answers(request, body.tasks, caller)
         ]
         good = sum(one.status == "completed" for one in results)
-        return BatchAnswer(
+        return KernelGymBatchAnswer(
             batch_id=body.batch_id,
             total_tasks=len(results),
             completed_tasks=good,
