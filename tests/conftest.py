@@ -54,6 +54,7 @@ def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
     kept: dict[str, Zygote] = {}
 
     def make(role: str, **how: Any) -> Zygote:
+        how = {option: value for option, value in how.items() if value}
         name = f"{role} {sorted(how.items())}"
         if name not in kept:
             kept[name] = Kept(role, **how)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import agents_workbench as workbench
@@ -26,10 +26,8 @@ NAN = {"name": "nan", "why": "w", "plan": "def inputs(x):\n    return inf - inf\
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("oracle") as warm:
-        warm.start()
-        yield warm
+def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("oracle")
 
 
 def reply(*generators: dict[str, str]) -> str:

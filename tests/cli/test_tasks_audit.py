@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,9 +45,8 @@ FORWARDS = {
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("oracle") as warm:
-        yield warm
+def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("oracle")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,10 +29,8 @@ SIZES = ["small", "hidden_odd", "hidden_quad", "hidden_tiny"]
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("oracle") as warm:
-        warm.start()
-        yield warm
+def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("oracle")
 
 
 def recipe_for(oracle: Oracle, *values: str) -> Recipe:

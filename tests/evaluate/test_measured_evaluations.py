@@ -7,7 +7,7 @@ tested is who is asked what, in which order, and what is made of the answers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,8 +87,8 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
 
 
 @pytest.fixture(scope="module")
-def oracle() -> Iterator[Oracle]:
-    with Zygote("oracle") as zygote, Oracle(zygote, TASK) as made:
+def oracle(kept_zygotes: Callable[..., Zygote]) -> Iterator[Oracle]:
+    with Oracle(kept_zygotes("oracle"), TASK) as made:
         yield made
 
 

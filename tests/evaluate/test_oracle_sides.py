@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,10 +19,8 @@ SOFTMAX = load_suite("core").task("softmax")
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("oracle") as warm:
-        warm.start()
-        yield warm
+def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("oracle")
 
 
 def test_a_baseline_is_timed_in_the_oracles_process(zygote: Zygote) -> None:

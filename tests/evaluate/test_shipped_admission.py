@@ -6,7 +6,7 @@ their tiny size, where every operator of the reference runs all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -27,9 +27,8 @@ MOST_SMALL_ELEMENTS = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote("oracle") as one:
-        yield one
+def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("oracle")
 
 
 @pytest.mark.slow

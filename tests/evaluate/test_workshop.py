@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,8 @@ class SoftwareWorkshop(Workshop):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def oracles() -> Iterator[None]:
-    with Zygote("oracle") as SoftwareWorkshop.oracles:
-        yield
+def oracles(kept_zygotes: Callable[..., Zygote]) -> None:
+    SoftwareWorkshop.oracles = kept_zygotes("oracle")
 
 
 @pytest.fixture

@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.records import Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, start
+
+pytestmark = pytest.mark.usefixtures("warm_zygotes")
 
 KERNEL = """__global__ void swish(const float* x, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

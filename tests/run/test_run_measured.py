@@ -104,9 +104,8 @@ class SoftwareWorkshop(Workshop):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def oracles() -> Iterator[None]:
-    with Zygote("oracle") as SoftwareWorkshop.oracles:
-        yield
+def oracles(kept_zygotes: Callable[..., Zygote]) -> None:
+    SoftwareWorkshop.oracles = kept_zygotes("oracle")
 
 
 @pytest.fixture(scope="module")
