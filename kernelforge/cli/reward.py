@@ -113,7 +113,7 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
     A job knows of no earlier one: the completions of a group come in no order.
     """
     from kernelforge.report.rescored import rescored
-    from kernelforge.server.ended import ended_jobs
+    from kernelforge.server.jobs.ended import ended_jobs
 
     found = list(ended_jobs(results, None if run_id == "all" else run_id))
     _check_tasks({job.task for job in found}, tasks)

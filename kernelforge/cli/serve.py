@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import socket
 
     from kernelforge.engine.base import Engine
-    from kernelforge.server.gateway import Gateway
-    from kernelforge.server.sessions import Sessions
-    from kernelforge.server.settings import GatewaySettings
-    from kernelforge.server.tokens import Tokens
+    from kernelforge.server.http.tokens import Tokens
+    from kernelforge.server.jobs.gateway import Gateway
+    from kernelforge.server.jobs.settings import GatewaySettings
+    from kernelforge.server.sessions.service import Sessions
 
 DEFAULT_PORT = 8765
 
@@ -114,10 +114,10 @@ def serve(
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
     from kernelforge.devices import best_device
-    from kernelforge.server.gateway import Gateway
-    from kernelforge.server.logs import configure_logs
-    from kernelforge.server.serving import is_loopback, listen, run
-    from kernelforge.server.tokens import Tokens
+    from kernelforge.server.http.logs import configure_logs
+    from kernelforge.server.http.serving import is_loopback, listen, run
+    from kernelforge.server.http.tokens import Tokens
+    from kernelforge.server.jobs.gateway import Gateway
     from kernelforge.tasks.catalogue import Catalogue
 
     settings = _gateway_settings(reward, queue, timing_max_age)
@@ -153,7 +153,7 @@ def _all_of(device: str) -> str:
 
 def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> GatewaySettings:
     from kernelforge.rewards import find_policy
-    from kernelforge.server.settings import GatewaySettings
+    from kernelforge.server.jobs.settings import GatewaySettings
 
     values: dict[str, Any] = {}
     if reward is not None:
@@ -180,12 +180,13 @@ def _engine(name: EngineName, address: str | None, device: str, **options: Any) 
 
 async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, results: Path) -> int:
     """Start the workers, serve, and end in good order. The exit code; 0 unless a second signal cut it short."""
-    from kernelforge.server import session_routes, wires
-    from kernelforge.server.app import create_app
-    from kernelforge.server.limits import Limits
-    from kernelforge.server.serving import Stop, address, allow_connections, is_loopback, serve
-    from kernelforge.server.sessions import Sessions
-    from kernelforge.server.tokens import DATABASE_NAME
+    from kernelforge.server import wires
+    from kernelforge.server.http.app import create_app
+    from kernelforge.server.http.limits import Limits
+    from kernelforge.server.http.serving import Stop, address, allow_connections, is_loopback, serve
+    from kernelforge.server.http.tokens import DATABASE_NAME
+    from kernelforge.server.sessions import routes as session_routes
+    from kernelforge.server.sessions.service import Sessions
 
     limits, url = Limits(), address(listener)
     allow_connections(limits)

@@ -14,7 +14,7 @@ from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, c
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.server.tokens import Tokens
+    from kernelforge.server.http.tokens import Tokens
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a reward server.")
 
@@ -98,6 +98,6 @@ def revoke(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None
 
 def _open(results: Path) -> Tokens:
     require_server_packages()
-    from kernelforge.server.tokens import Tokens
+    from kernelforge.server.http.tokens import Tokens
 
     return Tokens(results)

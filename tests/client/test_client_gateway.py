@@ -51,10 +51,10 @@ class Served:
             self.started.set()
 
     async def _serve(self) -> None:
-        from kernelforge.server import session_routes
-        from kernelforge.server.app import create_app
-        from kernelforge.server.gateway import Gateway
-        from kernelforge.server.sessions import Sessions
+        from kernelforge.server.http.app import create_app
+        from kernelforge.server.jobs.gateway import Gateway
+        from kernelforge.server.sessions import routes as session_routes
+        from kernelforge.server.sessions.service import Sessions
         from kernelforge.tasks.catalogue import Catalogue
 
         gateway = Gateway(self.engine, Catalogue(["core"]), self._folder)

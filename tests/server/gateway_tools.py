@@ -12,8 +12,8 @@ from inprocess_engine import InProcessEngine
 
 from kernelforge.client.wire import Job, JobRequest
 from kernelforge.server.base import Caller, Refusal
-from kernelforge.server.gateway import Gateway
-from kernelforge.server.settings import GatewaySettings
+from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.server.jobs.settings import GatewaySettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CALLER = Caller("local")

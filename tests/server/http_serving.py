@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 from tiny_core import TinyCore
 
-from kernelforge.server.app import create_app
-from kernelforge.server.limits import Limits
-from kernelforge.server.serving import Stop, address, listen, serve
+from kernelforge.server.http.app import create_app
+from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.serving import Stop, address, listen, serve
 
 JOB = {"task": "core/swish", "completion": "a reply"}
 SLOW_JOB = {"task": "core/swish", "completion": "slow"}

@@ -25,8 +25,8 @@ from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, Evaluated, Refusal
-from kernelforge.server.intake import Intake
-from kernelforge.server.registry import Registry
+from kernelforge.server.jobs.intake import Intake
+from kernelforge.server.jobs.registry import Registry
 
 
 def reply(text: str = "right", prose: str = "Here it is.") -> str:

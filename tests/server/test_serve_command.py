@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
 from kernelforge.errors import KernelForgeError
-from kernelforge.server.tokens import Tokens
+from kernelforge.server.http.tokens import Tokens
 
 START_S = 240
 COMMAND = (sys.executable, "-m", "kernelforge", "serve", "--port", "0", "--suite", "core", "--task", "swish")

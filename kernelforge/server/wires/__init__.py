@@ -9,14 +9,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from kernelforge.server.base import Core
-from kernelforge.server.sessions import Sessions
+from kernelforge.server.sessions.service import Sessions
 from kernelforge.server.wires import kernelgym, nemo_gym, openenv, openrlhf, slime
 
 __all__ = ["routers"]
 
 
 def routers(core: Core, sessions: Sessions) -> list[APIRouter]:
-    """Every dialect, for :func:`~kernelforge.server.app.create_app`."""
+    """Every dialect, for :func:`~kernelforge.server.http.app.create_app`."""
     return [
         openrlhf.router(core),
         slime.router(core),

@@ -13,8 +13,8 @@ from pydantic_core import from_json
 
 from kernelforge.client.wire import Components, Job, JobRequest, Name, Narrow, RewardResult
 from kernelforge.server.base import Caller, Core, Refusal
-from kernelforge.server.held import held_by
-from kernelforge.server.trouble import trouble
+from kernelforge.server.http.held import held_by
+from kernelforge.server.jobs.trouble import trouble
 
 AGAIN_S = 60.0
 """How long a completion stays in the queue after its request was answered with 504: trainers ask again within 31 s."""

@@ -24,11 +24,11 @@ from kernelforge.client.wire import (
     Narrow,
 )
 from kernelforge.records import Origin
-from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
-from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router
-from kernelforge.server.trouble import GRACE_S, trouble
+from kernelforge.server.http.auth import Anyone, Reader, Submitter
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router
+from kernelforge.server.jobs.trouble import GRACE_S, trouble
 from kernelforge.server.wires.common import body_of, ended
 
 MAX_TRIES = 8

@@ -16,10 +16,10 @@ from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.client.wire import Narrow
-from kernelforge.server.auth import Reader, Submitter
 from kernelforge.server.base import Core, Refusal
-from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router
+from kernelforge.server.http.auth import Reader, Submitter
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router
 from kernelforge.server.wires.common import Named, Wanted, body_of, extras, job_request, plain, score_all
 
 PREFIX = "/nemo-gym"

@@ -27,11 +27,11 @@ from kernelforge.client.wire import (
     TurnRequest,
 )
 from kernelforge.errors import KernelForgeError
-from kernelforge.server.auth import Anyone, Reader, Submitter
 from kernelforge.server.base import Caller, Core, Refusal
-from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router, has_too_many_values
-from kernelforge.server.sessions import TURN_S, Sessions
+from kernelforge.server.http.auth import Anyone, Reader, Submitter
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router, has_too_many_values
+from kernelforge.server.sessions.service import TURN_S, Sessions
 from kernelforge.server.wires.common import body_of, score_all
 from kernelforge.version import __version__
 

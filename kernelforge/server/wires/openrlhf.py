@@ -13,10 +13,10 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.client.wire import MAX_BATCH, MAX_COMPLETION_CHARS, Narrow
-from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core, Refusal
-from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router
+from kernelforge.server.http.auth import Submitter
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router
 from kernelforge.server.wires.common import (
     LARGE_CHARS,
     Label,

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict, Field
 
 from kernelforge.client.wire import MAX_COMPLETION_CHARS, Narrow
-from kernelforge.server.auth import Submitter
 from kernelforge.server.base import Core
-from kernelforge.server.problems import documented
-from kernelforge.server.reading import api_router
+from kernelforge.server.http.auth import Submitter
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router
 from kernelforge.server.wires.common import Label, Named, extras, from_label, job_request, said_in, score_all
 
 HELD_S = 110.0

@@ -1,0 +1,39 @@
+"""Runs: how they stand, and what share of the devices each has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path
+from starlette.responses import Response
+
+from kernelforge.client.wire import Name, RunSettings, RunStatus
+from kernelforge.server.base import Core
+from kernelforge.server.http.auth import Admin, Reader
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.http.routes import examples
+
+
+def router(core: Core) -> APIRouter:
+    """Routes of runs over a gateway."""
+    api = api_router("runs")
+
+    @api.get("/v1/runs", summary="All runs", responses=documented())
+    async def list_runs(caller: Reader) -> list[RunStatus]:
+        return core.runs()
+
+    @api.patch(
+        "/v1/runs/{run_id:path}",
+        response_model=RunStatus,
+        summary="Set a run's share, its oldest weights, or both",
+        responses=documented(400, 408, 413, 422, 429),
+    )
+    async def set_run(
+        run_id: Annotated[Name, Path(description="As jobs name it.")],
+        settings: Annotated[RunSettings, Body(openapi_examples=examples.RUN)],
+        caller: Admin,
+    ) -> Response:
+        return json_answer(await core.set_run(run_id, settings))
+
+    return api

@@ -1,0 +1,100 @@
+"""What can be asked for: tasks with their prompts, and reward policies."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import TypeAdapter
+from starlette.responses import Response
+
+from kernelforge.agents.base import CoderRequest
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.client.wire import PolicyRow, TaskPage, TaskRow
+from kernelforge.errors import TaskError, UsageError
+from kernelforge.records import Operator, Task
+from kernelforge.rewards import POLICIES
+from kernelforge.server.base import Core, Refusal
+from kernelforge.server.http.auth import Reader
+from kernelforge.server.http.problems import documented
+from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.jobs.registry import reference_hash
+
+_ROWS = TypeAdapter(list[TaskRow])
+
+
+def router(core: Core, default_policy: str) -> APIRouter:
+    """Routes of what a gateway offers."""
+    api = api_router("tasks")
+    pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
+
+    @cache
+    def rows(suite: str | None) -> bytes:
+        """The answer as it is sent: there may be thousands, and they do not change."""
+        names = core.catalogue.names if suite is None else (suite,)
+        return _ROWS.dump_json([row_of(name, task) for name in names for task in core.catalogue.tasks(name)])
+
+    @api.get(
+        "/v1/tasks", response_model=list[TaskRow], summary="The tasks that are offered", responses=documented(404, 422)
+    )
+    async def list_tasks(
+        caller: Reader, suite: Annotated[str | None, Query(max_length=200, description="Of this suite alone.")] = None
+    ) -> Response:
+        if suite is not None and suite not in core.catalogue.names:
+            raise Refusal(404, "unknown_suite", f"suites here: {', '.join(core.catalogue.names)}")
+        return Response(rows(suite), media_type="application/json")
+
+    @api.get(
+        "/v1/tasks/{suite}/{name:path}",
+        response_model=TaskPage,
+        summary="A task, with what a model is asked",
+        responses=documented(404, 422),
+    )
+    async def show_task(
+        suite: Annotated[str, Path(max_length=100)], name: Annotated[str, Path(max_length=200)], caller: Reader
+    ) -> Response:
+        """The reference is run once, for the prompt's shapes; the answer is kept."""
+        try:
+            offered, task = core.catalogue.task(f"{suite}/{name}")
+        except UsageError as error:
+            raise Refusal(404, "unknown_task", f"there is no task {suite}/{name} here") from error
+        if task.digest not in pages:
+            pages[task.digest] = await _page(core, offered.name, task)
+        return json_answer(pages[task.digest])
+
+    @api.get("/v1/policies", summary="Reward policies", responses=documented())
+    async def list_policies(caller: Reader) -> list[PolicyRow]:
+        return [
+            PolicyRow(
+                policy=name,
+                title=policy.title,
+                source=policy.source,
+                bounds=policy.bounds,
+                default=name == default_policy,
+            )
+            for name, policy in POLICIES.items()
+        ]
+
+    return api
+
+
+def row_of(suite: str, task: Task) -> TaskRow:
+    """A task in a list."""
+    return TaskRow(
+        task=f"{suite}/{task.name}", digest=task.digest, title=task.title, level=task.level, tags=list(task.tags)
+    )
+
+
+async def _page(core: Core, suite: str, task: Task) -> TaskPage:
+    try:
+        brief = await core.brief(task)
+    except TaskError as error:
+        raise Refusal(422, "bad_task", str(error)) from error
+    prompt = coder_prompt(CoderRequest(brief=brief, operator=Operator.SEED, parent=None, finding=None, history=()))
+    return TaskPage(
+        **row_of(suite, task).model_dump(),
+        device=next(iter(core.status().devices), ""),
+        prompt=prompt.text,
+        reference_sha256=reference_hash(task.source),
+    )

@@ -1,0 +1,1 @@
+"""Conversations of several turns: each turn is a job, and the Judge's words come back."""

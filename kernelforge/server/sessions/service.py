@@ -1,0 +1,317 @@
+"""Conversations of several turns: each is a job, and the Judge's words come back as what to ask the model next.
+
+A turn that trouble of ours ended is not counted and may be repeated. A turn that its client lost sight of goes on, and
+an identical request joins it or gets its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kernelforge.agents.base import Brief
+from kernelforge.client.wire import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
+from kernelforge.records import Attempt, Reward
+from kernelforge.rewards import discounted_returns, find_policy
+from kernelforge.server.base import Caller, Core, Evaluated, Refusal
+from kernelforge.server.jobs.results import scored
+from kernelforge.server.jobs.trouble import GRACE_S, trouble
+from kernelforge.server.sessions.conversation import Asked, attempt_of, follow
+from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
+
+MAX_SESSIONS = 10_000
+MAX_SESSION_CHARS = 8 << 20
+"""Characters of all completions of a session."""
+MAX_STORED_CHARS = 4 << 30
+"""Characters of the turns of all sessions, as they are kept: completions, evaluations and prompts. They share a file
+with jobs, which would have to go for them."""
+IDLE_S = 24 * 3600.0
+"""A session that nobody uses for so long is deleted."""
+SPARED_S = 600.0
+"""A session that is not done is not deleted to make room as long as it was used so lately."""
+TURN_S = 600.0
+"""Longest that a turn may take where its request does not say."""
+_SWEEP_S = 60.0
+_ASIDE = 2
+"""Prompts that are written at a time: each takes a core for some milliseconds."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Running:
+    """A turn in progress."""
+
+    owner: str
+    request: TurnRequest
+    task: asyncio.Task[Turn]
+
+
+class Sessions:
+    """The sessions of one server. All of it is used from one event loop.
+
+    Args:
+        path: the server's database, in the results folder.
+        limit: sessions at a time, of all callers together.
+        most_chars: of their turns, as they are kept.
+
+    Raises:
+        StoreError: the database cannot be had.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        path: Path,
+        *,
+        limit: int = MAX_SESSIONS,
+        most_chars: int = MAX_STORED_CHARS,
+        idle_s: float = IDLE_S,
+        spared_s: float = SPARED_S,
+    ) -> None:
+        self._core = core
+        self._store = SessionStore(path, most_chars)
+        self._limit = limit
+        self._idle_s = idle_s
+        self._spared_s = spared_s
+        self._running: dict[str, _Running] = {}
+        self._aside = asyncio.Semaphore(_ASIDE)
+        self._swept = float("-inf")
+
+    async def open(self, request: SessionRequest, caller: Caller) -> Session:
+        """
+        At the limit the session makes room for itself: of those without a turn in progress, the least recently used
+        that is done goes, or else the least recently used that has not been for some minutes.
+
+        Raises:
+            Refusal: 422: the task is not registered, or agents can be told nothing of it; 429: all sessions are in use.
+        """
+        reference, task = self._core.find_task(request.task)
+        await self._sweep()
+        policy = _policy(request.policy or self._core.default_policy)
+        brief = await self._brief(reference)
+        first = await self._off(lambda: follow(brief, (), request.turns))
+        row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
+        unused = time.time() - self._spared_s
+        if not await self._off(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
+            message = f"{self._limit:,} sessions are in use; delete those that are done"
+            raise Refusal(429, "too_many_sessions", message, retry_after_s=10)
+        return _session(row, [])
+
+    async def first_prompt(self, reference: str) -> str:
+        """What a model is asked first about a task.
+
+        Raises:
+            Refusal: as :meth:`open`.
+        """
+        brief = await self._brief(reference)
+        return (await self._off(lambda: follow(brief, (), 1))).prompt
+
+    async def get(self, session: str, caller: Caller) -> Session:
+        """
+        Raises:
+            Refusal: 404: there is no such session of this caller.
+        """
+        return _session(*await self._found(session, caller))
+
+    async def turn(self, session: str, request: TurnRequest, caller: Caller) -> Turn:
+        """Evaluate a turn, or give the answer of one that was evaluated.
+
+        Raises:
+            Refusal: 404: there is no such session; 409: it has ended, another turn is running, or the number is of
+                another turn; 413: it has said too much; 503, 504: trouble of ours, and the turn is not counted.
+        """
+        running = self._running.get(session)
+        if running is not None:
+            if running.owner != caller.name and "admin" not in caller.scopes:
+                raise _unknown(session)
+            if request.number is None or running.request != request:
+                raise Refusal(409, "turn_running", "another turn of this session is running", retry_after_s=1)
+        else:
+            running = _Running(caller.name, request, asyncio.create_task(self._take(session, request, caller)))
+            self._running[session] = running
+            running.task.add_done_callback(lambda _: self._ended(session))
+        # A client that goes away takes its wait with it, and not the turn.
+        await asyncio.wait([running.task])
+        if running.task.cancelled():
+            raise Refusal(409, "turn_ended", "the turn was ended: its session was deleted, or the server closes")
+        return running.task.result()
+
+    async def delete(self, session: str, caller: Caller) -> None:
+        """End a session, and the turn that is running.
+
+        Raises:
+            Refusal: 404: there is no such session of this caller.
+        """
+        await self._found(session, caller)
+        await self._stop(session)
+        await self._off(lambda: self._store.delete(session))
+
+    async def close(self) -> None:
+        """End what is running; sessions stay for the next start."""
+        for session in tuple(self._running):
+            await self._stop(session)
+        self._store.close()
+
+    async def _take(self, session: str, request: TurnRequest, caller: Caller) -> Turn:
+        row, turns = await self._found(session, caller)
+        answered = _answered(request, turns)
+        if answered is not None:
+            return answered
+        asked = _asked(request, row, turns)
+        started = time.time()
+        job = await self._core.score(
+            JobRequest(
+                task=row.task,
+                completion=request.completion,
+                policy=row.policy,
+                run_id=row.request.run_id,
+                policy_version=row.request.policy_version,
+                deadline_s=request.deadline_s,
+                profile=True,
+                tag=f"session/{row.id}/{len(turns) + 1}",
+            ),
+            caller,
+            timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
+        )
+        stored = self._core.stored(job.id)
+        if job.result is None or job.result.outcome != "scored" or stored is None:
+            raise trouble(job)
+        earlier = [one.attempt for one in turns]
+        result = _in_session(row.policy, job.result, stored, earlier)
+        if result.outcome != "scored":
+            raise trouble(job.model_copy(update={"result": result}))
+        brief = await self._brief(row.task)
+
+        def follows() -> TurnRow:
+            reward = Reward(policy=result.policy, value=result.reward, components={})
+            attempt = attempt_of(
+                row.id, asked, request.completion, stored.evaluation, stored.profile, reward, earlier, started
+            )
+            following = follow(brief, [*earlier, attempt], row.request.turns)
+            turn = Turn(
+                number=len(turns) + 1,
+                completion=request.completion,
+                result=result,
+                observation=following.prompt,
+                best=attempt.accepted,
+            )
+            found = TurnRow(job.id, turn, attempt, following)
+            self._store.add_turn(row.id, found, tuple(self._running))
+            return found
+
+        return (await self._off(follows)).turn
+
+    async def _found(self, session: str, caller: Caller) -> tuple[SessionRow, list[TurnRow]]:
+        await self._sweep()
+        found = await self._off(lambda: self._store.get(session))
+        if found is None or (found[0].owner != caller.name and "admin" not in caller.scopes):
+            raise _unknown(session)
+        return found
+
+    async def _brief(self, reference: str) -> Brief:
+        _, task = self._core.find_task(reference)
+        try:
+            return await self._core.brief(task)
+        except Refusal:
+            raise
+        except TaskError as error:
+            raise Refusal(422, "task_unusable", f"task {reference!r} cannot be worked on: {error}") from error
+        except KernelForgeError as error:
+            raise Refusal(503, "infra_error", f"task {reference!r}: {error}", retry_after_s=2) from error
+
+    async def _stop(self, session: str) -> None:
+        running = self._running.get(session)
+        if running is not None:
+            running.task.cancel()
+            await asyncio.wait([running.task])
+
+    def _ended(self, session: str) -> None:
+        running = self._running.pop(session, None)
+        if running is not None and not running.task.cancelled():
+            running.task.exception()  # whoever waited was told; if nobody did, the turn is not counted
+
+    async def _sweep(self) -> None:
+        """Delete what was idle too long, once a minute at most."""
+        now = time.time()
+        if now - self._swept < min(_SWEEP_S, self._idle_s):
+            return
+        self._swept = now
+        for session in await self._off(lambda: self._store.expire(now - self._idle_s)):
+            await self._stop(session)
+
+    async def _off(self, work: Callable[[], T]) -> T:
+        """Work beside the event loop: it reads or writes the disk, or a prompt."""
+        async with self._aside:
+            try:
+                return await asyncio.to_thread(work)
+            except StoreError as error:
+                raise Refusal(503, "not_stored", str(error), retry_after_s=5) from error
+
+
+def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
+    """The answer of a turn that was evaluated, for a request that repeats it."""
+    if request.number is None or request.number > len(turns):
+        return None
+    before = turns[request.number - 1].turn
+    if before.completion != request.completion:
+        message = f"turn {request.number} was another completion; the next is {len(turns) + 1}"
+        raise Refusal(409, "turn_differs", message)
+    return before
+
+
+def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
+    """The reward of a turn: the policy is shown the turns before it, which a job by itself is not."""
+    before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
+    result = scored(policy, stored.evaluation, stored.source, before)
+    return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
+
+
+def _policy(name: str) -> str:
+    try:
+        return find_policy(name).name
+    except UsageError as error:
+        raise Refusal(422, "unknown_policy", str(error)) from error
+
+
+def _unknown(session: str) -> Refusal:
+    return Refusal(404, "unknown_session", f"there is no session {session[:64]!r}; it may have been idle too long")
+
+
+def _asked(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -> Asked:
+    """What the session's next turn was asked.
+
+    Raises:
+        Refusal: this cannot be the session's next turn.
+    """
+    if request.number is not None and request.number != len(turns) + 1:
+        raise Refusal(409, "turn_out_of_order", f"the next turn is {len(turns) + 1}, not {request.number}")
+    asked = (turns[-1].next if turns else row.first).asked
+    if asked is None:
+        raise Refusal(409, "session_done", f"the session ended after {len(turns)} turns")
+    said = sum(len(one.turn.completion) for one in turns) + len(request.completion)
+    if said > MAX_SESSION_CHARS:
+        raise Refusal(413, "too_large", f"a session's completions may have {MAX_SESSION_CHARS:,} characters together")
+    return asked
+
+
+def _session(row: SessionRow, turns: list[TurnRow]) -> Session:
+    rewards = [one.turn.result.reward for one in turns]
+    return Session(
+        id=row.id,
+        task=row.task,
+        run_id=row.request.run_id,
+        policy=row.policy,
+        prompt=row.first.prompt,
+        turns=[one.turn for one in turns],
+        max_turns=row.request.turns,
+        discount=row.request.discount,
+        done=(turns[-1].next if turns else row.first).asked is None,
+        returns=discounted_returns(rewards, row.request.discount),
+    )

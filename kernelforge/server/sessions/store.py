@@ -1,0 +1,210 @@
+"""Sessions on disk: what was asked, answered and found, so that a restart goes on where it stood."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from kernelforge.client.wire import SessionRequest, Turn
+from kernelforge.errors import StoreError
+from kernelforge.records import Attempt
+from kernelforge.server.sessions.conversation import Next
+
+_BUSY_MS = 10_000
+_TABLES = """
+create table if not exists sessions (
+    id text primary key,
+    owner text not null,
+    task text not null,
+    digest text not null,
+    policy text not null,
+    request text not null,
+    first text not null,
+    created_at real not null,
+    used_at real not null,
+    done integer not null
+) strict;
+create index if not exists sessions_used on sessions (used_at);
+create index if not exists sessions_done on sessions (done, used_at);
+create table if not exists turns (
+    session text not null references sessions (id) on delete cascade,
+    number integer not null,
+    job text not null,
+    turn text not null,
+    attempt text not null,
+    next text not null,
+    primary key (session, number)
+) strict, without rowid;
+"""
+
+_CHARS = "sum(length(turn) + length(attempt) + length(next))"
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """What a session began with."""
+
+    id: str
+    owner: str
+    """Name of the caller who opened it."""
+    task: str
+    """``suite/name``."""
+    digest: str
+    """The task's, so that a suite that changed under a session is seen."""
+    policy: str
+    """Reward policy of its turns."""
+    request: SessionRequest
+    first: Next
+
+
+@dataclass(frozen=True)
+class TurnRow:
+    """One turn, with all that the next one depends on."""
+
+    job: str
+    turn: Turn
+    attempt: Attempt
+    next: Next
+
+
+class SessionStore:
+    """The tables ``sessions`` and ``turns`` of the server's database, over a connection of their own.
+
+    May be used from several threads.
+
+    Args:
+        most_chars: of the turns of all sessions; above it sessions make room for the newest turn.
+
+    Raises:
+        StoreError: the database cannot be had, read or written.
+    """
+
+    def __init__(self, path: Path, most_chars: int) -> None:
+        self._path = path
+        self._most_chars = most_chars
+        self._lock = threading.Lock()
+        with self._errors():
+            path.touch(mode=0o600)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma foreign_keys = on")
+            self._db.executescript(_TABLES)
+            self._chars: dict[str, int] = dict(
+                self._db.execute(f"select session, {_CHARS} from turns group by session")
+            )
+            """Of the turns of each session that has one."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def add(self, row: SessionRow, most: int, unused_since: float, busy: Sequence[str]) -> bool:
+        """Keep a session; where there are ``most`` already, in the place of the least recently used that is done, or
+        else of the least recently used since before ``unused_since``, in UTC seconds since 1970. Those that are
+        ``busy`` stay. False, and nothing has changed: all are in use.
+        """
+        now = time.time()
+        texts = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first))
+        with self._errors(), self._lock, self._db:
+            self._db.execute("begin immediate")
+            [count] = self._db.execute("select count(*) from sessions").fetchone()
+            if count >= most:
+                one = self._spare(unused_since, busy)
+                if one is None:
+                    return False
+                self._delete(one)
+            self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", (*texts, now, now))
+        return True
+
+    def _spare(self, unused_since: float, busy: Sequence[str]) -> str | None:
+        """The session that is missed least."""
+        for what, parameters in (("done = 1", ()), ("used_at < ?", (unused_since,))):
+            free = "id not in (select value from json_each(?))"
+            found = self._db.execute(
+                f"select id from sessions where {free} and {what} order by used_at limit 1",
+                (json.dumps(busy), *parameters),
+            ).fetchone()
+            if found is not None:
+                return str(found[0])
+        return None
+
+    def get(self, session: str) -> tuple[SessionRow, list[TurnRow]] | None:
+        """A session with its turns, by number; None where there is none."""
+        with self._errors(), self._lock:
+            found = self._db.execute(
+                "select id, owner, task, digest, policy, request, first from sessions where id = ?", (session,)
+            ).fetchone()
+            turns = self._db.execute(
+                "select job, turn, attempt, next from turns where session = ? order by number", (session,)
+            ).fetchall()
+        if found is None:
+            return None
+        name, owner, task, digest, policy, request, first = found
+        began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
+        row = SessionRow(name, owner, task, digest, policy, *began)
+        return row, [
+            TurnRow(
+                job,
+                Turn.model_validate_json(turn),
+                Attempt.model_validate_json(attempt),
+                Next.model_validate_json(following),
+            )
+            for job, turn, attempt, following in turns
+        ]
+
+    def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
+        """Keep the next turn. It is on disk when this returns. Where all sessions together are too large then, those
+        that are missed least go, but none that is ``busy``."""
+        values = (session, row.turn.number, row.job, _json(row.turn), _json(row.attempt), _json(row.next))
+        chars = sum(map(len, values[3:]))
+        total = sum(self._chars.values()) + chars
+        gone: list[str] = []
+        with self._errors(), self._lock:
+            with self._db:
+                self._db.execute("begin immediate")
+                self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
+                done = row.next.asked is None
+                self._db.execute("update sessions set used_at = ?, done = ? where id = ?", (time.time(), done, session))
+                while total > self._most_chars and (one := self._spare(time.time(), (session, *busy))) is not None:
+                    self._db.execute("delete from sessions where id = ?", (one,))
+                    total -= self._chars.get(one, 0)
+                    gone.append(one)
+            for one in gone:
+                self._chars.pop(one, None)
+            self._chars[session] = self._chars.get(session, 0) + chars
+
+    def delete(self, session: str) -> None:
+        with self._errors(), self._lock:
+            self._delete(session)
+
+    def _delete(self, session: str) -> None:
+        self._db.execute("delete from sessions where id = ?", (session,))
+        self._chars.pop(session, None)
+
+    def expire(self, before: float) -> list[str]:
+        """Delete sessions that were not used since a time, in UTC seconds since 1970; gives back which."""
+        with self._errors(), self._lock:
+            rows = self._db.execute("delete from sessions where used_at < ? returning id", (before,)).fetchall()
+            for (one,) in rows:
+                self._chars.pop(one, None)
+        return [str(one) for (one,) in rows]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot use {self._path}: {error}") from error
+
+
+def _json(model: BaseModel) -> str:
+    return model.model_dump_json()

@@ -1,0 +1,185 @@
+"""What operators see: metrics, logs, pages."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from http_serving import JOB, SLOW_JOB, WAIT_S, connected
+from prometheus_client.parser import text_string_to_metric_families
+from tiny_core import TinyCore
+
+from kernelforge.client.wire import PolicyRow, TaskPage, TaskRow
+from kernelforge.rewards import DEFAULT_POLICY, POLICIES
+from kernelforge.server.http.app import create_app
+from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.logs import LogFormat, configure_logs
+from kernelforge.server.http.serving import Ending, Stop, listen, serve
+from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.jobs.registry import reference_hash
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
+    async def all_of_it() -> str:
+        async with connected(TinyCore()) as client:
+            for _ in range(3):
+                await client.post("/v1/jobs", json=JOB)
+            slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+            await client.post("/v1/jobs", json=SLOW_JOB)
+            await client.delete(f"/v1/jobs/{slow}")
+            await client.get("/none/at/all")
+            answer = await client.get("/metrics")
+            assert answer.headers["content-type"].startswith("text/plain")
+            return answer.text
+
+    found = samples(asyncio.run(all_of_it()))
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value("kernelforge_jobs_total", outcome="scored", status="finished", cached="no") == 3
+    assert value("kernelforge_jobs_total", outcome="infra_error", status="cancelled", cached="no") == 1
+    assert value("kernelforge_verdicts_total", verdict="OK") == 3
+    assert value("kernelforge_faults_total", code="cancelled") == 1
+    assert value("kernelforge_job_seconds_count", cached="no") == 4
+    assert value("kernelforge_jobs_queued") == 1
+    assert value("kernelforge_worker_restarts") == 2
+    assert value("kernelforge_engine_warm_tasks") == 3
+    assert value("kernelforge_ready") == 1
+    assert value("kernelforge_gateway_events_total", event="submitted") == 5
+    assert value("kernelforge_http_requests_total", method="POST", route="/v1/jobs", status="200") == 3
+    assert value("kernelforge_http_requests_total", method="DELETE", route="/v1/jobs/{job_id}", status="200") == 1
+    assert value("kernelforge_http_requests_total", method="GET", route="unknown", status="404") == 1
+
+
+def test_nothing_that_callers_choose_becomes_a_label() -> None:
+    async def all_of_it() -> str:
+        async with connected(TinyCore()) as client:
+            for name in ("alpha", "beta"):
+                await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
+                await client.request(name.upper(), f"/{name}")
+                await client.get(f"/v1/jobs/{name}")
+                await client.patch(f"/v1/runs/{name}", json={})
+            return (await client.get("/metrics")).text
+
+    text = asyncio.run(all_of_it()).lower()
+    assert "alpha" not in text
+    assert "beta" not in text
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    root, ours = logging.getLogger(), logging.getLogger("kernelforge.server")
+    kept = root.handlers, root.level, ours.level
+    stream = io.StringIO()
+    yield stream
+    root.handlers, root.level, ours.level = kept[0], kept[1], kept[2]
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion(
+    tmp_path: Path, logged: io.StringIO, form: LogFormat
+) -> None:
+    configure_logs(form, logged)
+    tokens = Tokens(tmp_path)
+    token = tokens.create("trainer", ["submit"])
+
+    async def all_of_it() -> None:
+        headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "step-7"}
+        async with connected(TinyCore(), tokens=tokens, headers=headers) as client:
+            await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
+            await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
+            await client.get("/healthz")
+
+    asyncio.run(all_of_it())
+    tokens.close()
+    text = logged.getvalue()
+    assert token not in text
+    assert "my-completion" not in text
+    assert "trainer" in text
+    if form == "json":
+        first, second = [json.loads(line) for line in text.splitlines()]
+        assert (first["request_id"], first["caller"], first["route"]) == ("step-7", "trainer", "/v1/jobs")
+        assert (first["status"], second["status"]) == (200, 422)
+        assert first["ms"] >= 0
+
+
+def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() -> None:
+    core = TinyCore()
+
+    async def all_of_it() -> tuple[list[TaskRow], TaskPage, list[PolicyRow]]:
+        async with connected(core) as client:
+            rows = (await client.get("/v1/tasks?suite=core")).json()
+            page = (await client.get("/v1/tasks/core/swish")).text
+            policies = (await client.get("/v1/policies")).json()
+            return (
+                [TaskRow.model_validate(row) for row in rows],
+                TaskPage.model_validate_json(page),
+                [PolicyRow.model_validate(row) for row in policies],
+            )
+
+    rows, page, policies = asyncio.run(all_of_it())
+    assert [row.task for row in rows] == [f"core/{task.name}" for task in core.catalogue.tasks("core")]
+    _, task = core.catalogue.task("core/swish")
+    assert page.reference_sha256 == reference_hash(task.source)
+    assert task.source.strip() in page.prompt
+    assert page.device == "emulated:h100"
+    assert {row.policy for row in policies} == set(POLICIES)
+    assert [row.policy for row in policies if row.default] == [DEFAULT_POLICY]
+
+
+def test_the_pages_of_the_api_are_served() -> None:
+    async def all_of_it() -> list[httpx2.Response]:
+        async with connected(TinyCore()) as client:
+            return [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
+
+    page, docs, health = asyncio.run(all_of_it())
+    assert {"/v1/jobs", "/v1/rewards", "/metrics"} <= page.json()["paths"].keys()
+    assert "/openapi.json" in docs.text
+    assert health.text == "ok\n"
+
+
+class NeverDone(TinyCore):
+    """Has work that does not end."""
+
+    async def drain(self) -> None:
+        self.state = "draining"
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
+    async def all_of_it() -> Ending:
+        core, accepting, limits = NeverDone(), asyncio.Event(), Limits()
+        app = create_app(core, limits=limits)
+        with Stop() as stop:
+            drain_s = WAIT_S if second else 0.1
+            serving = asyncio.create_task(
+                serve(app, core, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
+            )
+            await asyncio.wait_for(accepting.wait(), WAIT_S)
+            signal.raise_signal(signal.SIGTERM)
+            while core.state != "draining":
+                await asyncio.sleep(0.01)
+            if second:
+                signal.raise_signal(signal.SIGINT)
+            return await asyncio.wait_for(serving, WAIT_S)
+
+    ending = asyncio.run(all_of_it())
+    assert ending.at_once is second
+    assert ending.signal == (signal.SIGINT if second else signal.SIGTERM)

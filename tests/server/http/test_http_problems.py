@@ -1,0 +1,247 @@
+"""Whatever is wrong with a request, the answer says so in one shape, and never with a 500 that the client caused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import cache
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from http_serving import JOB, WAIT_S, connected, served
+from tiny_core import BROKEN, TinyCore
+
+from kernelforge.client.wire import ProblemAnswer
+from kernelforge.server.http.app import create_app
+from kernelforge.server.http.limits import Limits
+
+SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, body_s=0.3, head_s=0.3, head_bytes=8_192)
+
+
+@cache
+def application(limits: Limits | None) -> FastAPI:
+    """One for all that refuse: a refusal changes nothing."""
+    return create_app(TinyCore(), limits=limits)
+
+
+def ask(method: str, path: str, limits: Limits | None = None, **sent: object) -> tuple[httpx2.Response, ProblemAnswer]:
+    """One request that is refused."""
+
+    async def all_of_it() -> httpx2.Response:
+        transport = httpx2.ASGITransport(application(limits))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, **sent)
+
+    answer = asyncio.run(all_of_it())
+    assert answer.headers["content-type"] == "application/json"
+    problem = ProblemAnswer.model_validate_json(answer.text)
+    assert problem.request_id == answer.headers["x-request-id"]
+    return answer, problem
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/none", 404, "not_found"),
+        ("GET", "/v1/tasks/core/none", 404, "unknown_task"),
+        ("GET", "/v1/tasks?suite=none", 404, "unknown_suite"),
+        ("PUT", "/v1/jobs", 405, "method_not_allowed"),
+        ("POST", "/v1/jobs", 422, "invalid"),
+        ("GET", "/v1/jobs/a%20b", 422, "invalid"),
+        ("GET", "/v1/jobs/a?wait_s=nan", 422, "invalid"),
+        ("GET", "/v1/jobs/%00", 422, "invalid"),
+        ("PATCH", "/v1/runs/-", 422, "invalid"),
+    ],
+)
+def test_what_the_framework_refuses_has_the_same_shape(method: str, path: str, status: int, code: str) -> None:
+    answer, problem = ask(method, path)
+    assert (answer.status_code, problem.error.code) == (status, code)
+
+
+BOMBS = {
+    "no JSON": b"{",
+    "not UTF-8": b'{"task": "\xff"}',
+    "nothing": b"",
+    "deep": b"[" * 100_000,
+    "deep and closed": b"[" * 50_000 + b"]" * 50_000,
+    "deep in a field": b'{"task":' + b'{"a":' * 90_000 + b"1" + b"}" * 90_000 + b"}",
+    "infinity": b'{"task": "core/swish", "completion": "x", "deadline_s": 1e999}',
+    "a word for infinity": b'{"task": "core/swish", "completion": "x", "deadline_s": Infinity}',
+    "not a number": b'{"task": "core/swish", "completion": "x", "deadline_s": NaN}',
+    "a huge integer": b'{"task": "core/swish", "completion": "x", "policy_version": ' + b"9" * 100_000 + b"}",
+    "an integer past 64 bits": b'{"task": "core/swish", "completion": "x", "policy_version": ' + b"9" * 40 + b"}",
+    "a lone surrogate": b'{"task": "core/swish", "completion": "\\ud800"}',
+    "a raw NUL": b'{"task": "core/swish", "completion": "\x00"}',
+    "NUL as a task": b'{"task": "\\u0000", "completion": "x"}',
+    "another type": b'"a string"',
+    "an unknown field": b'{"task": "core/swish", "completion": "x", "priorty": 1}',
+    "both": b'{"task": "core/swish", "completion": "x", "candidate": {"source": "a", "plan": "b"}}',
+    "neither": b'{"task": "core/swish"}',
+    "too long": json.dumps({"task": "core/swish", "completion": "x" * ((2 << 20) + 1)}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/rewards"])
+def test_a_body_that_is_no_request_is_the_callers_fault(name: str, path: str) -> None:
+    answer, _ = ask("POST", path, content=BOMBS[name], headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+
+
+def test_json_is_taken_only_under_its_own_name() -> None:
+    """A page of another site can send text, but not JSON, without asking first."""
+    answer, _ = ask("POST", "/v1/jobs", content=json.dumps(JOB), headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 422
+
+
+def test_a_message_does_not_repeat_what_was_sent() -> None:
+    answer, _ = ask("POST", "/v1/jobs", json={"task": "core/swish", "completion": ["my-secret-text"], "tag": 5})
+    assert answer.status_code == 422
+    assert "completion" in answer.text
+    assert "my-secret-text" not in answer.text
+
+
+@pytest.mark.parametrize(("completion", "status", "retry"), [("full", 429, "1"), (BROKEN, 500, None)])
+def test_a_refusal_says_when_to_try_again(completion: str, status: int, retry: str | None) -> None:
+    answer, _ = ask("POST", "/v1/jobs", json={**JOB, "completion": completion})
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (status, retry)
+
+
+def test_a_server_without_a_worker_is_not_ready() -> None:
+    core = TinyCore()
+    alive = core.status()
+    assert alive.workers
+    core.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
+
+    async def asked() -> int:
+        async with connected(core) as client:
+            return (await client.get("/readyz")).status_code
+
+    assert asyncio.run(asked()) == 503
+
+
+def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
+    async def all_of_it() -> None:
+        core = TinyCore()
+        async with connected(core) as client:
+            assert (await client.get("/readyz")).status_code == 200
+            assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
+            assert (await client.get("/readyz")).status_code == 503
+            assert (await client.get("/healthz")).status_code == 200
+            refused = await client.post("/v1/jobs", json=JOB)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
+
+    asyncio.run(all_of_it())
+
+
+def test_a_fault_of_ours_is_logged_under_the_id_and_told_in_no_detail(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kernelforge.server"):
+        answer, problem = ask(
+            "POST", "/v1/jobs", json={**JOB, "completion": BROKEN}, headers={"X-Request-Id": "mine-1"}
+        )
+    assert (answer.status_code, problem.request_id) == (500, "mine-1")
+    assert "bug" not in problem.error.message
+    assert any("mine-1" in str(record.msg) and "RuntimeError" in str(record.msg) for record in caplog.records)
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 65, "", 'a"b'])
+def test_a_malformed_request_id_is_replaced(given: str) -> None:
+    answer, _ = ask("GET", "/none", headers={"X-Request-Id": given})
+    assert answer.headers["x-request-id"] != given
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
+    answer, problem = ask("POST", "/v1/jobs", SMALL, content=b"x" * 10_001)
+    assert (answer.status_code, problem.error.code) == (413, "too_large")
+
+
+def test_a_body_without_a_length_is_refused_once_it_is_beyond_the_limit() -> None:
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1_000
+            yield b"x" * 1_000
+
+    answer, problem = ask("POST", "/v1/jobs", SMALL, content=pieces())
+    assert (answer.status_code, problem.error.code) == (413, "too_large")
+    assert sent <= 12_000
+
+
+def test_bodies_that_are_too_large_together_are_told_to_come_again() -> None:
+    answer, _ = ask("POST", "/v1/jobs/batch", SMALL, content=b"x" * 19_000)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def sent_raw(data: bytes, limits: Limits) -> bytes:
+    """What a server says to bytes after which nothing comes, until it closes the connection."""
+
+    async def all_of_it() -> bytes:
+        async with served(TinyCore(), limits) as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(data)
+            try:
+                return await asyncio.wait_for(reader.read(), WAIT_S)
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+    return asyncio.run(all_of_it())
+
+
+def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    head = (
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    answer = sent_raw(head, SMALL)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"too_slow"' in answer
+
+
+@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /"])
+def test_a_head_that_does_not_arrive_is_given_up(head: bytes) -> None:
+    assert sent_raw(head, SMALL) == b""
+
+
+def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
+    async def all_of_it() -> None:
+        async with served(TinyCore(), SMALL) as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)).startswith(b"HTTP/1.1 200 ")
+            writer.write(b"GET /")
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+            writer.close()
+
+    asyncio.run(all_of_it())
+
+
+def test_a_head_beyond_the_limit_ends_the_connection() -> None:
+    answer = sent_raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000, SMALL)
+    assert not answer.startswith(b"HTTP/1.1 2")
+
+
+def test_connections_beyond_the_limit_are_closed() -> None:
+    async def all_of_it() -> None:
+        async with served(TinyCore(), Limits(connections=2)) as (host, port):
+            request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            open_ones = []
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(request)
+                assert (await asyncio.wait_for(reader.readline(), WAIT_S)).startswith(b"HTTP/1.1 200")
+                open_ones.append(writer)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(request)
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+            for one in (*open_ones, writer):
+                one.close()
+
+    asyncio.run(all_of_it())

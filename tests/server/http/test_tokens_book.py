@@ -1,0 +1,101 @@
+"""Tokens are shown once, kept as hashes, and taken back by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from kernelforge.cli.main import app
+from kernelforge.errors import UsageError
+from kernelforge.server.http.tokens import DATABASE_NAME, MAX_TOKENS, Tokens
+
+
+def kernelforge(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_token_has_256_random_bits_and_is_found_again(tmp_path: Path) -> None:
+    book = Tokens(tmp_path)
+    one, other = book.create("one", ["read", "submit"]), book.create("other", ["admin"])
+    assert one != other
+    assert len(one.removeprefix("kf_")) == 43  # 32 bytes in base64
+    found = Tokens(tmp_path).caller(one.encode())
+    assert found is not None
+    assert (found.name, found.scopes) == ("one", {"read", "submit"})
+
+
+def test_a_token_is_nowhere_in_the_folder(tmp_path: Path) -> None:
+    token = Tokens(tmp_path).create("one", ["read"])
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"one" in kept
+    assert token.encode() not in kept
+    assert token.removeprefix("kf_").encode() not in kept
+
+
+def test_only_their_owner_reads_the_hashes(tmp_path: Path) -> None:
+    Tokens(tmp_path).create("one", ["read"])
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir() if path.name.startswith(DATABASE_NAME))
+
+
+@pytest.mark.parametrize("wrong", ["", "kf_", "one", "x" * 46])
+def test_anything_else_is_nobodys(tmp_path: Path, wrong: str) -> None:
+    book = Tokens(tmp_path)
+    token = book.create("one", ["read"])
+    assert book.caller(token.encode()) is not None
+    for near in (wrong, token[:-1], token + "a", token.upper()):
+        assert book.caller(near.encode()) is None
+
+
+def test_a_name_is_used_once_even_after_it_was_revoked(tmp_path: Path) -> None:
+    book = Tokens(tmp_path)
+    book.create("one", ["read"])
+    with pytest.raises(UsageError, match="choose another name"):
+        book.create("one", ["read"])
+    book.revoke("one")
+    with pytest.raises(UsageError, match="no valid token"):
+        book.revoke("one")
+    with pytest.raises(UsageError, match="choose another name"):
+        book.create("one", ["read"])
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("", ["read"]), ("a b", ["read"]), ("a" * 65, ["read"]), ("a", []), ("a", ["root"])]
+)
+def test_bad_names_and_scopes_are_refused(tmp_path: Path, name: str, scopes: list[str]) -> None:
+    with pytest.raises(UsageError):
+        Tokens(tmp_path).create(name, scopes)
+
+
+def test_there_is_an_end_to_tokens(tmp_path: Path) -> None:
+    book = Tokens(tmp_path)
+    for number in range(MAX_TOKENS):
+        book.create(f"t{number}", ["read"])
+    with pytest.raises(UsageError, match="revoke one"):
+        book.create("more", ["read"])
+    book.revoke("t0")
+    book.create("more", ["read"])
+
+
+def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path) -> None:
+    folder = ["--results", str(tmp_path / "results")]
+    empty = kernelforge("token", "list", *folder)
+    assert "kernelforge token create" in empty.stdout
+    assert not (tmp_path / "results").exists()
+    made = kernelforge("token", "create", "trainer", "--scope", "submit", *folder)
+    token = made.stdout.strip()
+    assert made.exit_code == 0
+    assert token.startswith("kf_")
+    assert "\n" not in token
+    (row,) = json.loads(kernelforge("token", "list", "--json", *folder).stdout)
+    assert (row["name"], row["scopes"], row["revoked_at"]) == ("trainer", ["submit"], None)
+    assert kernelforge("token", "revoke", "trainer", *folder).exit_code == 0
+    listed = kernelforge("token", "list", *folder).stdout
+    assert "trainer" in listed
+    assert token not in listed
+    again = kernelforge("token", "revoke", "trainer", *folder)
+    assert isinstance(again.exception, UsageError)
+    assert "no valid token" in str(again.exception)

@@ -1,0 +1,123 @@
+"""Adapters of trainers in front of the real gateway, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+from inprocess_engine import InProcessEngine, completion
+from tiny_core import TinyCore
+
+from kernelforge.adapters import openrlhf, slime, trl, verl
+from kernelforge.adapters.common import Scorer
+from kernelforge.engine.base import BriefFacts
+from kernelforge.errors import NoScore, ServerError
+from kernelforge.records import Task
+from kernelforge.server.http.app import create_app
+from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.server.sessions import routes as session_routes
+from kernelforge.server.sessions.service import Sessions
+from kernelforge.tasks.catalogue import Catalogue
+
+TASK = "core/gelu"
+RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion("TROUBLE"), "I cannot do that."
+
+
+class Engine(InProcessEngine):
+    """One whose tasks have facts that a prompt can be written from."""
+
+    async def brief(self, task: Task) -> BriefFacts:
+        told = await TinyCore().brief(task)
+        return BriefFacts(facts=told.facts, shared={}, graph=told.graph, device={})
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server with an engine that does what a candidate's source says."""
+    folder: Path = tmp_path_factory.mktemp("gateway")
+    ready, stop = threading.Event(), threading.Event()
+    found: list[str] = []
+
+    async def main() -> None:
+        core = Gateway(Engine(), Catalogue(["core"]), folder)
+        await core.start()
+        sessions = Sessions(core, folder / "server.db")
+        app = create_app(core, routers=[session_routes.router(sessions)])
+        server = uvicorn.Server(
+            uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
+        )
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        found.append(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+        ready.set()
+        await asyncio.to_thread(stop.wait)
+        server.should_exit = True
+        await serving
+        await sessions.close()
+        await core.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    thread.start()
+    assert ready.wait(60)
+    yield found[0]
+    stop.set()
+    thread.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _found_by_the_environment(gateway: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELFORGE_SERVER", gateway)
+    monkeypatch.delenv("KERNELFORGE_TOKEN", raising=False)
+
+
+def test_trl_has_a_reward_for_all_but_the_one_in_trouble() -> None:
+    rewards = trl.kernelforge_reward(
+        prompts=["?"] * 4, completions=[RIGHT, WRONG, TROUBLE, TALK], task=[TASK] * 4, completion_ids=[[1]] * 4
+    )
+    assert rewards[0] is not None
+    assert rewards[0] > 0
+    assert rewards[1:] == [0.0, None, 0.0]
+
+
+def test_verl_has_the_same_keys_for_right_wrong_and_talk() -> None:
+    async def score(said: str) -> dict[str, float | str | None]:
+        return await verl.compute_score("kernelforge", said, TASK, {"index": 0})
+
+    async def scores() -> list[dict[str, float | str | None]]:
+        return await asyncio.gather(*map(score, (RIGHT, WRONG, TALK)))
+
+    right, wrong, talk = asyncio.run(scores())
+    assert right.keys() == wrong.keys() == talk.keys()
+    assert [(each["format"], each["acc"]) for each in (right, wrong, talk)] == [(1, 1), (1, 0), (0, 0)]
+    with pytest.raises(NoScore):
+        asyncio.run(score(TROUBLE))
+
+
+def test_openrlhf_scores_the_reply_and_not_the_prompts_example() -> None:
+    prompt = f"Write one like this:\n{RIGHT}\n"
+    answer = openrlhf.reward_func([prompt + TALK, prompt + RIGHT], [prompt] * 2, [TASK] * 2)
+    assert answer["extra_logs"]["format"].tolist() == [0.0, 1.0]
+
+
+def test_slime_has_a_number_for_each_sample_of_a_group() -> None:
+    group = [SimpleNamespace(response=said, label=TASK, metadata={}) for said in (RIGHT, WRONG)]
+    right, wrong = asyncio.run(slime.custom_rm(SimpleNamespace(), group))
+    assert right > wrong == 0.0
+
+
+def test_a_conversation_goes_on_from_what_the_judge_said() -> None:
+    talk = Scorer(policy="kevin/1").session_blocking(TASK, turns=2)
+    first = talk.turn(WRONG)
+    assert first.observation
+    assert talk.turn(RIGHT).result.require() > first.result.require()
+
+
+def test_trouble_in_a_conversation_is_raised() -> None:
+    with pytest.raises(ServerError, match="not well"):
+        Scorer().session_blocking(TASK, turns=2).turn(TROUBLE)

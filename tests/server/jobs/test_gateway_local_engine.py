@@ -1,0 +1,89 @@
+"""The gateway over real workers: from a completion to a reward, with a job cancelled on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from axpy import KERNEL, PLAN, REFERENCE
+from gateway_tools import CALLER, ended, until
+
+from kernelforge.client.wire import JobRequest, JobStatus
+from kernelforge.engine.local import LocalEngine
+from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.tasks.catalogue import Catalogue
+
+MANIFEST = """
+title = "One task"
+description = "For tests."
+
+[[task]]
+name = "axpy"
+title = "2x + y"
+level = 1
+small = { ROWS = 8, COLS = 32 }
+hidden.odd = { ROWS = 7, COLS = 33 }
+"""
+
+ENDLESS = KERNEL.replace(
+    "    if (i < n)",
+    "    volatile float* kept = out;\n"
+    "    for (int k = 0; i < n && k < 3000000; ++k) kept[i] = kept[i] * 0.999f + x[i];\n    if (i < n)",
+)
+
+
+def asked(source: str = KERNEL, **fields: object) -> JobRequest:
+    text = f"Here it is.\n```cuda\n{source}```\n```python\n{PLAN}```\n"
+    return JobRequest.model_validate({"task": "mine/axpy", "completion": text, **fields})
+
+
+def children(parent: int) -> list[int]:
+    """Processes that a process started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path: Path) -> None:
+    suite = tmp_path / "mine"
+    suite.mkdir()
+    (suite / "suite.toml").write_text(MANIFEST)
+    (suite / "axpy.py").write_text(REFERENCE)
+
+    async def main() -> None:
+        before = set(children(os.getpid()))
+        engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
+        gateway = Gateway(engine, Catalogue([str(suite)]), tmp_path / "results")
+        await gateway.start()
+        try:
+            right, wrong, broken = await ended(
+                gateway,
+                asked(profile=True),
+                asked(KERNEL.replace("2.0f", "2.5f")),
+                asked(KERNEL.replace("const float* y", "const flot* y")),
+            )
+            assert (right.result.verdict, right.result.origin) == ("OK", "modelled")
+            assert gateway.stored(right.id).profile is not None
+            assert gateway.stored(right.id).evaluation.key == right.result.evaluation
+            assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
+            assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
+
+            [endless] = await gateway.submit([asked(ENDLESS)], CALLER)
+            await until(lambda: engine.slots()[0].state == "busy", 60.0)
+            assert await gateway.cancel([endless.id]) == [endless.id]
+            assert gateway.job(endless.id).status is JobStatus.CANCELLED
+
+            [after] = await ended(gateway, asked(KERNEL + "// after\n"))
+            assert after.result.verdict == "OK"
+        finally:
+            await gateway.close()
+        assert set(children(os.getpid())) <= before
+
+    asyncio.run(main())

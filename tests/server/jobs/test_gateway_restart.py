@@ -1,0 +1,206 @@
+"""What is accepted outlives the gateway, whether it closes, drains, or is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gateway_tools import CALLER, CATALOGUE, accepted, ended, serving, until
+from inprocess_engine import InProcessEngine, request
+
+from kernelforge.client.wire import JobStatus
+from kernelforge.errors import StoreError
+from kernelforge.server.base import Refusal
+from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.tasks.catalogue import Catalogue
+
+SCRIPT = Path(__file__).parents[1] / "killed_gateway.py"
+
+
+def test_what_was_queued_is_queued_again_in_its_order_and_with_its_deadline(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            jobs = await accepted(
+                gateway,
+                *(request(f"job {index}", priority=index == 7, profile=index == 3) for index in range(8)),
+                request("late", deadline_s=0.3, tag="t"),
+            )
+            await until(lambda: engine.evaluated)
+        await asyncio.sleep(0.3)
+        again = InProcessEngine(slots=1)
+        async with serving(tmp_path, again) as gateway:
+            ids = [job.id for job in jobs]
+            await gateway.wait(ids, None, 20.0)
+            for job in jobs[:8]:
+                assert gateway.job(job.id).result.outcome == "scored"
+                assert gateway.job(job.id).submitted_at == job.submitted_at
+            late = gateway.job(jobs[8].id)
+            assert (late.status, late.result.error.code, late.tag) == (JobStatus.EXPIRED, "deadline", "t")
+            numbers = [int(source.split()[2]) for source in again.evaluated]
+            assert numbers == [7, 0, 1, 2, 3, 4, 5, 6]
+            assert gateway.stored(jobs[3].id).profile is not None
+            new = await ended(gateway, request("new"))
+            assert new[0].id not in ids
+
+    asyncio.run(main())
+
+
+def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            jobs = await accepted(gateway, *(request(f"job {index}") for index in range(8)))
+            await until(lambda: engine.evaluated)
+            draining = asyncio.create_task(gateway.drain())
+            await asyncio.sleep(0)
+            assert gateway.status().state == "draining"
+            [refusal] = await gateway.submit([request("more")], CALLER)
+            assert isinstance(refusal, Refusal)
+            assert (refusal.status, refusal.code) == (503, "draining")
+            engine.gate.set()
+            await asyncio.wait_for(draining, 20.0)
+            assert [gateway.job(job.id).status.ended for job in jobs] == [True] + [False] * 7
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            await gateway.wait([job.id for job in jobs], None, 20.0)
+            assert len(engine.evaluated) == 7
+
+    asyncio.run(main())
+
+
+def test_a_folder_has_one_gateway(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path):
+            second = Gateway(InProcessEngine(), CATALOGUE, tmp_path)
+            with pytest.raises(StoreError, match="another gateway"):
+                await second.start()
+        async with serving(tmp_path):
+            pass
+
+    asyncio.run(main())
+
+
+def test_a_job_for_a_task_that_is_offered_no_more_ends_without_a_score(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            [gone, stays] = await accepted(gateway, request("v0"), request("v0", task="core/softmax"))
+        fewer = Gateway(InProcessEngine(), Catalogue(["core"], tasks=["softmax"]), tmp_path)
+        await fewer.start()
+        try:
+            await fewer.wait([stays.id], None, 20.0)
+            await until(lambda: fewer.job(gone.id).status.ended)
+            assert fewer.job(gone.id).result.error.code == "unsupported"
+            assert fewer.job(stays.id).result.outcome == "scored"
+        finally:
+            await fewer.close()
+
+    asyncio.run(main())
+
+
+def test_tables_of_others_in_the_file_are_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        database.execute("CREATE TABLE tokens (name TEXT)")
+        database.execute("INSERT INTO tokens VALUES ('mine')")
+
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            [job] = await ended(gateway, request())
+            assert job.result.outcome == "scored"
+
+    asyncio.run(main())
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        assert database.execute("SELECT name FROM tokens").fetchall() == [("mine",)]
+
+
+def test_another_programs_file_is_not_taken_over(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        database.execute("CREATE TABLE songs (name TEXT)")
+
+    async def main() -> None:
+        with pytest.raises(StoreError, match="other program"):
+            async with serving(tmp_path):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_refuses_jobs_and_loses_none_that_were_accepted(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            [kept] = await accepted(gateway, request("kept"))
+            await until(lambda: engine.evaluated)
+            await asyncio.sleep(0.05)
+            gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
+            outcomes = await gateway.submit([request(f"{'x' * 8000} {index}") for index in range(4)], CALLER)
+            assert all(isinstance(one, Refusal) and (one.status, one.code) == (503, "storage") for one in outcomes)
+            assert gateway.status().queued + gateway.status().running == 1
+            engine.gate.set()
+            gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1000000")
+            await gateway.wait([kept.id], None, 20.0)
+            assert gateway.job(kept.id).result.outcome == "scored"
+            [after] = await ended(gateway, request("after"))
+            assert after.result.outcome == "scored"
+
+    asyncio.run(main())
+
+
+def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine, keep_jobs=3, keep_works=2) as gateway:
+            jobs = [(await ended(gateway, request(f"v{index}")))[0] for index in range(6)]
+            [keyed] = await gateway.submit([request("v0")], CALLER, ["k"])
+            engine.gate.clear()
+            [open_job] = await accepted(gateway, request("open"))
+            assert await gateway._retention.prune() > 0
+            for job in jobs[:4]:
+                with pytest.raises(Refusal):
+                    gateway.job(job.id)
+            assert gateway.job(jobs[5].id).result.outcome == "scored"
+            assert gateway.job(keyed.id).result.cached
+            assert not gateway.job(open_job.id).status.ended
+            engine.gate.set()
+            await gateway.wait([open_job.id], None, 20.0)
+            before = len(engine.evaluated)
+            [again] = await ended(gateway, request("v1"))
+            assert not again.result.cached, "its evaluation was not kept"
+            assert len(engine.evaluated) == before + 1
+            [known] = await accepted(gateway, request("v5"))
+            assert known.result.cached
+
+    asyncio.run(main())
+
+
+def test_a_gateway_that_is_killed_loses_no_job_and_ends_each_once(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), "10"], check=True, timeout=200)
+    told = tmp_path / "accepted.txt"
+    ids = told.read_text().split()
+    ids = ids if told.read_text().endswith("\n") else ids[:-1]
+    assert len(set(ids)) == len(ids) >= 100
+
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            found = await gateway.wait(ids[:1000], None, 30.0)
+            assert len(found) == len(ids)
+            assert all(job.result.outcome == "scored" for job in found)
+            # A job may be in the journal though its caller was not told any more.
+            await until(lambda: gateway.status().queued + gateway.status().running == 0)
+
+    asyncio.run(main())
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        ends = dict(database.execute("SELECT job, count(*) FROM ends GROUP BY job"))
+        open_works = database.execute("SELECT count(*) FROM works WHERE state = 'open'").fetchone()[0]
+    assert set(ids) <= ends.keys()
+    assert set(ends.values()) == {1}
+    assert open_works == 0

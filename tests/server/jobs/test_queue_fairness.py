@@ -1,0 +1,175 @@
+"""Shares between runs follow their weights, and nobody starves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelforge.server.jobs.queue import FairQueue
+
+WEIGHTS = st.lists(st.sampled_from([0.01, 0.5, 1.0, 2.0, 3.0, 100.0]), min_size=2, max_size=6)
+
+
+def fill(queue: FairQueue[str], run: str, count: int, *, cost: float = 1.0) -> None:
+    for index in range(count):
+        queue.push(f"{run}/{index}", {run: (0, index)}, cost=cost)
+
+
+def take(queue: FairQueue[str]) -> str:
+    taken = queue.pop()
+    assert taken is not None
+    return taken.item
+
+
+@given(weights=WEIGHTS, turns=st.integers(1, 120))
+def test_runs_that_all_have_work_are_served_in_proportion_to_their_weights(weights: list[float], turns: int) -> None:
+    queue: FairQueue[str] = FairQueue()
+    for index, weight in enumerate(weights):
+        queue.set_weight(f"r{index}", weight)
+        fill(queue, f"r{index}", turns)
+    served = Counter(take(queue).split("/")[0] for _ in range(turns))
+    for a, one in enumerate(weights):
+        for b, other in enumerate(weights):
+            apart = served[f"r{a}"] / one - served[f"r{b}"] / other
+            assert apart <= 1 / one + 1 / other + 1e-9
+
+
+@given(
+    costs=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
+    weights=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
+    turns=st.integers(1, 100),
+)
+def test_shares_are_of_cost_and_not_of_works(
+    costs: tuple[float, float], weights: tuple[float, float], turns: int
+) -> None:
+    queue: FairQueue[str] = FairQueue()
+    for index in range(2):
+        queue.set_weight(f"r{index}", weights[index])
+        fill(queue, f"r{index}", turns, cost=costs[index])
+    served = Counter(take(queue).split("/")[0] for _ in range(turns))
+    spent = [served[f"r{index}"] * costs[index] / weights[index] for index in range(2)]
+    assert abs(spent[0] - spent[1]) <= sum(costs[index] / weights[index] for index in range(2)) + 1e-6
+
+
+@given(
+    arrivals=st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(-10, 10), st.booleans()), min_size=1, max_size=80
+    )
+)
+def test_everything_that_is_queued_comes_out_once_and_in_order_within_its_run(
+    arrivals: list[tuple[str, int, bool]],
+) -> None:
+    queue: FairQueue[int] = FairQueue()
+    waiting: dict[int, tuple[str, int]] = {}
+    taken: list[int] = []
+
+    def pop() -> None:
+        one = queue.pop()
+        assert one is not None
+        run, priority = waiting.pop(one.item)
+        better = [(-p, age) for age, (other, p) in waiting.items() if other == run]
+        assert all((-priority, one.item) < place for place in better)
+        taken.append(one.item)
+
+    for age, (run, priority, then_pop) in enumerate(arrivals):
+        queue.push(age, {run: (priority, age)})
+        waiting[age] = (run, priority)
+        if then_pop:
+            pop()
+    while waiting:
+        pop()
+    assert queue.pop() is None
+    assert sorted(taken) == list(range(len(arrivals)))
+
+
+def test_a_run_that_was_idle_saves_up_no_turns() -> None:
+    queue: FairQueue[str] = FairQueue()
+    fill(queue, "busy", 300)
+    for _ in range(100):
+        take(queue)
+    fill(queue, "late", 100)
+    first = Counter(take(queue).split("/")[0] for _ in range(40))
+    assert first == {"busy": 20, "late": 20}
+
+
+def test_a_run_is_not_made_to_wait_for_turns_that_it_had_while_alone() -> None:
+    queue: FairQueue[str] = FairQueue()
+    fill(queue, "alone", 100)
+    for _ in range(100):
+        take(queue)
+    fill(queue, "other", 10)
+    queue.push("again", {"alone": (0, 0)})
+    assert "again" in [take(queue) for _ in range(2)]
+
+
+@given(weight=st.sampled_from([0.01, 0.1]))
+def test_a_run_with_the_least_weight_gets_its_turn_beside_one_with_the_most(weight: float) -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.set_weight("small", weight)
+    queue.set_weight("large", 100.0)
+    number = 0
+    for _ in range(2):
+        queue.push(-1 - number, {"small": (0, number)})
+        seen = False
+        for _ in range(int(100 / weight) + 2):
+            number += 1
+            queue.push(number, {"large": (10, number)})
+            taken = queue.pop()
+            assert taken is not None
+            if taken.item < 0:
+                seen = True
+                break
+        assert seen
+
+
+def test_a_work_of_several_runs_goes_with_the_first_and_is_paid_by_all() -> None:
+    queue: FairQueue[str] = FairQueue()
+    fill(queue, "a", 4)
+    fill(queue, "b", 4)
+    queue.push("shared", {"a": (5, 0), "b": (5, 1)}, cost=2.0)
+    taken = queue.pop()
+    assert taken is not None
+    assert taken.item == "shared"
+    assert set(taken.bill.runs) == {"a", "b"}
+    assert taken.bill.share == 1.0
+    assert Counter(take(queue).split("/")[0] for _ in range(8)) == {"a": 4, "b": 4}
+
+
+def test_a_work_that_cost_more_than_was_thought_is_paid_for_afterwards() -> None:
+    queue: FairQueue[str] = FairQueue()
+    fill(queue, "a", 20)
+    fill(queue, "b", 20)
+    taken = queue.pop()
+    assert taken is not None
+    run = taken.bill.runs[0]
+    bill = queue.settle(taken.bill, 6.0)
+    other = "b" if run == "a" else "a"
+    assert [take(queue).split("/")[0] for _ in range(6)] == [other] * 6
+    queue.settle(bill, 1.0)
+    assert take(queue).split("/")[0] == run
+
+
+def test_places_can_change_while_a_work_waits() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("first", {"a": (0, 1)})
+    queue.push("second", {"a": (0, 2)})
+    queue.place("second", {"a": (3, 2), "b": (0, 3)})
+    assert take(queue) == "second"
+    queue.push("second", {"b": (0, 4)})
+    queue.place("second", {})
+    assert "second" not in queue
+    queue.discard("second")
+    assert take(queue) == "first"
+    assert len(queue) == 0
+
+
+def test_an_item_is_queued_once_and_a_weight_is_positive() -> None:
+    queue: FairQueue[str] = FairQueue()
+    queue.push("one", {"a": (0, 0)})
+    with pytest.raises(ValueError, match="queued already"):
+        queue.push("one", {"a": (0, 0)})
+    with pytest.raises(ValueError, match="positive"):
+        queue.set_weight("a", 0.0)

@@ -1,0 +1,98 @@
+"""Which work gets which slot, and what waiting costs in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from builders import make_candidate, make_task
+
+from kernelforge.engine.base import Slot
+from kernelforge.server.jobs.queue import FairQueue
+from kernelforge.server.jobs.registry import Registered
+from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
+from kernelforge.server.jobs.waiting import Deadlines
+from kernelforge.server.jobs.works import Work
+
+
+def work(number: int, task: str) -> Work:
+    candidate = make_candidate(str(number))
+    return Work(number, f"key{number}", Registered(f"core/{task}", make_task(), task), candidate, candidate.hash, False)
+
+
+def slot(name: str, *warm: str) -> Slot:
+    return Slot(name, "emulated:h100", "idle", frozenset(warm))
+
+
+def test_a_work_goes_where_its_oracle_is_warm() -> None:
+    ready = deque([work(1, "a"), work(2, "b")])
+    chosen, first = match([slot("one", "b"), slot("two", "a")], ready)
+    assert (chosen.name, first.id) == ("two", 1)
+
+
+def test_the_oldest_work_goes_first_where_nothing_is_warm() -> None:
+    ready = deque([work(1, "a"), work(2, "b")])
+    chosen, first = match([slot("one"), slot("two")], ready)
+    assert (chosen.name, first.id) == ("one", 1)
+
+
+def test_warm_oracles_keep_a_work_waiting_for_a_few_turns_at_most() -> None:
+    ready = deque([work(0, "cold")])
+    order = []
+    for number in range(1, 3 * MAX_PASSED_OVER):
+        ready.append(work(number, "warm"))
+        _, taken = match([slot("one", "warm")], ready)
+        ready.remove(taken)
+        order.append(taken.id)
+    assert order.index(0) == MAX_PASSED_OVER
+
+
+def test_jobs_that_ended_before_their_deadline_are_forgotten() -> None:
+    async def main() -> None:
+        live = set()
+        deadlines = Deadlines(lambda due: None, live.__contains__)
+        for number in range(50_000):
+            live = {str(number)}
+            deadlines._live = live.__contains__
+            deadlines.add(4e9, str(number))
+        assert len(deadlines._heap) <= 2_000
+        deadlines.stop()
+
+    asyncio.run(main())
+
+
+def test_deadlines_ring_in_their_order() -> None:
+    async def main() -> None:
+        rung: list[str] = []
+        deadlines = Deadlines(rung.extend, lambda job: True)
+        now = time.time()
+        for name, after in (("third", 0.06), ("first", 0.02), ("second", 0.04), ("never", 3600.0)):
+            deadlines.add(now + after, name)
+        async with asyncio.timeout(10.0):
+            while len(rung) < 3:
+                await asyncio.sleep(0.01)
+        assert rung == ["first", "second", "third"]
+        deadlines.stop()
+
+    asyncio.run(main())
+
+
+def test_works_that_were_dropped_leave_a_line_though_others_go_before_them() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.push(-1, {"run": (10, 0)})
+    for number in range(20_000):
+        queue.push(number, {"run": (-10, number)})
+        queue.discard(number)
+    assert len(queue._lines["run"].heap) < 200
+    taken = queue.pop()
+    assert taken is not None
+    assert taken.item == -1
+
+
+def test_runs_that_have_nothing_are_forgotten() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(5_000):
+        queue.push(number, {f"run-{number}": (0, number)})
+        assert queue.pop() is not None
+    assert len(queue._lines) <= 64

@@ -1,0 +1,167 @@
+"""What a session asks is what a ``refine`` run asks: the run's own loop is the measure."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agents.prompt_samples import BRIEF
+from scripted_core import evaluated, reply
+
+from kernelforge.agents.base import Brief, CoderReply, CoderRequest
+from kernelforge.agents.builtin import BuiltinJudge
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Operator, Reward, RunConfig, TaskFacts, Verdict
+from kernelforge.run.config import new_run
+from kernelforge.run.crew import Crew
+from kernelforge.run.events import StopSignal
+from kernelforge.run.external import external_config
+from kernelforge.run.spending import Spending
+from kernelforge.run.task import TaskLoop, make_brief
+from kernelforge.server.sessions.conversation import Asked, attempt_of, follow
+from kernelforge.store import Store
+from kernelforge.tasks.catalogue import Catalogue
+
+TURNS = 7
+TASK = Catalogue(["core"], ["softmax"]).task("softmax")[1]
+FACTS = TaskFacts(task_digest=TASK.digest, sizes=BRIEF.facts.sizes)
+
+
+class Scripted:
+    """A Coder that says what it is told to and keeps what it was asked."""
+
+    name = "scripted:model"
+
+    def __init__(self, replies: list[str]) -> None:
+        self.asked: list[str] = []
+        self._replies = replies
+
+    def propose(self, request: CoderRequest) -> CoderReply:
+        self.asked.append(coder_prompt(request).text)
+        return CoderReply(self._replies[len(self.asked) - 1], ())
+
+
+class Bench:
+    """Stands where evaluator, oracle and device do; verdicts come from the candidate's first line."""
+
+    task = TASK
+    facts = FACTS
+
+    def __init__(self) -> None:
+        self.oracle = self.device = self
+        self.lease = nullcontext
+        self.known = SimpleNamespace(admitted=True)
+
+    def trace(self, size: str) -> Any:
+        return BRIEF.graph
+
+    def describe(self) -> dict[str, str]:
+        return dict(BRIEF.device)
+
+    def close(self) -> None: ...
+
+    def use_generators(self, generators: Any) -> None: ...
+
+    def rejected(self, error: CandidateError, text: str) -> Evaluation:
+        return evaluated(text, self.task)[0]
+
+    def evaluate(self, candidate: Candidate, *, seed: int) -> EvaluationResult:
+        return EvaluationResult(*evaluated(candidate, self.task))
+
+    # The workshop of a run, as far as one task needs it.
+    def evaluator(self, task: Any) -> Bench:
+        return self
+
+    def is_set_aside(self, device: Any) -> bool:
+        return False
+
+    def done(self, task: Any) -> None: ...
+
+
+def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[str], list[Attempt], Brief]:
+    """What the loop of ``kernelforge run --strategy refine`` asks a Coder that gives these replies."""
+    told = external_config(
+        "core",
+        "0" * 16,
+        [TASK.name],
+        device="emulated:h100",
+        coder="x",
+        budget=Budget(rounds=turns),
+        allow_unconfined=False,
+    )
+    config = RunConfig.model_validate({**dict(told), "strategy": "refine"})
+    run, coder, bench = new_run(config), Scripted(replies), Bench()
+    store = Store.open(folder / "kernelforge.db")
+    store.start_run(run)
+    purse = Spending(config.budget, stop=StopSignal()).task()
+    crew = Crew((coder,), BuiltinJudge(), None, None)
+    loop = TaskLoop(run, TASK, [], bench, store, crew, purse, lambda event: None)  # type: ignore[arg-type]
+    loop.work()
+    store.close()
+    return coder.asked, loop.attempts, make_brief(bench)  # type: ignore[arg-type]
+
+
+def asked_by_a_session(replies: list[str], brief: Brief, turns: int) -> tuple[list[str], list[Attempt]]:
+    attempts: list[Attempt] = []
+    prompts: list[str] = []
+    following = follow(brief, (), turns)
+    while following.asked is not None:
+        prompts.append(following.prompt)
+        text = replies[len(attempts)]
+        evaluation, profile = evaluated(text, brief.task)
+        reward = Reward(policy="kevin/1", value=None, components={})
+        attempts.append(attempt_of("s1", following.asked, text, evaluation, profile, reward, attempts, 0.0))
+        following = follow(brief, attempts, turns)
+    assert following.prompt == ""
+    return prompts, attempts
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["wrong", "build", "4194304", "2097152", "wrong", "2097152", "1048576"],
+        ["4194304", "-", "1048576", "policy", "wrong", "wrong", "524288"],
+        ["-", "-", "-", "4194304", "wrong", "-", "4194304"],
+        ["build", "wrong", "wrong", "build", "-", "4194304", "wrong"],
+    ],
+    ids=["mended", "a reply without code", "three of them at first", "right late"],
+)
+def test_a_session_asks_word_for_word_what_a_refine_run_asks(words: list[str], tmp_path: Path) -> None:
+    replies = [reply(word) if word != "-" else "I would rather not." for word in words]
+    asked, attempts, brief = asked_by_a_run(replies, tmp_path, TURNS)
+    prompts, ours = asked_by_a_session(replies, brief, TURNS)
+    assert prompts[: len(asked)] == asked
+    assert len(asked) >= 2
+    done = len(attempts)
+    assert [one.accepted for one in ours[:done]] == [one.accepted for one in attempts]
+    assert [one.operator for one in ours[:done]] == [one.operator for one in attempts]
+    assert [one.finding for one in ours[:done]] == [one.finding for one in attempts]
+    # It goes on where the run has given up.
+    assert len(prompts) == TURNS
+    assert "expected 1.0, got 2.0 at [0, 3]" in "".join(prompts)
+
+
+def test_a_conversation_ends_after_its_turns() -> None:
+    prompts, attempts = asked_by_a_session([reply("4194304"), reply("2097152"), reply("1048576")], BRIEF, 2)
+    assert (len(prompts), len(attempts)) == (2, 2)
+
+
+def test_an_attempt_without_a_candidate_or_with_a_fault_is_never_the_best() -> None:
+    for word in ("wrong", "build", "-"):
+        text = reply(word) if word != "-" else "no code"
+        evaluation, profile = evaluated(text, BRIEF.task)
+        asked = Asked(operator=Operator.SEED)
+        attempt = attempt_of(
+            "s", asked, text, evaluation, profile, Reward(policy="x/1", value=0.0, components={}), (), 0.0
+        )
+        assert not attempt.accepted
+        assert (attempt.candidate is None) == (word == "-")
+        assert attempt.evaluation.verdict is not Verdict.OK
+    with pytest.raises(CandidateError):
+        parse_reply("no code")
