@@ -22,8 +22,9 @@ STEPS = {
     # come last and hold up one worker alone.
     "tests": ["pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
 }
-COLLECT = ["pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
-"""Imports every test while mypy, which takes one core, runs: it keeps on disk the compiled tests that each worker would
+COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
+WARM = ["-c", "from kernelforge.devices.emulated.machine import warm_up; warm_up()"]
+"""Run beside mypy, which takes one core: they leave on disk the compiled tests and emulator that each worker would
 otherwise compile for itself. A test that cannot be imported fails with the tests, where that is told."""
 
 
@@ -32,21 +33,21 @@ def main(arguments: list[str]) -> int:
         extra = arguments if name == "tests" else []
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         start = time.monotonic()
-        beside = start_quietly([*COLLECT, *arguments]) if name == "types" else None
+        beside = [start_quietly(WARM), start_quietly([*COLLECT, *arguments])] if name == "types" else []
         code = subprocess.run([sys.executable, "-m", *command, *extra], cwd=ROOT, check=False).returncode
-        if beside is not None:
+        for process in beside:
             if code != 0:
-                beside.terminate()
-            beside.wait()
+                process.terminate()
+            process.wait()
         if code != 0:
             print(f"== {name} failed with {code} after {time.monotonic() - start:.0f} s", file=sys.stderr)
             return code
     return 0
 
 
-def start_quietly(command: list[str]) -> subprocess.Popen[bytes]:
+def start_quietly(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
