@@ -43,18 +43,27 @@ class Connections:
         lines += ["Content-Type: application/json", *(f"{name}: {value}" for name, value in (headers or {}).items())]
         raw = "\r\n".join([*lines, "", ""]).encode() + body
         async with self._slots:
-            reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                async with asyncio.timeout(wait_s):
-                    writer.write(raw)
-                    answer = await _read(reader)
-            except BaseException as error:
-                writer.close()
-                if isinstance(error, asyncio.IncompleteReadError):
-                    raise ConnectionResetError("the server closed the connection") from error
-                raise
-            self._idle.append((reader, writer))
-            return answer
+            while self._idle:
+                try:
+                    return await self._once(*self._idle.pop(), raw, wait_s)
+                except ConnectionError:
+                    continue  # the server had closed it while it was idle: the request was not read
+            return await self._once(*await asyncio.open_connection("127.0.0.1", self._port), raw, wait_s)
+
+    async def _once(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: bytes, wait_s: float
+    ) -> Answer:
+        try:
+            async with asyncio.timeout(wait_s):
+                writer.write(raw)
+                answer = await _read(reader)
+        except BaseException as error:
+            writer.close()
+            if isinstance(error, asyncio.IncompleteReadError):
+                raise ConnectionResetError("the server closed the connection") from error
+            raise
+        self._idle.append((reader, writer))
+        return answer
 
     async def post(self, path: str, data: Any, headers: Mapping[str, str] | None = None) -> Answer:
         return await self.request("POST", path, json.dumps(data).encode(), headers)

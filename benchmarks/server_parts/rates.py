@@ -83,6 +83,7 @@ def figures(latencies: list[float], wrong: int, cpu_s: float) -> dict[str, float
 async def bare(rate: float, seconds: float) -> dict[str, float]:
     """The peer: a FastAPI route that reads the same body and gives a constant, under the same load."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         process = multiprocessing.get_context("fork").Process(target=_bare_server, args=(listener,), daemon=True)
         process.start()
