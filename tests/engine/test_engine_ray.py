@@ -66,8 +66,9 @@ cluster.shutdown()
 
 @contextmanager
 def short_folder() -> Iterator[str]:
-    """Ray's sockets are in it, and their paths must be short."""
+    """Ray's sockets are in it, and their paths must be short. With RAY_TMPDIR in it, the address of the cluster too."""
     folder = tempfile.mkdtemp(prefix="kf-ray-", dir="/tmp")
+    Path(folder, "ray").mkdir()  # a head whose own folder is elsewhere does not make it
     try:
         yield folder
     finally:
@@ -88,6 +89,7 @@ def open_cluster() -> Iterator[subprocess.Popen[str]]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     with short_folder() as folder:
+        environment["RAY_TMPDIR"] = folder
         command = [sys.executable, "-c", OPEN_CLUSTER, folder]
         process = subprocess.Popen(
             command,
@@ -110,7 +112,7 @@ def cluster(open_cluster: subprocess.Popen[str], token_file: Path) -> Iterator[A
         for name in [name for name in os.environ if name.startswith("RAY_")]:
             patch.delenv(name)
         ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
-        for name, value in (ours | SOON_DEAD).items():
+        for name, value in (ours | SOON_DEAD | {"RAY_TMPDIR": folder}).items():
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
