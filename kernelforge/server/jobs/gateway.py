@@ -73,6 +73,9 @@ class Gateway:
         self._held = contextlib.ExitStack()
         self._book = Book()
         self._watchers = Watchers()
+        self._arriving: Counter[tuple[str, str | None]] = Counter()
+        """Requests that have not come to their job yet, by caller and idempotency key: it may be one that another
+        request lets go."""
         self._settling = asyncio.Lock()
         """Of two changes of a run's settings, the second begins from what the first left."""
         self._briefs = Briefs(engine)
@@ -210,12 +213,18 @@ class Gateway:
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
     ) -> list[Job | Refusal]:
-        jobs = await self._submission.submit(requests, caller, keys)
-        for job in jobs:
-            live = None if isinstance(job, Refusal) else self._book.jobs.get(job.id)
-            if live is not None:
-                live.kept = True
-        return jobs
+        places = [(caller.name, key) for key in keys or ()]
+        self._arriving.update(places)
+        try:
+            jobs = await self._submission.submit(requests, caller, keys)
+            for job in jobs:
+                live = None if isinstance(job, Refusal) else self._book.jobs.get(job.id)
+                if live is not None:
+                    live.kept = True
+            return jobs
+        finally:
+            for place in places:
+                self._arrived(place)
 
     def _must_be_ready(self) -> None:
         if self._state != "ready":
@@ -224,18 +233,25 @@ class Gateway:
             )
 
     async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
+        place = (caller.name, key)
+        self._arriving[place] += 1
         submission = asyncio.ensure_future(self._submission.submit([request], caller, [key]))
         try:
             [job] = await asyncio.shield(submission)
         except asyncio.CancelledError:
-            submission.add_done_callback(self._withdraw)
+            submission.add_done_callback(lambda done: self._withdraw(done, place))
             raise
+        except BaseException:
+            self._arrived(place)
+            raise
+        live = None if isinstance(job, Refusal) else self._book.jobs.get(job.id)
+        if live is not None:
+            live.holders += 1
+        self._arrived(place)
         if isinstance(job, Refusal):
             raise job
-        live = self._book.jobs.get(job.id)
         if live is None:
             return self.job(job.id)
-        live.holders += 1
         try:
             ended = await self.wait([job.id], 1, timeout_s)
         except asyncio.CancelledError:
@@ -251,7 +267,13 @@ class Gateway:
             await asyncio.shield(live.end)
         return self.job(job.id)
 
-    def _withdraw(self, submission: asyncio.Future[list[Job | Refusal]]) -> None:
+    def _arrived(self, place: tuple[str, str | None]) -> None:
+        self._arriving[place] -= 1
+        if not self._arriving[place]:
+            del self._arriving[place]
+
+    def _withdraw(self, submission: asyncio.Future[list[Job | Refusal]], place: tuple[str, str | None]) -> None:
+        self._arrived(place)
         if submission.cancelled() or submission.exception() is not None:
             return
         for job in submission.result():
@@ -262,7 +284,8 @@ class Gateway:
     def _let_go(self, live: LiveJob) -> None:
         """A request that was held open for a job is gone. The last one takes the job with it, and its key: the same
         request, sent again, is evaluated."""
-        if not live.holders and not live.kept:
+        arriving = live.key is not None and (live.caller, live.key) in self._arriving
+        if not live.holders and not live.kept and not arriving:
             message = "its caller went away"
             self._ending.end(
                 [(live, JobStatus.CANCELLED, failed("cancelled", message, policy=live.policy, retryable=True))],

@@ -326,6 +326,26 @@ def test_a_held_request_that_goes_takes_no_job_that_others_come_back_for(tmp_pat
     asyncio.run(main())
 
 
+def test_a_job_is_not_let_go_while_another_request_for_it_is_on_its_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            for number in range(20):
+                engine.gate.clear()
+                wanted, key = request(f"v{number}"), f"k{number}"
+                first = asyncio.create_task(gateway.score(wanted, CALLER, timeout_s=20.0, key=key))
+                await until(lambda key=key: gateway.keyed(key, CALLER))
+                second = asyncio.create_task(gateway.score(wanted, CALLER, timeout_s=20.0, key=key))
+                for _ in range(number % 5):
+                    await asyncio.sleep(0)
+                first.cancel()
+                await asyncio.gather(first, return_exceptions=True)
+                engine.gate.set()
+                assert (await second).result.outcome == "scored"
+
+    asyncio.run(main())
+
+
 def test_a_policy_that_fails_leaves_no_job_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
