@@ -23,6 +23,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 DeviceOption = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="Where candidates run; the best device here if left out.")
 ]
+OfferedSuites = Annotated[
+    list[str] | None,
+    typer.Option("--suite", metavar="SUITE", help="Offer this suite, or folder; repeat for more. Else all shipped."),
+]
+OfferedTasks = Annotated[
+    list[str] | None,
+    typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
+]
 UnconfinedOption = Annotated[
     bool,
     typer.Option(

@@ -8,22 +8,22 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, DeviceOption, ResultsOption, UnconfinedOption, open_store
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    DeviceOption,
+    OfferedSuites,
+    OfferedTasks,
+    ResultsOption,
+    UnconfinedOption,
+    open_store,
+)
 from kernelforge.cli.settings import budget_of
 from kernelforge.errors import UsageError
 
 
 def mcp(
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--suite", metavar="SUITE", help="Offer this suite, or folder; repeat for more. Else all shipped."
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
-    ] = None,
+    suite: OfferedSuites = None,
+    task: OfferedTasks = None,
     device: DeviceOption = None,
     http: Annotated[
         int | None,

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, DeviceOption, ResultsOption, UnconfinedOption
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    DeviceOption,
+    OfferedSuites,
+    OfferedTasks,
+    ResultsOption,
+    UnconfinedOption,
+)
 from kernelforge.cli.measuring import MeasureOption, measure_settings
 from kernelforge.cli.token import require_server_packages
 from kernelforge.errors import UsageError
@@ -52,16 +59,8 @@ def serve(
     port: Annotated[
         int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Where to listen; 0: any free port.")
     ] = DEFAULT_PORT,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--suite", metavar="SUITE", help="Offer this suite, or folder; repeat for more. Else all shipped."
-        ),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
-    ] = None,
+    suite: OfferedSuites = None,
+    task: OfferedTasks = None,
     device: DeviceOption = None,
     engine: Annotated[
         EngineName, typer.Option("--engine", help="Workers of this machine, or of a Ray cluster.")
