@@ -180,10 +180,10 @@ def _engine(name: EngineName, address: str | None, device: str, **options: Any) 
 async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, results: Path) -> int:
     """Start the workers, serve, and end in good order. The exit code; 0 unless a second signal cut it short."""
     from kernelforge.server import wires
+    from kernelforge.server.base import DATABASE_NAME
     from kernelforge.server.http.app import create_app
     from kernelforge.server.http.limits import Limits
     from kernelforge.server.http.serving import Stop, address, allow_connections, is_loopback, serve
-    from kernelforge.server.http.tokens import DATABASE_NAME
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 

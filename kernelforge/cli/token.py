@@ -65,8 +65,10 @@ def list_tokens(as_json: JsonOption = False, results: ResultsOption = DEFAULT_RE
     import json
     from dataclasses import asdict
 
+    from kernelforge.server.base import DATABASE_NAME
+
     rows = []
-    if (results / "server.db").exists():  # to list makes nothing
+    if (results / DATABASE_NAME).exists():  # to list makes nothing
         with closing(_open(results)) as tokens:
             rows = tokens.rows()
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -136,8 +136,9 @@ class Bench:
                 return Report(order=order.id, trouble=trouble, worker_seconds=time.perf_counter() - started)
             self._trim(order.task.digest)
             if order.prepared:
-                seconds = Counter(evaluation.seconds) + Counter(order.prepared)
-                evaluation = evaluation.model_copy(update={"seconds": dict(seconds)})
+                made, before = evaluation.seconds, order.prepared
+                seconds = {part: made.get(part, 0.0) + before.get(part, 0.0) for part in {**made, **before}}
+                evaluation = evaluation.model_copy(update={"seconds": seconds})
             return report_of(order.id, evaluation, profile, time.perf_counter() - started)
 
     def prepare(self, order: Order) -> Report | Prepared:

@@ -162,6 +162,7 @@ class Oracle:
         device: where the reference runs: ``cpu``, or ``cuda:0`` in a zygote of role ``gpu-oracle``. Torch's own error
             is then measured there, and baselines can be timed.
         reply_s: longest wait for one answer, in seconds; a reference that hangs is ended then.
+        memory_bytes: what the child may take of the host, where the reference runs on ``cpu``.
         known: what earlier oracles of the task found out on this device; it takes in what this one finds.
 
     Raises:
@@ -177,6 +178,7 @@ class Oracle:
         threads: int = 1,
         device: str = "cpu",
         reply_s: float = REPLY_S,
+        memory_bytes: int = _MEMORY_BYTES,
         known: Known | None = None,
     ) -> None:
         self.task = task
@@ -185,6 +187,7 @@ class Oracle:
         self._zygote = zygote
         self._threads = threads
         self._reply_s = reply_s
+        self._memory_bytes = memory_bytes
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
         self._child: OracleChild | None = None
@@ -415,7 +418,7 @@ class Oracle:
 
     def _start(self) -> OracleChild:
         limits = Limits(
-            wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=_MEMORY_BYTES, processes=2 * max(self._threads, 1)
+            wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
         )
         if self.device != "cpu":
             limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)

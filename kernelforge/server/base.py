@@ -19,6 +19,9 @@ from kernelforge.errors import KernelForgeError
 from kernelforge.records import Evaluation, Profile, Task
 from kernelforge.tasks.catalogue import Catalogue
 
+DATABASE_NAME = "server.db"
+"""What a server keeps, in the results folder: jobs, sessions and tokens."""
+
 
 class Refusal(KernelForgeError):
     """A request that the gateway does not take, with the HTTP status that says why.

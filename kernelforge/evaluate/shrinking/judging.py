@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
-from kernelforge.evaluate.oracle import Oracle, OracleChild, OracleZygote
+from kernelforge.evaluate.oracle import Oracle, OracleZygote
 from kernelforge.records import Task
-from kernelforge.sandbox.channel import Frame
-from kernelforge.sandbox.limits import Limits
-from kernelforge.sandbox.memory import Blob
 
 _LONGEST = 500
 """Characters of a reason."""
 
 
-class _HurriedChild:
-    """A child that is given less time for each answer than the oracle would give it."""
-
-    def __init__(self, child: OracleChild, answer_s: float) -> None:
-        self._child = child
-        self._answer_s = answer_s
-
-    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame:
-        wait = self._answer_s if timeout_s is None else min(timeout_s, self._answer_s)
-        return self._child.call(data, blobs, timeout_s=wait)
-
-    def memory_bytes(self) -> int:
-        return self._child.memory_bytes()
-
-    def close(self) -> None:
-        self._child.close()
-
-
-class HurriedZygote:
-    """The oracle's zygote, whose children have to answer within ``answer_s``."""
-
-    def __init__(self, zygote: OracleZygote, answer_s: float, memory_bytes: int) -> None:
-        self._zygote = zygote
-        self._answer_s = answer_s
-        self._memory_bytes = memory_bytes
-
-    def spawn(self, limits: Limits | None = None) -> OracleChild:
-        limits = replace(limits or Limits(), memory_bytes=self._memory_bytes)
-        return _HurriedChild(self._zygote.spawn(limits), self._answer_s)
-
-
-def refused_sizes(zygote: OracleZygote, task: Task) -> dict[str, str]:
+def refused_sizes(zygote: OracleZygote, task: Task, *, reply_s: float, memory_bytes: int) -> dict[str, str]:
     """Sizes of a task, other than ``full``, at which it cannot be judged, each with the reason.
+
+    Args:
+        reply_s: Longest wait for each answer of the oracle.
+        memory_bytes: What the oracle may take.
 
     Raises:
         TaskError: the reference cannot be judged at all, such as one that draws random numbers in ``forward``.
@@ -58,7 +24,7 @@ def refused_sizes(zygote: OracleZygote, task: Task) -> dict[str, str]:
     refused: dict[str, str] = {}
     prefix = f"task '{task.name}': "
     try:
-        with Oracle(zygote, task) as oracle:
+        with Oracle(zygote, task, reply_s=reply_s, memory_bytes=memory_bytes) as oracle:
             for size in task.sizes:
                 if size.name == "full":
                     continue

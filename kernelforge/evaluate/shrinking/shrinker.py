@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluate.shrinking.extents import movable_extents
-from kernelforge.evaluate.shrinking.judging import HurriedZygote, refused_sizes
+from kernelforge.evaluate.shrinking.judging import refused_sizes
 from kernelforge.evaluate.shrinking.prober import Prober, prober_zygote
 from kernelforge.evaluate.shrinking.search import Bounds, Chosen, Search, TooLarge
 from kernelforge.hardware.specs import SPECS
@@ -192,8 +192,8 @@ class Shrinker:
 
     def _admitted(self, task: ExternalTask, chosen: ChosenSizes) -> ChosenSizes:
         """The sizes at which the oracle admits the task, or its reason where ``small`` is not one of them."""
-        zygote = HurriedZygote(self._zygote, _JUDGE_S, self.bounds.memory_bytes)
-        refused = refused_sizes(zygote, as_task(chosen.applied_to(task), chosen.sizes))
+        sized = as_task(chosen.applied_to(task), chosen.sizes)
+        refused = refused_sizes(self._zygote, sized, reply_s=_JUDGE_S, memory_bytes=self.bounds.memory_bytes)
         if "small" in refused:
             return ChosenSizes(refused=f"it cannot be judged: {refused['small']}")
         notes = [*chosen.notes, *(f"no {name}: {why}" for name, why in refused.items())]

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.server.base import Caller
+from kernelforge.server.base import DATABASE_NAME, Caller
 from kernelforge.server.http.auth import SCOPES
 
-DATABASE_NAME = "server.db"
 PREFIX = "kf_"
 """So that a token is known for one in a log or a repository."""
 MAX_TOKENS = 200

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation
-from kernelforge.server.jobs.journal import FILE_NAME
+from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.jobs.schema import SERVER
 from kernelforge.store.database import Database
 
@@ -37,12 +37,12 @@ def ended_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob]:
         StoreError: ``server.db`` cannot be read.
         UsageError: there is none, or it holds no job of that run.
     """
-    if not (folder / FILE_NAME).is_file():
+    if not (folder / DATABASE_NAME).is_file():
         raise UsageError(
             f"no reward server has kept jobs in {folder}: start one with 'kernelforge serve', or name another folder "
             "with --results"
         )
-    database = Database(folder / FILE_NAME, create=False, read_only=True, schema=SERVER)
+    database = Database(folder / DATABASE_NAME, create=False, read_only=True, schema=SERVER)
     try:
         known = [row[0] for row in database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")]
         if run_id is not None and run_id not in known:

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelforge.errors import StoreError
+from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.jobs.schema import SERVER
 from kernelforge.store.database import Database
 
 _LOG = logging.getLogger(__name__)
-
-FILE_NAME = "server.db"
 
 _MOST_GATHERED = 1_000
 """Batches of one transaction."""
@@ -158,7 +157,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE_NAME
+        self.path = folder / DATABASE_NAME
         self._writer = Database(self.path, create=True, read_only=False, schema=SERVER)
         with self._writer.transaction() as db:
             db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
 from kernelforge.errors import UsageError
-from kernelforge.server.http.tokens import DATABASE_NAME, MAX_TOKENS, Tokens
+from kernelforge.server.base import DATABASE_NAME
+from kernelforge.server.http.tokens import MAX_TOKENS, Tokens
 
 
 def kernelforge(*words: str) -> Result:
