@@ -85,7 +85,9 @@ def test_the_console_script_is_declared(wheel: zipfile.ZipFile) -> None:
 def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message) -> None:
     assert metadata["Version"] == __version__
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
-    assert metadata.get_all("Provides-Extra") == sorted(["gpu", "pycuda", "server", "ray", "mcp", "datasets", "dev"])
+    assert metadata.get_all("Provides-Extra") == sorted(
+        ["gpu", "pycuda", "server", "ray", "mcp", "datasets", "figures", "dev"]
+    )
 
 
 def test_gpu_packages_are_asked_for_by_extras_only() -> None:

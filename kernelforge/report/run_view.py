@@ -32,6 +32,77 @@ class FunnelStep(View):
     count: int
 
 
+class FastPoint(View):
+    """Share of all tasks that are correct and more than ``p`` times as fast as a baseline, with its interval."""
+
+    p: float
+    value: float
+    low: float
+    high: float
+
+
+class FastCurve(View):
+    """fast_p against one baseline; measured runs only. The denominator is all tasks."""
+
+    baseline: str
+    """``fastest``, or a baseline's own name: ``eager``, ``eager-graph``, ``compile``..."""
+    tasks: int
+    untimed: int
+    """Correct tasks without a speedup against this baseline: they count at p = 0 alone."""
+    points: tuple[FastPoint, ...]
+
+
+class AnytimePoint(View):
+    """Where the run stood after one more evaluation."""
+
+    evaluations: int
+    seconds: float
+    """Since the run began."""
+    dollars: float | None
+    """Paid so far; None once a price is unknown."""
+    attempt: str
+    tasks_ok: int
+    geomean_speedup: float | None
+    """Over all tasks, of max(speedup, 1), a failure as 1; None on a modelled run."""
+    median_dram_ratio: float | None
+    """Over the tasks' best so far, DRAM bytes over compulsory bytes."""
+
+
+class Spent(View):
+    """Where time and money went."""
+
+    what: str
+    """An agent (``coder judge tester reflexion``), or a stage of evaluations (``build oracle emulation ...``)."""
+    seconds: float
+    """Summed over workers, so it may exceed the run's wall time."""
+    dollars: float | None
+    """None where nothing is bought or a price is unknown."""
+
+
+class Cell(View):
+    """One attempt in the task matrix."""
+
+    id: str
+    number: int
+    step: str
+    verdict: Verdict
+    stage: str
+    accepted: bool
+    speedup: float | None
+
+
+class MatrixRow(View):
+    """One task with all its attempts."""
+
+    task: str
+    title: str
+    level: int | None
+    tags: tuple[str, ...]
+    seconds: float
+    dollars: float | None
+    cells: tuple[Cell, ...]
+
+
 class RunView(View):
     """One run."""
 

@@ -1,0 +1,1 @@
+"""Leaderboards as files: entries that anyone can submit, boards built from them, and their verification."""
