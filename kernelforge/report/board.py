@@ -10,33 +10,13 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import median
 
-from kernelforge.records import Origin, Verdict, content_hash
+from kernelforge.records import Origin, Verdict
+from kernelforge.report.board_key import BoardKey, board_key, settle
 from kernelforge.report.source import RunRecords, ShownState
 from kernelforge.report.summary import TaskSummary, View
 
 FAST_P = (0.0, 1.0, 1.2, 2.0)
 """Thresholds of fast_p (KernelBench, arXiv:2502.10517): correct and more than p times as fast as the baseline."""
-
-
-class BoardKey(View):
-    """What results must have in common to be compared."""
-
-    device: str
-    """The GPU by name where one measured; else the emulated device."""
-    suite: str
-    suite_digest: str
-    """Names every task with its source, sizes and tolerance policy."""
-    task_set: str
-    """Names which of the suite's tasks were run."""
-    task_count: int
-    origin: Origin
-    """Whether times are measured or modelled."""
-    baseline: str
-    """``fastest``: the fastest of eager, eager in a CUDA graph and torch.compile. ``none`` on a modelled board."""
-    precision: str
-    """Version of the evaluator, whose tolerance rules decide with the tasks' own policy."""
-    protocol: str | None
-    """Timing protocol; None where no run on the board has timed anything."""
 
 
 class FastP(View):
@@ -102,41 +82,15 @@ class Leaderboard(View):
 
 def leaderboard(runs: Iterable[RunRecords]) -> Leaderboard:
     """Boards of runs, those with the newest run first."""
-    keyed = [(_key(records), records) for records in runs if records.attempts]
+    keyed = [(board_key(records), records) for records in runs if records.attempts]
     known = [key for key, _ in keyed if key.protocol is not None]
-    settled = [(_settle(key, known), records) for key, records in keyed]
+    settled = [(settle(key, known), records) for key, records in keyed]
     settled.sort(key=lambda pair: pair[0].model_dump_json())
     boards = [
         _board(key, [records for _, records in group]) for key, group in groupby(settled, key=lambda pair: pair[0])
     ]
     boards.sort(key=lambda board: max(entry.started for entry in board.entries), reverse=True)
     return Leaderboard(boards=tuple(boards))
-
-
-def _key(records: RunRecords) -> BoardKey:
-    config = records.run.config
-    evaluations = [attempt.evaluation for attempt in records.attempts]
-    timed = [evaluation.performance for evaluation in evaluations if evaluation.performance is not None]
-    emulated = any(evaluation.fingerprint.device_kind == "emulated" for evaluation in evaluations)
-    return BoardKey(
-        device=", ".join(sorted({one.fingerprint.gpu or one.fingerprint.device for one in evaluations})),
-        suite=config.suite,
-        suite_digest=config.suite_digest,
-        task_set=content_hash("task set", sorted(config.tasks)),
-        task_count=len(config.tasks),
-        origin=Origin.MODELLED if emulated else Origin.MEASURED,
-        baseline="none" if emulated else "fastest",
-        precision="evaluator " + ", ".join(sorted({evaluation.fingerprint.evaluator for evaluation in evaluations})),
-        protocol=", ".join(sorted({performance.protocol for performance in timed})) or None,
-    )
-
-
-def _settle(key: BoardKey, known: Sequence[BoardKey]) -> BoardKey:
-    """A run that timed nothing, because nothing was correct, belongs on the board that it failed to enter."""
-    if key.protocol is not None:
-        return key
-    fitting = [one for one in known if one.model_copy(update={"protocol": None}) == key]
-    return max(fitting, key=lambda one: one.protocol or "", default=key)
 
 
 def _board(key: BoardKey, runs: Sequence[RunRecords]) -> Board:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from kernelforge.report.board import Leaderboard
+from kernelforge.report.board import BoardKey, Leaderboard
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
 from kernelforge.report.tables import board_tables, board_title
 from kernelforge.report.text import markdown
 
-_KEY = tuple(
-    Column(name, name)
-    for name in ("device", "suite", "suite_digest", "task_set", "origin", "baseline", "precision", "protocol")
-)
+_KEY = tuple(Column(name, name) for name in BoardKey.model_fields if name != "task_count")
 _TASK = tuple(Column(name, name) for name in TaskSummary.model_fields if name != "origin")
 
 

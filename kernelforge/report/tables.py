@@ -99,7 +99,7 @@ def board_title(key: BoardKey) -> str:
     )
     return (
         f"{key.device} · suite {key.suite} ({key.suite_digest}), {key.task_count} tasks · {times_are} · "
-        f"{key.precision} · timing {key.protocol or 'none'}"
+        f"{key.precision} · evaluator {key.evaluator}, lane {key.lane} · timing {key.protocol or 'none'}"
     )
 
 
