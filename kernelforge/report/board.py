@@ -1,6 +1,8 @@
-"""Leaderboards. Results stand on one board only when they are comparable: equal device, task set, baseline, precision
-rules, timing protocol and origin of the times. Modelled and measured results never share a board, and a board of
-modelled results has no speedups: it shows correctness and counters.
+"""Leaderboards. Results stand on one board only when they are comparable (:mod:`kernelforge.report.board_key`).
+
+Modelled and measured results never share a board, and a board of modelled results has no speedups: it shows correctness
+and counters. A result comes from a run's records or from a submitted file; every statistic is computed here, from its
+rows per task, and every denominator is the number of all tasks but where a name says otherwise.
 """
 
 from __future__ import annotations
@@ -8,29 +10,47 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from statistics import median
 
-from kernelforge.records import Origin, Verdict
-from kernelforge.report.board_key import BoardKey, board_key, settle
+from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.records import Message, Origin, Verdict
+from kernelforge.report import statistics
+from kernelforge.report.board_key import BoardKey, board_key, settle, without_tests
+from kernelforge.report.cost import total_cost
+from kernelforge.report.run_view import FastPoint
 from kernelforge.report.source import RunRecords, ShownState
+from kernelforge.report.statistics import Estimate
 from kernelforge.report.summary import TaskSummary, View
 
-FAST_P = (0.0, 1.0, 1.2, 2.0)
-"""Thresholds of fast_p (KernelBench, arXiv:2502.10517): correct and more than p times as fast as the baseline."""
+_NAN = math.nan
 
 
-class FastP(View):
-    """Share of all tasks that are correct and more than ``p`` times as fast as the baseline."""
+class Verified(View):
+    """What somebody found who checked a submitted result."""
 
-    p: float
-    value: float
+    by: str
+    """Where: host, device and version of KernelForge."""
+    when: str
+    """UTC, ISO 8601."""
+    rerun: int
+    """Tasks whose best candidate was evaluated again."""
+    tasks: int
+    """Tasks of the result."""
+    agree: bool
+    """Whether everything that was checked agrees."""
 
 
-class Entry(View):
-    """One run on a board."""
+class Result(View):
+    """What a board is made from: one run, with a row per task."""
 
-    rank: int
+    key: BoardKey
     run: str
+    by: str = ""
+    """Who submitted it; empty for a run of this results folder."""
+    note: str = ""
+    """What they say of it."""
+    digest: str | None = None
+    """Names the submitted file by its content."""
+    verified: Verified | None = None
     started: str
     state: ShownState
     strategy: str
@@ -38,30 +58,49 @@ class Entry(View):
     judge: str
     confined: bool
     """False when untrusted code ran without a jail: shown, never rewarded."""
-    tasks_ok: int
-    tasks_total: int
-    correct: float
-    """Share of all tasks with something correct."""
+    further_tests: bool = False
+    """Whether it was also judged on tests that a Tester added: those can only cost it."""
     attempts: int
     infra: int
     """Attempts that ended in INFRA: ours, or unsupported here; no statement about the candidate."""
-    median_dram_ratio: float | None
-    """Median over correct tasks of DRAM bytes over compulsory bytes."""
-    fast_p: tuple[FastP, ...] = ()
-    """Measured boards only. The denominator is all tasks."""
-    untimed: int = 0
-    """Correct tasks without a measured speedup: they count for fast_0 alone."""
     quarantined: int = 0
     """Attempts whose time is not believed: they have no speedup."""
-    median_speedup: float | None = None
-    """Median over correct tasks, against the fastest baseline."""
-    geomean_speedup: float | None = None
-    """Geometric mean over all tasks of max(speedup, 1), a failure as 1: what deploying the better of both gains."""
-    geomean_correct: float | None = None
-    """Geometric mean over correct tasks only; flatters a run that fails the hard ones."""
-    geomean_eager: float | None = None
-    """The same against eager PyTorch, as others publish it."""
+    tokens: int | None = None
+    """Of all models, input and output; None where a part is unknown."""
+    dollars: float | None = None
+    """Paid for models; None where a part is unknown."""
     tasks: tuple[TaskSummary, ...]
+
+
+class Entry(Result):
+    """A result on a board, with its statistics. Intervals are by task bootstrap (:mod:`kernelforge.report.statistics`)."""
+
+    rank: int
+    tasks_ok: int
+    tasks_total: int
+    correct: Estimate
+    """Share of all tasks with something correct."""
+    median_dram_ratio: Estimate | None
+    """Median over correct tasks of DRAM bytes over compulsory bytes."""
+    fast_p: tuple[FastPoint, ...] = ()
+    """Measured boards only, like all that follows. The denominator is all tasks."""
+    untimed: int = 0
+    """Correct tasks without a measured speedup: they count for fast_0 alone, and as 1 in ``geomean_speedup``."""
+    median_speedup: Estimate | None = None
+    """Median over correct tasks, against the board's baseline."""
+    geomean_speedup: Estimate | None = None
+    """Geometric mean over all tasks of max(speedup, 1), a failure as 1: what deploying the better of both gains."""
+    geomean_correct: Estimate | None = None
+    """Geometric mean over correct tasks only; flatters a run that fails the hard ones."""
+    geomean_eager: Estimate | None = None
+    """The same against eager PyTorch, as others publish it."""
+    win_rate: Estimate | None = None
+    """Share of all tasks with a speedup above 1 beyond its noise: the lower end of its interval is."""
+    floor_share: Estimate | None = None
+    """Mean over all tasks of floor / time, a task without a time as 0. None where the GPU's bandwidth is unknown."""
+    tokens_per_task: float | None
+    """Over all tasks, solved or not."""
+    dollars_per_task: float | None
 
 
 class Board(View):
@@ -82,34 +121,79 @@ class Leaderboard(View):
 
 def leaderboard(runs: Iterable[RunRecords]) -> Leaderboard:
     """Boards of runs, those with the newest run first."""
-    keyed = [(board_key(records), records) for records in runs if records.attempts]
-    known = [key for key, _ in keyed if key.protocol is not None]
-    settled = [(settle(key, known), records) for key, records in keyed]
+    return boards_of(run_result(records) for records in runs if records.attempts)
+
+
+def boards_of(results: Iterable[Result]) -> Leaderboard:
+    """Boards of results, those with the newest result first."""
+    found = list(results)
+    known = [result.key for result in found if result.key.protocol is not None]
+    settled = [(settle(result.key, known), result) for result in found]
     settled.sort(key=lambda pair: pair[0].model_dump_json())
-    boards = [
-        _board(key, [records for _, records in group]) for key, group in groupby(settled, key=lambda pair: pair[0])
-    ]
+    boards = [_board(key, [result for _, result in group]) for key, group in groupby(settled, key=lambda pair: pair[0])]
     boards.sort(key=lambda board: max(entry.started for entry in board.entries), reverse=True)
     return Leaderboard(boards=tuple(boards))
 
 
-def _board(key: BoardKey, runs: Sequence[RunRecords]) -> Board:
-    measured = key.origin is Origin.MEASURED
-    entries = [_entry(records, measured) for records in runs]
-    entries.sort(key=_standing)
+def run_result(records: RunRecords) -> Result:
+    """What a run of this results folder brings to a board."""
+    run = records.run
+    evaluations = [attempt.evaluation for attempt in records.attempts]
+    tokens, dollars = spent_on(list(records.said()), (*run.config.coders, run.config.judge))
+    return Result(
+        key=board_key(records),
+        run=run.id,
+        started=run.started,
+        state=records.state,
+        strategy=run.config.strategy,
+        coder=run.config.coder,
+        judge=run.config.judge,
+        confined=all(evaluation.fingerprint.jail != "none" for evaluation in evaluations),
+        further_tests=any(has_tests(evaluation.fingerprint.evaluator) for evaluation in evaluations),
+        attempts=len(evaluations),
+        infra=sum(evaluation.verdict is Verdict.INFRA for evaluation in evaluations),
+        quarantined=sum(bool(one.performance and one.performance.quarantined) for one in evaluations),
+        tokens=tokens,
+        dollars=dollars,
+        tasks=records.summaries(),
+    )
+
+
+def has_tests(evaluator: str) -> bool:
+    """Whether further tests were in force."""
+    return evaluator != without_tests(evaluator)
+
+
+def spent_on(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | None, float | None]:
+    """Tokens and dollars of what was said; None where a part is unknown.
+
+    The built-in agents cost nothing. Whoever else answered without a price (an exchange folder, an agent that submits
+    by itself) cost something that nobody here knows.
+    """
+    replies = [message for message in messages if message.role == "reply" and message.provider != "builtin"]
+    if any(reply.usage is None for reply in replies) or (not replies and set(agents) - {"builtin", "none", ""}):
+        return None, None
+    cost = total_cost(replies)
+    known = cost.input_tokens is not None and cost.output_tokens is not None
+    return (cost.input_tokens or 0) + (cost.output_tokens or 0) if known else None, cost.dollars
+
+
+def _board(key: BoardKey, results: Sequence[Result]) -> Board:
+    entries = sorted((_entry(key, result) for result in results), key=_standing)
     ranked = tuple(entry.model_copy(update={"rank": rank}) for rank, entry in enumerate(entries, 1))
-    names = runs[0].run.config.tasks
+    names = [task.task for task in results[0].tasks]
     best = tuple(
         min((task for entry in ranked for task in entry.tasks if task.task == name), key=_merit) for name in names
     )
     return Board(key=key, entries=ranked, records=best)
 
 
-def _standing(entry: Entry) -> tuple[float, ...]:
+def _standing(entry: Entry) -> tuple[float | str, ...]:
     """Sort key, best first: fast_1 and the deployable geomean when measured; else correctness and DRAM traffic."""
     fast_1 = next((one.value for one in entry.fast_p if one.p == 1.0), 0.0)
-    ratio = math.inf if entry.median_dram_ratio is None else entry.median_dram_ratio
-    return (-fast_1, -(entry.geomean_speedup or 0.0), -entry.correct, ratio, entry.attempts)
+    gain = entry.geomean_speedup.value if entry.geomean_speedup else 0.0
+    ratio = entry.median_dram_ratio.value if entry.median_dram_ratio else math.inf
+    return (-fast_1, -gain, -entry.correct.value, ratio, entry.attempts, entry.started, entry.run, entry.digest or "")
 
 
 def _merit(task: TaskSummary) -> tuple[float, ...]:
@@ -121,52 +205,62 @@ def _merit(task: TaskSummary) -> tuple[float, ...]:
     return (task.best is None, least(task.dram_ratio), least(task.time_us))
 
 
-def _entry(records: RunRecords, measured: bool) -> Entry:
-    run, tasks = records.run, records.summaries()
-    correct = [task for task in tasks if task.best is not None]
-    ratios = [task.dram_ratio for task in correct if task.dram_ratio is not None]
-    evaluations = [attempt.evaluation for attempt in records.attempts]
-    speeds = _speeds(tasks) if measured else {}
+def _entry(key: BoardKey, result: Result) -> Entry:
+    tasks = result.tasks
+    count = len(tasks)
+    solved = [task.best is not None for task in tasks]
+    correct = statistics.correct_share(solved)
+    assert correct is not None  # a run has tasks
     return Entry.model_validate(
         {
+            **dict(result),
+            "key": key,
             "rank": 0,
-            "run": run.id,
-            "started": run.started,
-            "state": records.state,
-            "strategy": run.config.strategy,
-            "coder": run.config.coder,
-            "judge": run.config.judge,
-            "confined": all(evaluation.fingerprint.jail != "none" for evaluation in evaluations),
-            "tasks_ok": len(correct),
-            "tasks_total": len(tasks),
-            "correct": len(correct) / len(tasks),
-            "attempts": len(evaluations),
-            "infra": sum(evaluation.verdict is Verdict.INFRA for evaluation in evaluations),
-            "quarantined": sum(bool(one.performance and one.performance.quarantined) for one in evaluations),
-            "median_dram_ratio": median(ratios) if ratios else None,
-            "tasks": tasks,
-            **speeds,
+            "tasks_ok": sum(solved),
+            "tasks_total": count,
+            "correct": correct,
+            "median_dram_ratio": statistics.median_correct(_per_task(tasks, "dram_ratio")),
+            "tokens_per_task": None if result.tokens is None else result.tokens / count,
+            "dollars_per_task": None if result.dollars is None else result.dollars / count,
+            **(_speeds(key, tasks, solved) if key.origin is Origin.MEASURED else {}),
         }
     )
 
 
-def _speeds(tasks: Sequence[TaskSummary]) -> dict[str, object]:
-    """Speed statistics of a measured run. Every denominator but the correct-only ones is all tasks."""
-    correct = [task for task in tasks if task.best is not None]
-    speedups = [task.speedup for task in correct if task.speedup is not None]
-    eager = [task.speedup_eager for task in correct if task.speedup_eager is not None]
-    above = {p: sum(speedup > p for speedup in speedups) for p in FAST_P} | {0.0: len(correct)}
+def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool]) -> dict[str, object]:
+    """Speed statistics of a measured result."""
+    speedups = _per_task(tasks, "speedup")
+    points = [(p, statistics.fast_p(speedups, p, solved)) for p in statistics.FAST_P]
+    spec = spec_of(key.device)
+    floors = [_NAN if spec is None or task.best is None else _floor_share(task, spec) for task in tasks]
     return {
-        "fast_p": tuple(FastP(p=p, value=above[p] / len(tasks)) for p in FAST_P),
-        "untimed": len(correct) - len(speedups),
-        "median_speedup": median(speedups) if speedups else None,
-        "geomean_speedup": geomean([max(speedup, 1.0) for speedup in speedups], count=len(tasks)),
-        "geomean_correct": geomean(speedups),
-        "geomean_eager": geomean(eager),
+        "fast_p": tuple(FastPoint(p=p, **dict(share)) for p, share in points if share is not None),
+        "untimed": sum(ok and math.isnan(speedup) for ok, speedup in zip(solved, speedups, strict=True)),
+        "median_speedup": statistics.median_correct(speedups),
+        "geomean_speedup": statistics.geomean_deployable(speedups),
+        "geomean_correct": statistics.geomean_correct(speedups),
+        "geomean_eager": statistics.geomean_correct(_per_task(tasks, "speedup_eager")),
+        "win_rate": statistics.win_rate(_per_task(tasks, "speedup_lower")),
+        "floor_share": None if spec is None else statistics.share_of_floor(floors),
     }
 
 
-def geomean(values: Sequence[float], *, count: int | None = None) -> float | None:
-    """Geometric mean; ``count`` above ``len(values)`` adds ones. None of nothing."""
-    count = len(values) if count is None else count
-    return math.exp(sum(map(math.log, values)) / count) if count else None
+def _per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
+    """A number per task, NaN where nothing is correct or it has none."""
+    values = [getattr(task, name) if task.best is not None else None for task in tasks]
+    return [_NAN if value is None else float(value) for value in values]
+
+
+def spec_of(device: str) -> DeviceSpec | None:
+    """Figures of a GPU by its name; None where only those of another would be at hand."""
+    return next((spec for key, spec in SPECS.items() if key in device.lower().replace("-", " ").split()), None)
+
+
+def _floor_share(task: TaskSummary, spec: DeviceSpec) -> float:
+    """The floor over the time: compulsory bytes at the peak bandwidth of device memory.
+
+    At most 1: where a cache still holds what was to be read, a time may be below.
+    """
+    if task.compulsory_bytes is None or task.time_us is None or task.speedup is None:
+        return _NAN
+    return min(task.compulsory_bytes / (spec.dram_bandwidth_gbps * 1e3) / task.time_us, 1.0)

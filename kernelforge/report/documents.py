@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelforge.report.board import BoardKey, Leaderboard
+from kernelforge.report.board import Leaderboard
+from kernelforge.report.board_key import BoardKey
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
 from kernelforge.report.tables import board_tables, board_title

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from kernelforge.records import Origin, SideTimes, SizeCheck, Timing
 from kernelforge.report.attempt_view import TrialRow
-from kernelforge.report.board import Board, BoardKey, Entry
+from kernelforge.report.board import Board, Entry
+from kernelforge.report.board_key import BoardKey
+from kernelforge.report.run_view import FastPoint
+from kernelforge.report.statistics import Estimate
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
 from kernelforge.report.task_view import MetricChange
@@ -41,55 +44,94 @@ def task_table(title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with
     return Table.of(title, (_TASK, _VERDICT, _ROUNDS, *middle, _MOVES, *run), tasks)
 
 
-def entry_table(title: str, entries: Iterable[Entry], *, origin: Origin) -> Table:
-    """Runs on one board."""
-    shared = (
+def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Table:
+    """Results on one board. Each ``from`` and ``to`` is the 95 % interval of the column before."""
+    submitted = any(entry.by for entry in entries)
+    columns = (
         Column("rank", "#", number, "right"),
         Column("run", "run"),
+        *((Column("by", "by"),) if submitted else ()),
         Column("strategy", "strategy"),
         Column("coder", "coder"),
         Column("judge", "judge"),
         Column("tasks_ok", "OK", number, "right"),
         Column("tasks_total", "of", number, "right"),
+        *(_MEASURED if origin is Origin.MEASURED else _MODELLED),
+        Column("tokens_per_task", "tokens/task", number, "right"),
+        Column("dollars_per_task", "$/task", number, "right"),
+        Column("attempts", "attempts", number, "right"),
+        *((Column("checked", "verified", wide=True),) if submitted else ()),
+        Column("caveats", "note", wide=True),
     )
-    rows = [_EntryRow(entry) for entry in entries]
-    speed: tuple[Column, ...]
-    if origin is Origin.MEASURED:
-        speed = (
-            Column("fast_0", "fast 0", percent, "right"),
-            Column("fast_1", "fast 1", percent, "right"),
-            Column("fast_1_2", "fast 1.2", percent, "right"),
-            Column("fast_2", "fast 2", percent, "right"),
-            Column("median_speedup", "median", times, "right"),
-            Column("geomean_speedup", "geomean", times, "right"),
-            Column("geomean_correct", "correct only", times, "right"),
-            Column("geomean_eager", "vs eager", times, "right"),
-        )
-    else:
-        speed = (Column("median_dram_ratio", "DRAM vs least", times, "right"),)
-    last = (Column("attempts", "attempts", number, "right"), Column("note", "note", wide=True))
-    return Table.of(title, (*shared, *speed, *last), rows, keys=2)
+    return Table.of(title, columns, [_EntryRow(entry) for entry in entries], keys=2)
+
+
+def _with_interval(key: str, label: str, show: Callable[[float | None], str]) -> tuple[Column, ...]:
+    return (
+        Column(key, label, show, "right"),
+        Column(f"{key}_low", "from", show, "right"),
+        Column(f"{key}_high", "to", show, "right"),
+    )
+
+
+_MEASURED = (
+    Column("fast_0", "fast 0", percent, "right"),
+    *_with_interval("fast_1", "fast 1", percent),
+    Column("fast_1_2", "fast 1.2", percent, "right"),
+    Column("fast_1_5", "fast 1.5", percent, "right"),
+    Column("fast_2", "fast 2", percent, "right"),
+    *_with_interval("geomean_speedup", "geomean", times),
+    Column("geomean_correct", "correct only", times, "right"),
+    Column("median_speedup", "median", times, "right"),
+    Column("win_rate", "wins", percent, "right"),
+    Column("geomean_eager", "vs eager", times, "right"),
+    Column("floor_share", "of floor", percent, "right"),
+)
+_MODELLED = (
+    *_with_interval("correct", "correct", percent),
+    *_with_interval("median_dram_ratio", "DRAM vs least", times),
+)
 
 
 class _EntryRow:
-    """An entry with its fast_p spread out and its caveats in words."""
+    """An entry as flat numbers, an estimate as ``NAME``, ``NAME_low`` and ``NAME_high``, with its caveats in words."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._fast = {one.p: one.value for one in entry.fast_p}
-        self.fast_0, self.fast_1 = self._fast.get(0.0), self._fast.get(1.0)
-        self.fast_1_2, self.fast_2 = self._fast.get(1.2), self._fast.get(2.0)
-        caveats = [
+        self._flat: dict[str, object] = {}
+        for point in entry.fast_p:
+            self._spread(f"fast_{point.p:g}".replace(".", "_"), point)
+        for name in type(entry).model_fields:
+            value = getattr(entry, name)
+            if isinstance(value, Estimate):
+                self._spread(name, value)
+        self.caveats = ", ".join(caveat for caveat in self._caveats() if caveat)
+        done = entry.verified
+        agrees = done is not None and done.agree
+        self.checked = "" if done is None else f"{done.rerun} of {done.tasks} re-run" + ("" if agrees else ": DIFFERS")
+
+    def _spread(self, name: str, value: Estimate | FastPoint) -> None:
+        self._flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+
+    def _caveats(self) -> tuple[str, ...]:
+        entry = self._entry
+        return (
             "" if entry.confined else "no jail",
             f"{entry.infra} INFRA" if entry.infra else "",
             f"{entry.untimed} untimed" if entry.untimed else "",
             f"{entry.quarantined} quarantined" if entry.quarantined else "",
+            "further tests" if entry.further_tests else "",
             "" if entry.state == "finished" else entry.state,
-        ]
-        self.note = ", ".join(caveat for caveat in caveats if caveat)
+            entry.note,
+        )
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._entry, name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        stem = name.removesuffix("_low").removesuffix("_high")
+        if name in self._flat:
+            return self._flat[name]
+        return None if stem != name else getattr(self._entry, name)
 
 
 def board_title(key: BoardKey) -> str:
