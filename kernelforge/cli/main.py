@@ -22,6 +22,7 @@ from kernelforge.cli import (
     leaderboard,
     mcp,
     prompts,
+    report,
     reward,
     run,
     serve,
@@ -55,6 +56,7 @@ app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
+app.command("report", short_help="Write runs as web pages.")(report.report)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
 app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
 app.add_typer(token.app, name="token", short_help="Who may use a reward server.")

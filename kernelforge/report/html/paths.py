@@ -1,0 +1,101 @@
+"""Where each page lies, and how pages point at each other. Names come from task files and databases: none of them can
+lead out of the folder, meet another one on a file system that ignores case, or be too long for one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+from functools import lru_cache
+from typing import Protocol
+
+INDEX = "index.html"
+LEADERBOARD = "leaderboard.html"
+LIVE = "live.html"
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9_\-]*(?:\.[a-z0-9_\-]+)*")
+_DERIVED = re.compile(r".*-[0-9a-f]{10}")
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
+_LONGEST = 60
+
+
+@lru_cache(maxsize=65_536)
+def slug(name: str) -> str:
+    """``name`` as one part of a path. A plain one is itself; any other is what is plain of it with ten digits of its
+    SHA-256, so that different names stay different."""
+    plain = _PLAIN.fullmatch(name) and len(name) <= _LONGEST
+    if plain and not _DERIVED.fullmatch(name) and not _RESERVED.fullmatch(name):
+        return name
+    readable = re.sub(r"[^a-z0-9_]+", "-", name[:_LONGEST].lower())[:40].strip("-")
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return f"{readable or 'x'}-{digest}"
+
+
+def run_page(run: str) -> str:
+    return f"runs/{slug(run)}/index.html"
+
+
+def integrity_page(run: str) -> str:
+    return f"runs/{slug(run)}/integrity.html"
+
+
+def task_page(run: str, task: str) -> str:
+    return f"runs/{slug(run)}/{slug(task)}/index.html"
+
+
+def attempt_page(run: str, task: str, number: int) -> str:
+    return f"runs/{slug(run)}/{slug(task)}/{number:02d}.html"
+
+
+def compare_page(a: str, b: str) -> str:
+    return f"compare/{slug(a)}..{slug(b)}.html"
+
+
+def data_file(name: str, suffix: str) -> str:
+    return f"data/{slug(name)}.{suffix}"
+
+
+class Links(Protocol):
+    """How one page points at others and at parts of itself."""
+
+    def to(self, path: str, part: str = "") -> str:
+        """Address of a page, or of a part of it, for ``href``."""
+
+    def id(self, part: str) -> str:
+        """Id of a part of this page, unique in the document."""
+
+
+class FolderLinks:
+    """Relative addresses between the files of a folder."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+        self._folder = posixpath.dirname(page) or "."
+
+    def to(self, path: str, part: str = "") -> str:
+        fragment = f"#{part}" if part else ""
+        if path == self._page and part:
+            return fragment
+        return posixpath.relpath(path, self._folder) + fragment
+
+    def id(self, part: str) -> str:
+        return part
+
+
+class OneFileLinks:
+    """Fragments between the sections of one file."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+
+    def to(self, path: str, part: str = "") -> str:
+        return f"#{section_id(path)}" + (f"--{part}" if part else "")
+
+    def id(self, part: str) -> str:
+        return f"{section_id(self._page)}--{part}"
+
+
+def section_id(path: str) -> str:
+    """Id of a page's section in the one-file form."""
+    return "p-" + path.removesuffix(".html").replace("/", ":")

@@ -1,0 +1,90 @@
+"""The templates, compiled once. Every text that reaches a page is escaped, and its control characters are written out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from kernelforge.report import text as texts
+from kernelforge.report.html.tables import raw_number
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+CHART_SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js", "charts.js")
+CODE_SCRIPTS = ("highlight.min.js",)
+SCRIPTS = ("app.js",)
+STYLE = "style.css"
+
+
+@cache
+def environment(*folders: Path) -> Environment:
+    """The environment of the pages.
+
+    Args:
+        folders: further templates, such as those of the live viewer.
+    """
+    loaders: list[BaseLoader] = [FileSystemLoader(folder) for folder in (HERE / "templates", *folders)]
+    made = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+        auto_reload=False,
+        cache_size=-1,
+    )
+    made.filters.update(
+        number=texts.number,
+        times=texts.times,
+        percent=texts.percent,
+        change=texts.change,
+        bytes=texts.byte_count,
+        duration=texts.duration,
+        line=texts.one_line,
+        raw=raw_number,
+    )
+    made.globals["absent"] = texts.ABSENT
+    return made
+
+
+def _finalize(value: Any) -> Any:
+    """What a template prints: a text with its control and bidirectional characters written out, never ``None``."""
+    if isinstance(value, str):
+        return value if isinstance(value, Markup) else texts.printable(value)
+    return texts.ABSENT if value is None else value
+
+
+def policy(*, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), live: bool = False) -> str:
+    """Content Security Policy of a page: files beside it and nothing else.
+
+    Args:
+        scripts: texts of inline scripts that may run; files may not then.
+        styles: texts of inline style sheets.
+        live: allow connections to the server that the page came from.
+    """
+    script = " ".join(map(_hash, scripts)) or "'self' file:"
+    style = " ".join(map(_hash, styles)) or "'self' file:"
+    image = "data:" if scripts or styles else "'self' file: data:"
+    connect = "; connect-src 'self'" if live else ""
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src {image}{connect}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+@cache
+def assets() -> dict[str, Path]:
+    """Files of ``assets/`` by name."""
+    found = {path.name: path for folder in (STATIC, STATIC / "vendor") for path in folder.iterdir() if path.is_file()}
+    return dict(sorted(found.items()))
