@@ -1,4 +1,5 @@
-"""Shared by all tests: paths to ``builders.py`` and to ``fake_server.py``, which speaks as providers do; a workshop."""
+"""Shared by all tests: paths to ``builders.py``, to ``fake_server.py``, which speaks as providers do, and to the golden
+runs; a workshop."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from kernelforge.evaluate.workshop import Workshop
     from kernelforge.sandbox import Zygote
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "llm")]
+_TESTS = Path(__file__).parent
+sys.path[:0] = [str(_TESTS / folder) for folder in (".", "llm", "store", "report/golden")]
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
