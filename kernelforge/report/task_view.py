@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from kernelforge.evaluate.generators import caught_by
-from kernelforge.records import Attempt, InputGenerator, Lesson, Operator, Profile, Verdict
+from kernelforge.records import (
+    Attempt,
+    InputGenerator,
+    Lesson,
+    Operator,
+    Origin,
+    Profile,
+    SideTimes,
+    SizeFacts,
+    Task,
+    TaskFacts,
+    TensorSpec,
+    Verdict,
+)
 from kernelforge.report.cost import Cost, total_cost
+from kernelforge.report.roofs import Roofs, floor_us, roofs_of, spec_of
 from kernelforge.report.source import RunRecords
+from kernelforge.report.suite_view import spec_text
 from kernelforge.report.summary import TaskSummary, View, step_name, summarise
 
 
@@ -32,20 +48,73 @@ class LineageNode(View):
     id: str
     number: int
     depth: int
+    parent: int | None
+    """Number of the attempt it came from; None for a seed, or where the parent is not there."""
     operator: Operator
     move: str | None
     step: str
-    """The move, else the operator."""
+    """What leads to it from its parent: the move, else the operator."""
     verdict: Verdict
+    stage: str
+    """Where the cascade ended."""
     reason: str
     changes: tuple[MetricChange, ...]
     """Metrics that the finding named."""
+    time_us: float | None
+    origin: Origin | None
+    """Whether ``time_us`` is measured or modelled."""
+    speedup: float | None
+    """Against the fastest baseline; None on a device that models time."""
+    low: float | None
+    """95 % interval of ``speedup``."""
+    high: float | None
+    dram_bytes: float | None
+    dram_ratio: float | None
+    """DRAM bytes over compulsory bytes: 1 is the least there can be."""
+    delta: float | None
+    """Change from the parent, relative: -0.2 is a fifth less. None where one of the two has no value."""
+    delta_of: Literal["time_us", "dram_bytes"] | None
+    """What ``delta`` is of: measured time where both have one, else DRAM traffic."""
     accepted: bool
     note: str
     """Why it was or was not accepted."""
     best: bool
     """Whether it is the task's best."""
     seconds: float
+    dollars: float | None
+    """What models were paid for it; None where a price is unknown."""
+
+
+class TaskSize(View):
+    """One size of a task, with what the oracle found by running the reference; None where it was not run."""
+
+    size: str
+    constants: dict[str, int | float | bool]
+    """Module constants that the size replaces."""
+    inputs: tuple[str, ...]
+    """``float32[64, 128]``, or a scalar's value."""
+    outputs: tuple[str, ...]
+    weights: int | None
+    """How many parameters, buffers and tensor attributes the reference has."""
+    compulsory_bytes: int | None
+    """Least bytes: inputs, weights and outputs, each moved once."""
+    flops: int | None
+    eager_launches: int | None
+
+
+class BaselineTime(View):
+    """One baseline with the best time that any attempt of the run measured of it."""
+
+    name: str
+    median_us: float
+    low_us: float
+    """95 % interval of the median."""
+    high_us: float
+    samples: int
+    captured: bool
+    """Replayed from a CUDA graph."""
+    attempt: str
+    """Beside which attempt it was measured."""
 
 
 class GeneratorView(View):
@@ -66,6 +135,25 @@ class TaskView(View):
 
     run: str
     task: str
+    title: str
+    """Empty where the task's file was not journalled."""
+    suite: str
+    level: int | None
+    tags: tuple[str, ...]
+    digest: str | None
+    reference: str | None
+    """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
+    c_reference: str | None
+    """Sequential C that Coders were shown in its place."""
+    sizes: tuple[TaskSize, ...]
+    device: str
+    roofs: Roofs | None
+    """Of the run's device; None where its figures are unknown."""
+    floor_us: float | None
+    """Least time on that device, also where it only models time: compulsory bytes of the full size at peak bandwidth.
+    ``summary.floor_share`` is the share of it that the best's measured time reaches."""
+    baselines: tuple[BaselineTime, ...]
+    """The fastest first; none on a device that models time."""
     summary: TaskSummary
     lineage: tuple[LineageNode, ...]
     cost: Cost
@@ -77,8 +165,10 @@ class TaskView(View):
 
 
 def task_view(records: RunRecords, task: str) -> TaskView:
-    """View of a task's lineage."""
+    """View of one task of a run."""
     attempts = records.of_task(task)
+    source, facts = getattr(records, "tasks", {}).get(task), getattr(records, "facts", {}).get(task)
+    spec = next((spec_of(attempt.evaluation.fingerprint) for attempt in attempts), None)
     summary = summarise(records.run.id, task, attempts, records.finished.get(task))
     by_id = {attempt.id: attempt for attempt in attempts}
     lineage = tuple(
@@ -88,12 +178,77 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     return TaskView(
         run=records.run.id,
         task=task,
+        title=source.title if source else "",
+        suite=source.suite if source else records.run.config.suite,
+        level=source.level if source else None,
+        tags=source.tags if source else (),
+        digest=source.digest if source else None,
+        reference=source.source if source else None,
+        c_reference=(source.c_source or None) if source else None,
+        sizes=_sizes(source, facts),
+        device=records.run.config.device,
+        roofs=None if spec is None else roofs_of(spec),
+        floor_us=floor_us(compulsory_bytes(facts, attempts), spec),
+        baselines=_baselines(attempts),
         summary=summary,
         lineage=lineage,
         cost=total_cost([*said, *records.messages.get(task, ())]),
         tests=tuple(_test(one, attempts) for one in records.generators.get(task, ())),
         lessons=tuple(records.lessons.get(task, ())),
     )
+
+
+def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> float | None:
+    """Least bytes of a task at its full size: by the oracle, else by the first profile of an attempt."""
+    if facts is not None:
+        return facts.at("full").compulsory_bytes
+    return next((one.profile.roofline.compulsory_bytes for one in attempts if one.profile is not None), None)
+
+
+def _sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
+    known = {} if facts is None else {one.size: one for one in facts.sizes}
+    constants = {name: {} for name in known} if task is None else {size.name: size.constants for size in task.sizes}
+    return tuple(_size(name, replaced, known.get(name)) for name, replaced in constants.items())
+
+
+def _size(name: str, constants: dict[str, int | float | bool], facts: SizeFacts | None) -> TaskSize:
+    return TaskSize(
+        size=name,
+        constants=constants,
+        inputs=tuple(spec_text(one) if isinstance(one, TensorSpec) else str(one) for one in facts.inputs)
+        if facts
+        else (),
+        outputs=tuple(spec_text(one) for one in facts.outputs) if facts else (),
+        weights=len(facts.weights) if facts else None,
+        compulsory_bytes=facts.compulsory_bytes if facts else None,
+        flops=facts.flops if facts else None,
+        eager_launches=facts.eager_launches if facts else None,
+    )
+
+
+def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
+    """Of each baseline the lowest median; times that are not believed say nothing of baselines either."""
+    best: dict[str, tuple[SideTimes, str]] = {}
+    for attempt in attempts:
+        speed = attempt.evaluation.performance
+        if speed is None or speed.timing is None or speed.quarantined is not None:
+            continue
+        for side in speed.timing.baselines:
+            if side.name not in best or side.median_us < best[side.name][0].median_us:
+                best[side.name] = side, attempt.id
+    found = (
+        BaselineTime(
+            name=side.name,
+            median_us=side.median_us,
+            low_us=side.interval_us[0],
+            high_us=side.interval_us[1],
+            samples=len(side.samples_us),
+            captured=side.captured,
+            attempt=attempt,
+        )
+        for side, attempt in best.values()
+    )
+    return tuple(sorted(found, key=lambda one: one.median_us))
 
 
 def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> GeneratorView:
@@ -116,23 +271,60 @@ def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
 
 
 def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None) -> LineageNode:
-    finding = attempt.finding
+    finding, speed = attempt.finding, attempt.evaluation.performance
     changes = metric_changes(attempt, parent)
+    against = speed.timing.ratio(speed.timing.fastest) if speed and speed.timing and speed.timing.fastest else None
+    interval = against.interval if against and speed and speed.speedup is not None else None
+    roof = attempt.profile.roofline if attempt.profile else None
+    delta, delta_of = _delta(attempt, parent)
     return LineageNode(
         id=attempt.id,
         number=attempt.number,
         depth=depth,
+        parent=parent.number if parent else None,
         operator=attempt.operator,
         move=finding.move if finding else None,
         step=step_name(attempt),
         verdict=attempt.evaluation.verdict,
+        stage=attempt.evaluation.stage,
         reason=attempt.evaluation.reason,
         changes=tuple(change for change in changes if change.named),
+        time_us=speed.time_us if speed else None,
+        origin=speed.origin if speed else None,
+        speedup=speed.speedup if speed else None,
+        low=interval[0] if interval else None,
+        high=interval[1] if interval else None,
+        dram_bytes=roof.dram_bytes if roof else None,
+        dram_ratio=roof.dram_bytes / roof.compulsory_bytes if roof and roof.compulsory_bytes else None,
+        delta=delta,
+        delta_of=delta_of,
         accepted=attempt.accepted,
         note=attempt.note,
         best=attempt.id == best,
         seconds=attempt.seconds,
+        dollars=total_cost(attempt.messages).dollars,
     )
+
+
+def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Literal["time_us", "dram_bytes"] | None]:
+    """How an attempt compares with its parent, and by what."""
+    if parent is None:
+        return None, None
+    times = [believed_time(one) for one in (parent, attempt)]
+    if times[0] is not None and times[1] is not None:
+        return times[1] / times[0] - 1, "time_us"
+    moved = [one.profile.roofline.dram_bytes if one.profile else None for one in (parent, attempt)]
+    if moved[0] and moved[1] is not None:
+        return moved[1] / moved[0] - 1, "dram_bytes"
+    return None, None
+
+
+def believed_time(attempt: Attempt) -> float | None:
+    """Measured time that is not quarantined, in µs."""
+    speed = attempt.evaluation.performance
+    if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:
+        return None
+    return speed.time_us
 
 
 def metric_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChange, ...]:
