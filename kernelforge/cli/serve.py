@@ -113,8 +113,8 @@ def serve(
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
     from kernelforge.devices import best_device
+    from kernelforge.server.http.listening import is_loopback, listen, run
     from kernelforge.server.http.logs import configure_logs
-    from kernelforge.server.http.serving import is_loopback, listen, run
     from kernelforge.server.http.tokens import Tokens
     from kernelforge.server.jobs.gateway import Gateway
     from kernelforge.tasks.catalogue import Catalogue
@@ -183,7 +183,8 @@ async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, resu
     from kernelforge.server.base import DATABASE_NAME
     from kernelforge.server.http.app import create_app
     from kernelforge.server.http.limits import Limits
-    from kernelforge.server.http.serving import Stop, address, allow_connections, is_loopback, serve
+    from kernelforge.server.http.listening import Stop, address, is_loopback
+    from kernelforge.server.http.serving import allow_connections, serve
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 

@@ -12,7 +12,8 @@ from tiny_core import TinyCore
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
-from kernelforge.server.http.serving import Stop, address, listen, serve
+from kernelforge.server.http.listening import Stop, address, listen
+from kernelforge.server.http.serving import serve
 
 JOB = {"task": "core/swish", "completion": "a reply"}
 SLOW_JOB = {"task": "core/swish", "completion": "slow"}

@@ -20,8 +20,9 @@ from kernelforge.client.wire import PolicyRow, TaskPage, TaskRow
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.listening import Stop, listen
 from kernelforge.server.http.logs import LogFormat, configure_logs
-from kernelforge.server.http.serving import Ending, Stop, listen, serve
+from kernelforge.server.http.serving import Ending, serve
 from kernelforge.server.http.tokens import Tokens
 from kernelforge.server.jobs.registry import reference_hash
 
