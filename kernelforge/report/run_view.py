@@ -1,106 +1,36 @@
-"""A run at a glance: how far attempts came, and where each task stands."""
+"""A run at a glance: what it achieved, how far attempts came, what they cost, and where each task stands."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from statistics import median
 from typing import Literal
 
-from kernelforge.records import Attempt, Budget, Operator, Verdict
+from kernelforge.records import Budget, Operator, Origin, Verdict
+from kernelforge.report.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
 from kernelforge.report.cost import AgentCost, Cost, agent_costs, total_cost
+from kernelforge.report.curves import FastCurve, FastPoint, Headline, fast_curves, headline
+from kernelforge.report.funnel import FunnelStep, StageEnd, funnel, stage_ends
+from kernelforge.report.integrity_view import IntegrityView, integrity_view
+from kernelforge.report.matrix import Cell, MatrixRow, matrix
 from kernelforge.report.source import RunRecords, ShownState
 from kernelforge.report.summary import TaskSummary, View
 from kernelforge.search import pass_at_k
 
-_STAGES = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "timing", "done")
-_FUNNEL = (
-    ("parsed", "plan"),
-    ("built", "compile"),
-    ("policy", "policy"),
-    ("small", "small"),
-    ("hidden", "hidden"),
-    ("full", "full"),
-)
-"""Step of the funnel and the last stage of the cascade that it stands for."""
-
-
-class FunnelStep(View):
-    """How many attempts came through a gate."""
-
-    step: str
-    """``attempts parsed built policy small hidden full OK``."""
-    count: int
-
-
-class FastPoint(View):
-    """Share of all tasks that are correct and more than ``p`` times as fast as a baseline, with its interval."""
-
-    p: float
-    value: float
-    low: float
-    high: float
-
-
-class FastCurve(View):
-    """fast_p against one baseline; measured runs only. The denominator is all tasks."""
-
-    baseline: str
-    """``fastest``, or a baseline's own name: ``eager``, ``eager-graph``, ``compile``..."""
-    tasks: int
-    untimed: int
-    """Correct tasks without a speedup against this baseline: they count at p = 0 alone."""
-    points: tuple[FastPoint, ...]
-
-
-class AnytimePoint(View):
-    """Where the run stood after one more evaluation."""
-
-    evaluations: int
-    seconds: float
-    """Since the run began."""
-    dollars: float | None
-    """Paid so far; None once a price is unknown."""
-    attempt: str
-    tasks_ok: int
-    geomean_speedup: float | None
-    """Over all tasks, of max(speedup, 1), a failure as 1; None on a modelled run."""
-    median_dram_ratio: float | None
-    """Over the tasks' best so far, DRAM bytes over compulsory bytes."""
-
-
-class Spent(View):
-    """Where time and money went."""
-
-    what: str
-    """An agent (``coder judge tester reflexion``), or a stage of evaluations (``build oracle emulation ...``)."""
-    seconds: float
-    """Summed over workers, so it may exceed the run's wall time."""
-    dollars: float | None
-    """None where nothing is bought or a price is unknown."""
-
-
-class Cell(View):
-    """One attempt in the task matrix."""
-
-    id: str
-    number: int
-    step: str
-    verdict: Verdict
-    stage: str
-    accepted: bool
-    speedup: float | None
-
-
-class MatrixRow(View):
-    """One task with all its attempts."""
-
-    task: str
-    title: str
-    level: int | None
-    tags: tuple[str, ...]
-    seconds: float
-    dollars: float | None
-    cells: tuple[Cell, ...]
+__all__ = [
+    "AnytimePoint",
+    "Cell",
+    "FastCurve",
+    "FastPoint",
+    "FunnelStep",
+    "Headline",
+    "MatrixRow",
+    "RunView",
+    "Spent",
+    "StageEnd",
+    "funnel",
+    "run_view",
+]
 
 
 class RunView(View):
@@ -124,6 +54,10 @@ class RunView(View):
     seconds: float | None
     """Wall time from start to end; None while it has no end."""
     kernelforge: str
+    origin: Origin | None
+    """Whether times are measured or modelled; None where the device does neither. Speedups, curves and their intervals
+    are those of measured runs alone."""
+    headline: Headline
     tasks_ok: int
     tasks_total: int
     tasks_finished: int
@@ -132,6 +66,10 @@ class RunView(View):
     verdicts: dict[Verdict, int]
     funnel: tuple[FunnelStep, ...]
     """INFRA attempts count where they came through; they are not judged where they ended."""
+    stages: tuple[StageEnd, ...]
+    """Where attempts ended, by stage of the cascade and verdict."""
+    median_dram_ratio: float | None
+    """Over tasks with a profile of their best: DRAM bytes over compulsory bytes, 1 is the least there can be."""
     mean_reward: float | None
     """Over the tasks' best attempts, a task without one counting 0; None when nothing was scored."""
     cost: Cost
@@ -141,7 +79,14 @@ class RunView(View):
     pass_at_k: dict[int, float] | None
     """Chance that k samples of a task hold a correct one, the mean over tasks; None where samples are not independent
     (any strategy but ``best-of-n``) or a task has fewer than it was to have."""
+    fast_curves: tuple[FastCurve, ...]
+    """fast_p against the fastest baseline, then against each that was timed; empty on a modelled run."""
+    anytime: tuple[AnytimePoint, ...]
+    spent: tuple[Spent, ...]
+    integrity: IntegrityView
     tasks: tuple[TaskSummary, ...]
+    matrix: tuple[MatrixRow, ...]
+    """The same tasks in the same order, with every attempt."""
 
 
 def run_view(records: RunRecords) -> RunView:
@@ -149,6 +94,8 @@ def run_view(records: RunRecords) -> RunView:
     run, config, attempts = records.run, records.run.config, records.attempts
     summaries = records.summaries()
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
+    measured = records.measured
+    ratios = [summary.dram_ratio for summary in summaries if summary.dram_ratio is not None]
     scored = [summary.reward for summary in summaries if summary.best and summary.reward is not None]
     return RunView(
         id=run.id,
@@ -166,20 +113,29 @@ def run_view(records: RunRecords) -> RunView:
         seed=config.seed,
         started=run.started,
         ended=run.ended,
-        seconds=_between(run.started, run.ended),
+        seconds=seconds_between(run.started, run.ended),
         kernelforge=run.kernelforge,
+        origin=records.origin,
+        headline=headline(summaries, measured=measured),
         tasks_ok=sum(summary.best is not None for summary in summaries),
         tasks_total=len(summaries),
         tasks_finished=sum(summary.finished is not None for summary in summaries),
         attempts=len(attempts),
         accepted=sum(attempt.accepted for attempt in attempts),
         verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
-        funnel=_funnel(attempts),
+        funnel=funnel(attempts, measured=measured),
+        stages=stage_ends(attempts),
+        median_dram_ratio=median(ratios) if ratios else None,
         mean_reward=sum(scored) / len(summaries) if scored else None,
         cost=total_cost(records.said()),
         costs=agent_costs(records.said()),
         pass_at_k=_pass_at_k(records),
+        fast_curves=fast_curves(records.bests()) if measured else (),
+        anytime=anytime(records, measured=measured),
+        spent=spent(records),
+        integrity=integrity_view(records),
         tasks=summaries,
+        matrix=matrix(records),
     )
 
 
@@ -200,26 +156,3 @@ def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
         return None
     sizes = [k * 10**power for power in range(len(str(least))) for k in (1, 2, 5) if k * 10**power <= least]
     return {k: sum(pass_at_k(samples, correct, k) for samples, correct in counts) / len(counts) for k in sizes}
-
-
-def _funnel(attempts: tuple[Attempt, ...]) -> tuple[FunnelStep, ...]:
-    ended = [
-        len(_STAGES) if attempt.evaluation.verdict is Verdict.OK else _STAGES.index(attempt.evaluation.stage)
-        for attempt in attempts
-    ]
-    passed = [FunnelStep(step=name, count=sum(at > _STAGES.index(stage) for at in ended)) for name, stage in _FUNNEL]
-    correct = sum(attempt.evaluation.verdict is Verdict.OK for attempt in attempts)
-    return (
-        FunnelStep(step="attempts", count=len(attempts)),
-        *passed,
-        FunnelStep(step="OK", count=correct),
-    )
-
-
-def _between(started: str, ended: str | None) -> float | None:
-    if ended is None:
-        return None
-    try:
-        return max((datetime.fromisoformat(ended) - datetime.fromisoformat(started)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return None

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
-from kernelforge.records import Attempt, InputGenerator, Lesson, Message, Run, RunState
-from kernelforge.report.summary import TaskSummary, summarise
+from kernelforge.records import (
+    Attempt,
+    InputGenerator,
+    Lesson,
+    Message,
+    Origin,
+    Run,
+    RunState,
+    Task,
+    TaskFacts,
+)
+from kernelforge.report.summary import TaskSummary, best_of, summarise
 from kernelforge.store import Store
 
 ShownState = Literal["running", "interrupted", "stopped", "finished"]
@@ -16,10 +28,11 @@ ShownState = Literal["running", "interrupted", "stopped", "finished"]
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run with everything journalled of it."""
+    """A run with everything journalled of it. Nothing in it changes, so what is grouped or summed up is kept."""
 
     run: Run
     attempts: tuple[Attempt, ...]
+    """By task and then number."""
     finished: Mapping[str, str] = field(default_factory=dict)
     """Why each finished task is finished."""
     live: bool = False
@@ -30,18 +43,27 @@ class RunRecords:
     """By task, the further tests that were agreed on, refused ones included."""
     lessons: Mapping[str, tuple[Lesson, ...]] = field(default_factory=dict)
     """By task, what it taught."""
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    """Tasks that the run has come to, by name."""
+    facts: Mapping[str, TaskFacts] = field(default_factory=dict)
+    """What the oracle found of them."""
+    compulsory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By task, bytes that its full size must read and write."""
 
     @classmethod
     def load(cls, store: Store, run: Run) -> RunRecords:
-        tasks = run.config.tasks
+        """Everything of a run."""
         return cls(
             run,
             tuple(store.attempts(run.id)),
             store.finished_tasks(run.id),
             store.is_live(run.id),
-            {task: store.task_messages(run.id, task) for task in tasks},
-            {task: store.generators(run.id, task) for task in tasks},
-            {task: store.lessons_of(run.id, task) for task in tasks},
+            {task: store.task_messages(run.id, task) for task in run.config.tasks},
+            {task: store.generators(run.id, task) for task in run.config.tasks},
+            {task: store.lessons_of(run.id, task) for task in run.config.tasks},
+            {task.name: task for task in store.tasks(run.id)},
+            store.all_facts(run.id),
+            store.compulsory_bytes(run.id),
         )
 
     @property
@@ -51,8 +73,35 @@ class RunRecords:
             return "interrupted"
         return self.run.state.value
 
+    @cached_property
+    def origin(self) -> Origin | None:
+        """Whether the run measures or models time, by the devices that evaluated; None where it does neither."""
+        kinds: set[str] = {attempt.evaluation.fingerprint.device_kind for attempt in self.attempts}
+        if not kinds:
+            kinds = {self.run.config.device.partition(":")[0]}
+        if "emulated" in kinds:
+            return Origin.MODELLED
+        return Origin.MEASURED if "cuda" in kinds else None
+
+    @property
+    def measured(self) -> bool:
+        """Whether there may be speedups."""
+        return self.origin is Origin.MEASURED
+
+    @cached_property
+    def _by_task(self) -> Mapping[str, tuple[Attempt, ...]]:
+        found: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.attempts:
+            found[attempt.task].append(attempt)
+        return {task: tuple(attempts) for task, attempts in found.items()}
+
     def of_task(self, task: str) -> tuple[Attempt, ...]:
-        return tuple(attempt for attempt in self.attempts if attempt.task == task)
+        """All attempts at a task, by number."""
+        return self._by_task.get(task, ())
+
+    def bests(self) -> tuple[Attempt | None, ...]:
+        """Every task's best attempt, in the run's order; None where nothing is correct."""
+        return tuple(best_of(self.of_task(task)) for task in self.run.config.tasks)
 
     def said(self) -> Iterator[Message]:
         """All that agents were asked and answered."""
@@ -63,6 +112,11 @@ class RunRecords:
 
     def summaries(self) -> tuple[TaskSummary, ...]:
         """One summary per task of the run, in the run's order."""
+        return self._summaries
+
+    @cached_property
+    def _summaries(self) -> tuple[TaskSummary, ...]:
         return tuple(
-            summarise(self.run.id, task, self.of_task(task), self.finished.get(task)) for task in self.run.config.tasks
+            summarise(self.run.id, task, self.of_task(task), self.finished.get(task), self.compulsory_bytes.get(task))
+            for task in self.run.config.tasks
         )

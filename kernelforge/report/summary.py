@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from kernelforge.records import Attempt, Operator, Origin, Profile, Verdict
+from kernelforge.hardware.specs import nearest_spec
+from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict
 from kernelforge.report.text import choices
 
 
@@ -46,7 +47,13 @@ class TaskSummary(View):
     """Whether ``time_us`` and ``bound`` are measured or modelled."""
     speedup: float | None
     speedup_lower: float | None
+    speedup_upper: float | None
     speedup_eager: float | None
+    floor_us: float | None
+    """Bytes that must be read and written, at the peak bandwidth of the GPU that measured: the memory side of the
+    roofline (Williams, Waterman & Patterson, CACM 2009). None on a modelled run, and for a GPU that is not known."""
+    floor_share: float | None
+    """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is not believed."""
     finished: str | None
     """Why work on the task ended; None while there is something left to do."""
 
@@ -95,12 +102,48 @@ def launches_of(attempt: Attempt) -> int | None:
     return None
 
 
-def summarise(run: str, task: str, attempts: Sequence[Attempt], finished: str | None = None) -> TaskSummary:
+def dram_ratio(attempt: Attempt) -> float | None:
+    """DRAM bytes over compulsory bytes: 1 is the least there can be."""
+    roofline = attempt.profile.roofline if attempt.profile else None
+    return roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None
+
+
+def speedup_upper(speed: Performance) -> float | None:
+    """Upper end of the interval of the speedup over the fastest baseline; never below the speedup."""
+    timing = speed.timing
+    ratio = timing.ratio(timing.fastest) if timing is not None and timing.fastest is not None else None
+    return None if ratio is None or speed.speedup is None else max(ratio.interval[1], speed.speedup)
+
+
+def floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -> float | None:
+    """Least time in which the GPU that measured an attempt can move the bytes that must be read and written.
+
+    The bandwidth is the data sheet's. None where nothing was measured, or the GPU or the bytes are unknown.
+
+    Args:
+        compulsory_bytes: where the attempt has no profile that says them.
+    """
+    gpu = attempt.evaluation.fingerprint.gpu
+    spec = nearest_spec(gpu) if gpu else None
+    if gpu is None or spec is None or spec.key not in gpu.lower():
+        return None
+    least = attempt.profile.roofline.compulsory_bytes if attempt.profile else compulsory_bytes
+    return least / (spec.dram_bandwidth_gbps * 1e3) if least else None
+
+
+def summarise(
+    run: str,
+    task: str,
+    attempts: Sequence[Attempt],
+    finished: str | None = None,
+    compulsory_bytes: float | None = None,
+) -> TaskSummary:
     """Sum up one task.
 
     Args:
         attempts: all attempts of the run at the task, in order.
         finished: why work on it ended, if it did.
+        compulsory_bytes: of the task at full size, as the oracle found them.
     """
     best = best_of(attempts)
     shown = best or (attempts[-1] if attempts else None)
@@ -108,6 +151,7 @@ def summarise(run: str, task: str, attempts: Sequence[Attempt], finished: str | 
     speed = best.evaluation.performance if best else None
     correctness = best.evaluation.correctness if best else None
     roofline = profile.roofline if profile else None
+    floor = floor_us(best, compulsory_bytes) if best else None
     return TaskSummary(
         run=run,
         task=task,
@@ -119,7 +163,7 @@ def summarise(run: str, task: str, attempts: Sequence[Attempt], finished: str | 
         reward=shown.reward.value if shown else None,
         dram_bytes=roofline.dram_bytes if roofline else None,
         compulsory_bytes=roofline.compulsory_bytes if roofline else None,
-        dram_ratio=roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None,
+        dram_ratio=dram_ratio(best) if best else None,
         sectors_per_request=sectors_per_request(profile) if profile else None,
         launches=launches_of(best) if best else None,
         bound=speed.bound if speed else roofline.bound if roofline else None,
@@ -127,6 +171,9 @@ def summarise(run: str, task: str, attempts: Sequence[Attempt], finished: str | 
         origin=speed.origin if speed else None,
         speedup=speed.speedup if speed else None,
         speedup_lower=speed.speedup_lower if speed else None,
+        speedup_upper=speedup_upper(speed) if speed else None,
         speedup_eager=speed.speedup_eager if speed else None,
+        floor_us=floor,
+        floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,
         finished=finished,
     )

@@ -181,6 +181,24 @@ class Store(TaskNotes):
         with readable(self.path):
             return TaskFacts.model_validate_json(rows[0]["facts"]) if rows and rows[0]["facts"] else None
 
+    def all_facts(self, run_id: str) -> dict[str, TaskFacts]:
+        """What the oracle found of every task that the run has come to, by task."""
+        rows = self._database.rows(
+            "SELECT name, facts FROM tasks WHERE run = ? AND facts IS NOT NULL ORDER BY rowid", (run_id,)
+        )
+        with readable(self.path):
+            return {row["name"]: TaskFacts.model_validate_json(row["facts"]) for row in rows}
+
+    def compulsory_bytes(self, run_id: str) -> dict[str, int]:
+        """Bytes that each task's full size must read and write, by task, without loading all facts."""
+        rows = self._database.rows(
+            "SELECT name, json_extract(size.value, '$.compulsory_bytes') AS bytes "
+            "FROM tasks, json_each(tasks.facts, '$.sizes') AS size "
+            "WHERE run = ? AND json_extract(size.value, '$.size') = 'full' ORDER BY tasks.rowid",
+            (run_id,),
+        )
+        return {row["name"]: row["bytes"] for row in rows}
+
     def tasks(self, run_id: str) -> list[Task]:
         """Tasks that the run has come to, in the order of their first journal entry."""
         rows = self._database.rows("SELECT record FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))

@@ -18,7 +18,7 @@ def test_show_begins_with_the_latest_run(cli):
     done = cli("show")
     assert done.code == 0
     assert re.search(r"^run +newer interrupted$", done.out, re.M)
-    assert "funnel    attempts 11 → parsed 10 → built 9" in done.out
+    assert "funnel    generated 11 → parsed 10 → built 8 → ran 7 → correct 4" in done.out
     for task in TASKS:
         assert re.search(rf"^{task} ", done.out, re.M)
 
