@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kernelforge.records import Origin, SideTimes, SizeCheck, Timing
-from kernelforge.report.attempt_view import TrialRow
+from kernelforge.records import Origin, SizeCheck
+from kernelforge.report.attempt_view import SideRow, TrialRow
 from kernelforge.report.board import Board, Entry
 from kernelforge.report.board_key import BoardKey
+from kernelforge.report.compare_view import CompareView
+from kernelforge.report.gates import Gate
 from kernelforge.report.run_view import FastPoint
 from kernelforge.report.statistics import Estimate
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
-from kernelforge.report.task_view import MetricChange
-from kernelforge.report.text import byte_count, change, choices, number, percent, times
+from kernelforge.report.task_view import BaselineTime, LineageNode, MetricChange, TaskSize
+from kernelforge.report.text import ABSENT, byte_count, change, choices, duration, number, percent, times
 
 _TASK = Column("task", "task", wide=True)
 _VERDICT = Column("verdict", "verdict")
@@ -63,7 +65,7 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
         *((Column("checked", "verified", wide=True),) if submitted else ()),
         Column("caveats", "note", wide=True),
     )
-    return Table.of(title, columns, [_EntryRow(entry) for entry in entries], keys=2)
+    return Table.of(title, columns, [EntryRow(entry) for entry in entries], keys=2)
 
 
 def _with_interval(key: str, label: str, show: Callable[[float | None], str]) -> tuple[Column, ...]:
@@ -93,7 +95,7 @@ _MODELLED = (
 )
 
 
-class _EntryRow:
+class EntryRow:
     """An entry as flat numbers, an estimate as ``NAME``, ``NAME_low`` and ``NAME_high``, with its caveats in words."""
 
     def __init__(self, entry: Entry) -> None:
@@ -128,10 +130,10 @@ class _EntryRow:
     def __getattr__(self, name: str) -> object:
         if name.startswith("_"):
             raise AttributeError(name)
-        stem = name.removesuffix("_low").removesuffix("_high")
         if name in self._flat:
             return self._flat[name]
-        return None if stem != name else getattr(self._entry, name)
+        absent = name.startswith("fast_") or name.endswith(("_low", "_high"))
+        return None if absent else getattr(self._entry, name)
 
 
 def board_title(key: BoardKey) -> str:
@@ -167,35 +169,21 @@ def check_table(checks: Iterable[SizeCheck]) -> Table:
     return Table.of("Is it right", columns, checks)
 
 
-class _SideRow:
-    """One side of a timing, with how the candidate compares."""
-
-    def __init__(self, side: SideTimes, timing: Timing) -> None:
-        ratio = timing.ratio(side.name)
-        self.side = side.name + (" (fastest)" if side.name == timing.fastest else "")
-        self.median_us = side.median_us
-        self.low_us, self.high_us = side.interval_us
-        self.samples = len(side.samples_us)
-        self.captured = "graph" if side.captured else "launches"
-        self.speedup = None if ratio is None else ratio.speedup
-        self.low = None if ratio is None else ratio.interval[0]
-        self.high = None if ratio is None else ratio.interval[1]
-
-
-def timing_table(timing: Timing) -> Table:
+def timing_table(sides: Iterable[SideRow]) -> Table:
     """The candidate and its baselines, and the speedup against each that took turns with it."""
     columns = (
-        Column("side", "side"),
+        Column("name", "side"),
+        Column("fastest", "", lambda fastest: "fastest" if fastest else ""),
         Column("median_us", "median µs", number, "right"),
         Column("low_us", "from", number, "right"),
         Column("high_us", "to", number, "right"),
         Column("samples", "samples", number, "right"),
-        Column("captured", "timed as"),
+        Column("captured", "timed as", lambda captured: "graph" if captured else "launches"),
         Column("speedup", "speedup", times, "right"),
         Column("low", "at least", times, "right"),
         Column("high", "at most", times, "right"),
     )
-    return Table.of("Timing", columns, [_SideRow(side, timing) for side in (timing.candidate, *timing.baselines)])
+    return Table.of("Timing", columns, sides)
 
 
 def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:
@@ -222,3 +210,106 @@ def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compare
     if compared:
         columns += [Column("named", "judge", lambda named: "named" if named else "")]
     return Table.of(title, columns, changes)
+
+
+def gate_table(gates: Iterable[Gate]) -> Table:
+    """The cascade's gates as a checklist."""
+    columns = (
+        Column("name", "gate"),
+        Column("status", "status"),
+        Column("error", "error / tolerance", number, "right"),
+        Column("detail", "detail", wide=True),
+    )
+    return Table.of("Gates", columns, gates)
+
+
+def lineage_table(nodes: Iterable[LineageNode], *, origin: Origin) -> Table:
+    """Attempts at one task: times and speedups where they are measured, else DRAM traffic."""
+    middle: tuple[Column, ...]
+    if origin is Origin.MEASURED:
+        middle = (
+            Column("time_us", "time µs", number, "right"),
+            Column("speedup", "speedup", times, "right"),
+            Column("low", "from", times, "right"),
+            Column("high", "to", times, "right"),
+            Column("dram_ratio", "DRAM vs least", times, "right"),
+        )
+    else:
+        middle = (
+            Column("dram_bytes", "DRAM", byte_count, "right"),
+            Column("dram_ratio", "vs least", times, "right"),
+            Column("time_us", "modelled µs", number, "right"),
+        )
+    columns = (
+        Column("number", "#", number, "right"),
+        Column("step", "step", wide=True),
+        Column("parent", "of", number, "right"),
+        _VERDICT,
+        Column("stage", "stage"),
+        *middle,
+        Column("delta", "vs parent", change, "right"),
+        Column("delta_of", "of what", lambda of: _DELTAS.get(of, ABSENT)),
+        Column("accepted", "", lambda accepted: "accepted" if accepted else ""),
+        Column("best", "best", lambda best: "best" if best else ""),
+        Column("dollars", "dollars", number, "right"),
+        Column("seconds", "took", duration, "right"),
+    )
+    return Table.of("Attempts", columns, nodes)
+
+
+_DELTAS = {"time_us": "time", "dram_bytes": "DRAM"}
+
+
+def size_table(sizes: Iterable[TaskSize]) -> Table:
+    """Sizes of a task with what the oracle found."""
+    columns = (
+        Column("size", "size"),
+        Column("constants", "constants", lambda values: ", ".join(f"{k} = {v}" for k, v in values.items()), wide=True),
+        Column("inputs", "inputs", ", ".join, wide=True),
+        Column("outputs", "outputs", ", ".join, wide=True),
+        Column("compulsory_bytes", "least bytes", byte_count, "right"),
+        Column("flops", "flops", number, "right"),
+        Column("eager_launches", "eager launches", number, "right"),
+    )
+    return Table.of("Sizes", columns, sizes)
+
+
+def baseline_table(baselines: Iterable[BaselineTime]) -> Table:
+    """Baselines with the best time that the run measured of each."""
+    columns = (
+        Column("name", "baseline"),
+        Column("median_us", "median µs", number, "right"),
+        Column("low_us", "from", number, "right"),
+        Column("high_us", "to", number, "right"),
+        Column("samples", "samples", number, "right"),
+        Column("captured", "timed as", lambda captured: "graph" if captured else "launches"),
+        Column("attempt", "beside attempt", wide=True),
+    )
+    return Table.of("Baselines", columns, baselines)
+
+
+def compare_table(view: CompareView) -> Table:
+    """Pairs of two runs. A ratio above 1 is better for b; ``from`` and ``to`` are its 95 % interval."""
+    show, what = {
+        "time_us": (number, "µs"),
+        "dram_bytes": (byte_count, "DRAM"),
+        "none": (number, "value"),
+    }[view.quantity]
+    values = (
+        Column("a_value", f"a {what}", show, "right"),
+        Column("b_value", f"b {what}", show, "right"),
+        Column("ratio", "b is", times, "right"),
+        Column("low", "from", times, "right"),
+        Column("high", "to", times, "right"),
+    )
+    columns = (
+        _TASK,
+        Column("outcome", "b's outcome"),
+        Column("a_verdict", "a"),
+        Column("b_verdict", "b"),
+        *(values if view.quantity != "none" else ()),
+        Column("why", "why", wide=True),
+        Column("a_best", "a's best", wide=True),
+        Column("b_best", "b's best", wide=True),
+    )
+    return Table.of("Tasks", columns, view.pairs)

@@ -167,7 +167,7 @@ class TaskView(View):
 def task_view(records: RunRecords, task: str) -> TaskView:
     """View of one task of a run."""
     attempts = records.of_task(task)
-    source, facts = getattr(records, "tasks", {}).get(task), getattr(records, "facts", {}).get(task)
+    source, facts = records.tasks.get(task), records.facts.get(task)
     spec = next((spec_of(attempt.evaluation.fingerprint) for attempt in attempts), None)
     summary = summarise(records.run.id, task, attempts, records.finished.get(task))
     by_id = {attempt.id: attempt for attempt in attempts}

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from kernelforge.report.attempt_view import sides_of
 from kernelforge.report.tables import (
     board_tables,
     board_title,
@@ -310,7 +311,7 @@ def _timing(timing: Timing) -> Iterable[RenderableType]:
     for note in timing.notes:
         yield _field("note", one_line(note))
     yield Text()
-    yield timing_table(timing).to_rich()
+    yield timing_table(sides_of(timing)).to_rich()
 
 
 def _message(message: Message) -> list[RenderableType]:
