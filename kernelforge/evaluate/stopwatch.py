@@ -72,6 +72,7 @@ class Stopwatch:
     Args:
         seed: Secret; every draw is derived from it and from how many there were before.
         request: The run of the candidate on the tensors of a draw.
+        host_clock: The parent's monotonic clock, in seconds.
     """
 
     device: Device
@@ -80,6 +81,7 @@ class Stopwatch:
     settings: MeasureSettings
     seed: int
     request: Callable[[Draw], RunRequest]
+    host_clock: Callable[[], float] = time.perf_counter
     _draws: int = field(default=0, init=False)
     _lost: int = field(default=0, init=False)
 
@@ -159,7 +161,7 @@ class Stopwatch:
             self.settings,
             set_bytes=self.set_bytes,
             clocks=self.device.clocks,
-            host_clock=time.perf_counter,
+            host_clock=self.host_clock,
             between=sets.between,
             rng=random.Random(int(content_hash(self.seed, "order", self._draws), 16)),
             reset_us=reset_us,

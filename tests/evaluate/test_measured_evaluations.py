@@ -1,7 +1,7 @@
 """The cascade where time is measured: real jailed processes, PTX on the software driver, baselines on the CPU.
 
-No GPU is at hand, so the events of the software driver are moments of the host, and every launch takes 1 ms: what is
-tested is who is asked what, in which order, and what is made of the answers.
+No GPU is at hand, so times are made up, and every launch takes 1 ms: what is tested is who is asked what, in which
+order, and what is made of the answers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from axpy import KERNEL, PLAN, SIZES, axpy_task
 from devices.cuda.software import with_ptx
+from devices.cuda.told_stopwatch import ToldStopwatch
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
@@ -51,7 +52,7 @@ class Session(CudaSession):
 
 
 class TimedDevice(CudaDevice):
-    """``cuda:0`` whose events are moments of the host."""
+    """``cuda:0`` where a launch takes 1 ms."""
 
     def __init__(self) -> None:
         super().__init__(0, driver="devices.cuda.stopwatch_driver:create", grace_s=5.0)
@@ -65,6 +66,11 @@ class TimedDevice(CudaDevice):
 
     def clocks(self) -> None:
         return None
+
+
+@pytest.fixture(autouse=True)
+def _clocks_that_nothing_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.evaluate.measured.Stopwatch", ToldStopwatch)
 
 
 @pytest.fixture(scope="module")

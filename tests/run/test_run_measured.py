@@ -1,7 +1,7 @@
 """Whole runs where time is measured: built-in agents, two software GPUs in real jailed processes, a real journal.
 
-Events are moments of the host and every launch takes 1 ms, so no candidate beats torch: what is tested is what a run
-makes of measured times, and what becomes of it when GPUs fail.
+Times are made up and every launch takes 1 ms, so no candidate beats torch: what is tested is what a run makes of
+measured times, and what becomes of it when GPUs fail.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from devices.cuda.software import with_ptx
+from devices.cuda.told_stopwatch import ToldStopwatch
 from rich.console import Console, RenderableType
 from run_helpers import Watcher, open_store, quick_config
 
@@ -141,6 +142,7 @@ class Runs:
         self.watcher = Watcher()
         self.profiled = True
         patch.setattr(loop, "Workshop", self._workshop)
+        patch.setattr("kernelforge.evaluate.measured.Stopwatch", ToldStopwatch)
 
     def _workshop(self, device: str, **how: Any) -> Workshop:
         return SoftwareWorkshop(device, opened=self.devices(), **how)

@@ -1,4 +1,4 @@
-"""Several software GPUs with clocks of the host, each with a UUID of its own; the second may be one that dies."""
+"""Several slow software GPUs, each with a UUID of its own; the second may be one that dies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Numbered(TimedDriver):
 class Dying(Numbered):
     """Runs plans, takes its process with it when it is timed, and does not pass its probe afterwards."""
 
-    def event(self) -> int:
+    def event(self, again: int | None = None) -> int:
         os.abort()
 
     def copy(self, target: int, source: int, nbytes: int) -> None:

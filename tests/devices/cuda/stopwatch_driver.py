@@ -1,11 +1,10 @@
-"""The software driver with the host's clock for events: what it times is real, though of no GPU.
+"""The software driver at the speed of a slow GPU: a launch takes :data:`LEAST_US` on its made-up clock, in every run.
 
-A launch takes at least :data:`LEAST_S`, so that a candidate can be made slower than torch for certain.
+So a candidate is slower than torch for certain. What stands beside it on the parent's side is ``told_stopwatch.py``.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,27 +14,26 @@ from devices.cuda.software import Module, SoftwareDriver
 from kernelforge.devices.cuda import flush
 from kernelforge.devices.cuda.driver import LaunchShape
 
-LEAST_S = 0.001
+LEAST_US = 1000.0
+FLUSH_US = 1.0
+"""There is no L2 to empty."""
 L2_BYTES = 64 << 10
 """So small that a sample goes through few sets."""
 
 
 class TimedDriver(SoftwareDriver):
-    """Its events are moments of the host."""
+    """See the module."""
 
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
         self.facts = replace(self.facts, l2_bytes=L2_BYTES)
 
-    def event(self, again: int | None = None) -> int:
-        self._check()
-        return time.perf_counter_ns()
-
     def launch(self, function: tuple[Module, str], shape: LaunchShape, arguments: Sequence[bytes]) -> None:
         if function[1] in (flush.FLUSH, flush.SCRUB):
-            return  # there is no L2 to empty, and on the baseline's side torch is as good as done at once
+            self._put(lambda: self._pass(FLUSH_US))
+            return
         super().launch(function, shape, arguments)
-        self._put(lambda: time.sleep(LEAST_S))
+        self._put(lambda: self._pass(LEAST_US))
 
 
 def create(ordinal: int) -> Any:
