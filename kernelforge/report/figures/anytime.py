@@ -1,0 +1,95 @@
+"""Figures of a run over what it spent: the best so far against dollars, evaluations and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kernelforge.report.figures import style
+from kernelforge.report.figures.base import Absent, Drawing
+from kernelforge.report.figures.speeds import MODELLED
+from kernelforge.report.figures.style import figure
+from kernelforge.report.anytime import AnytimePoint
+from kernelforge.report.text import number
+
+
+class _Measure(NamedTuple):
+    """What is best so far."""
+
+    name: str
+    field: str
+    title: str
+    axis: str
+
+
+class _Budget(NamedTuple):
+    """What it is drawn against."""
+
+    name: str
+    axis: str
+    ticks: str
+    absent: str
+
+
+_SPEEDUP = _Measure("speedup", "geomean_speedup", "Speedup", "geometric mean of max(speedup, 1), all tasks (measured)")
+_CORRECT = _Measure("correct", "tasks_ok", "Correct tasks", "correct tasks, of {tasks}")
+_DRAM = _Measure("dram", "median_dram_ratio", "DRAM traffic", "median DRAM bytes over the least, times ({origin})")
+_BUDGETS = (
+    _Budget("dollars", "US dollars paid", "$,~g", "nothing was bought, or a price is unknown"),
+    _Budget("evaluations", "evaluations", "d", ""),
+    _Budget("seconds", "seconds since the run began (wall time)", ",~g", ""),
+)
+
+
+def anytime(points: Sequence[AnytimePoint], tasks: int, *, modelled: bool = False) -> tuple[Drawing, ...]:
+    """Each measure against each budget: ``anytime-speedup-dollars``, ``anytime-correct-evaluations``..."""
+    origin = "modelled" if modelled else "measured"
+    measures = [one._replace(axis=one.axis.format(tasks=tasks, origin=origin)) for one in (_SPEEDUP, _CORRECT, _DRAM)]
+    return tuple(_curve(points, one, budget, modelled) for one in measures for budget in _BUDGETS)
+
+
+def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, modelled: bool) -> Drawing:
+    name = f"anytime-{measure.name}-{budget.name}"
+    if modelled and measure.name == "speedup":
+        return Absent(name=name, why=MODELLED)
+    reached: Callable[[AnytimePoint], float | None] = lambda point: getattr(point, measure.field)  # noqa: E731
+    spent: Callable[[AnytimePoint], float | None] = lambda point: getattr(point, budget.name)  # noqa: E731
+    known = [point for point in points if style.finite(reached(point)) and style.finite(spent(point))]
+    if not known:
+        return Absent(name=name, why=f"no evaluation has a value of: {measure.axis}")
+    if budget.absent and not any(spent(point) for point in known):
+        return Absent(name=name, why=budget.absent)
+    corners = [
+        point
+        for index, point in enumerate(known)
+        if index in (0, len(known) - 1) or reached(point) != reached(known[index - 1])
+    ]  # between its corners a step curve says nothing more
+    rows = [
+        {"spent": spent(point), "reached": reached(point), "attempt": style.words(point.attempt)} for point in corners
+    ]
+    last = known[-1]
+    y = style.quantity("reached", measure.axis, zero=measure.name == "correct")
+    if measure.name == "correct":
+        y["axis"] |= {"tickMinStep": 1, "format": "d"}
+    x = style.quantity("spent", budget.axis, ticks=budget.ticks)
+    encoding = {"x": x, "y": y}
+    return figure(
+        name,
+        f"{measure.title} over {budget.name}",
+        f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(known[0]))} to {number(reached(last))} "
+        f"within {number(spent(last))} {budget.name}.",
+        {
+            "data": style.data(rows),
+            "layer": [
+                {
+                    "mark": {"type": "line", "interpolate": "step-after", "color": style.BLUE, "strokeWidth": 2},
+                    "encoding": encoding,
+                },
+                {
+                    "mark": {"type": "point", "filled": True, "size": 22, "color": style.BLUE, "opacity": 1},
+                    "encoding": encoding
+                    | {"tooltip": style.tip(attempt="attempt", spent=budget.axis, reached=measure.axis)},
+                },
+            ],
+        },
+    )

@@ -1,0 +1,276 @@
+"""Figures of a run's tasks: fast_p, how speedups are distributed, and one bar per task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernelforge.records import Origin
+from kernelforge.report.figures import style
+from kernelforge.report.figures.base import Absent, Drawing
+from kernelforge.report.figures.style import Row, figure
+from kernelforge.report.curves import FastCurve
+from kernelforge.report.summary import TaskSummary
+from kernelforge.report.text import number, percent, times
+
+MODELLED = "the times of this run are modelled, and a modelled time has no speedup"
+NO_SPEEDUP = "no task has a measured speedup"
+MANY = 60
+"""Above this number of tasks, bars are drawn of the first and last ones alone: nobody reads 250 labels."""
+EACH_END = 25
+
+_FASTER, _SLOWER, _CLOSE = "faster", "slower", "too close to tell"
+_OUTCOMES = (_FASTER, _SLOWER, _CLOSE)
+_OUTCOME_COLOURS = (style.GREEN, style.VERMILLION, style.GREY)
+
+
+def fast_p(curves: Sequence[FastCurve], *, modelled: bool = False) -> Drawing:
+    """Share of all tasks that are correct and more than p times as fast, with a bootstrap band, by baseline.
+
+    Source of the statistic: KernelBench, arXiv:2502.10517, section 3.3.
+    """
+    name = "fast-p"
+    drawn = [curve for curve in curves if curve.points]
+    if modelled or not drawn:
+        return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
+    rows = [
+        {
+            "baseline": style.words(curve.baseline),
+            "p": point.p,
+            "share": point.value,
+            "low": point.low,
+            "high": point.high,
+        }
+        for curve in drawn
+        for point in curve.points
+    ]
+    baselines = list(dict.fromkeys(style.words(curve.baseline) for curve in drawn))
+    colour = style.coloured("baseline", baselines, title="baseline")
+    share = style.quantity("share", f"share of all {drawn[0].tasks} tasks (measured)", ticks="%")
+    share["scale"] = {"domain": [0, 1]}
+    p = style.quantity("p", "p: correct and more than p times as fast (measured)")
+    layers = [
+        {
+            "mark": {"type": "area", "interpolate": "step-after", "opacity": 0.16},
+            "encoding": {
+                "x": p,
+                "y": share | {"field": "low"},
+                "y2": {"field": "high"},
+                "color": colour,
+            },
+        },
+        {
+            "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
+            "encoding": {
+                "x": p,
+                "y": share,
+                "color": colour,
+                "strokeDash": style.dashed("baseline", baselines, title="baseline"),
+                "tooltip": style.tip(baseline="baseline", p="p", share="share", low="from", high="to"),
+            },
+        },
+        style.reference("x", 1.0),
+    ]
+    said = "; ".join(f"against {curve.baseline}, {_at_one(curve)}" for curve in drawn)
+    return figure(
+        name,
+        "fast_p",
+        f"Share of {drawn[0].tasks} tasks that are correct and more than p times as fast as a baseline, with its 95 % "
+        f"interval over tasks (measured): {style.words(said)}.",
+        {"data": style.data(rows), "layer": layers},
+    )
+
+
+def _at_one(curve: FastCurve) -> str:
+    at = [point for point in curve.points if point.p <= 1.0]
+    if not at:
+        return f"{percent(curve.points[0].value)} at p = {number(curve.points[0].p)}"
+    return f"{percent(at[-1].value)} [{percent(at[-1].low)}, {percent(at[-1].high)}] at p = {number(at[-1].p)}"
+
+
+def speedups(tasks: Sequence[TaskSummary], links: Mapping[str, str], *, modelled: bool = False) -> Drawing:
+    """One mark per task with a speedup, from the greatest to the least, on a logarithmic axis."""
+    name = "speedups"
+    with_one = _by_speedup(tasks)
+    if modelled or not with_one:
+        return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
+    rows = [row | {"rank": rank} for rank, row in enumerate((_speedup_row(task, links) for task in with_one), 1)]
+    without = len(tasks) - len(rows)
+    rank = style.quantity("rank", f"tasks by speedup: {len(rows)} of {len(tasks)} have one", ticks="d", zero=False)
+    rank["axis"] |= {"grid": False}
+    rank["scale"] = {"domain": [0, len(rows) + 1], "nice": False}
+    spread = [row[end] for row in rows for end in ("speedup", "low", "high") if end in row]
+    axis = style.logarithmic("speedup", "times as fast as the fastest baseline (measured)", spread, about=(1.0,))
+    values = [row["speedup"] for row in rows]
+    return figure(
+        name,
+        "Speedups of the tasks",
+        f"Speedup of {len(rows)} tasks against their fastest baseline (measured), from {times(values[0])} to "
+        f"{times(values[-1])}; {sum(value > 1 for value in values)} are above 1; {without} of {len(tasks)} tasks have none.",
+        {
+            "data": style.data(rows),
+            "layer": [
+                style.reference("y", 1.0),
+                _interval("y", axis, {"x": rank}),
+                {
+                    "mark": _point(links),
+                    "encoding": {"x": rank, "y": axis, **_outcome(), "tooltip": _SPEEDUP_TIP},
+                },
+            ],
+        },
+    )
+
+
+def task_bars(tasks: Sequence[TaskSummary], links: Mapping[str, str], *, modelled: bool = False) -> Drawing:
+    """One bar per task: its speedup with interval when measured."""
+    name = "task-speedups"
+    with_one = _by_speedup(tasks)
+    if modelled or not with_one:
+        return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
+    shown, left_out = _ends(with_one)
+    rows = [_speedup_row(task, links) | {"one": 1.0} for task in shown]
+    spread = [row[end] for row in rows for end in ("speedup", "low", "high") if end in row]
+    axis = style.logarithmic("speedup", "times as fast as the fastest baseline (measured)", spread, about=(1.0,))
+    y = style.names("task")
+    values = [task.speedup for task in with_one]
+    return figure(
+        name,
+        "Speedup by task" + left_out,
+        f"Speedup of each task against its fastest baseline with the 95 % interval (measured): from {times(values[0])} "
+        f"({style.words(with_one[0].task)}) to {times(values[-1])} ({style.words(with_one[-1].task)}){left_out}.",
+        {
+            "height": style.rows_height(len(rows)),
+            "data": style.data(rows),
+            "layer": [
+                {
+                    "mark": {"type": "bar", "height": {"band": 0.62}, **_pointer(links)},
+                    "encoding": {
+                        "y": y,
+                        "x": axis,
+                        "x2": {"field": "one"},
+                        "color": _outcome()["color"],
+                        "tooltip": _SPEEDUP_TIP,
+                    },
+                },
+                _interval("x", axis, {"y": y}, colour=None),
+                style.reference("x", 1.0, dash=(1, 0)),
+            ],
+        },
+    )
+
+
+def task_dram(tasks: Sequence[TaskSummary], links: Mapping[str, str]) -> Drawing:
+    """One bar per correct task: DRAM bytes over the least there can be."""
+    name = "task-dram"
+    with_one = sorted(
+        (task for task in tasks if style.positive(task.dram_ratio)), key=lambda task: (task.dram_ratio or 0, task.task)
+    )
+    if not with_one:
+        return Absent(name=name, why="no correct attempt has counters of DRAM traffic")
+    shown, left_out = _ends(with_one)
+    origin = _counter_origin(with_one)
+    rows = [
+        style.linked(
+            {"task": style.words(task.task), "ratio": task.dram_ratio, "bytes": task.dram_bytes, "one": 1.0},
+            links.get(task.task),
+        )
+        for task in shown
+    ]
+    ratios = [task.dram_ratio for task in with_one if task.dram_ratio is not None]
+    axis = style.logarithmic("ratio", f"DRAM bytes over the least there can be, times ({origin})", ratios, about=(1.0,))
+    return figure(
+        name,
+        "DRAM traffic by task" + left_out,
+        f"DRAM bytes of the best attempt of {len(with_one)} tasks over the bytes that have to move ({origin}): from "
+        f"{times(ratios[0])} ({style.words(with_one[0].task)}) to {times(ratios[-1])} "
+        f"({style.words(with_one[-1].task)}){left_out}; 1 is the least.",
+        {
+            "height": style.rows_height(len(rows)),
+            "data": style.data(rows),
+            "layer": [
+                {
+                    "mark": {"type": "bar", "height": {"band": 0.62}, "color": style.BLUE, **_pointer(links)},
+                    "encoding": {
+                        "y": style.names("task"),
+                        "x": axis,
+                        "x2": {"field": "one"},
+                        "tooltip": style.tip(task="task", ratio="times the least", bytes="DRAM bytes"),
+                    },
+                },
+                {
+                    "mark": {"type": "text", "align": "left", "dx": 5},
+                    "encoding": {
+                        "y": style.names("task"),
+                        "x": axis,
+                        "text": {"field": "ratio", "type": "quantitative", "format": ".3~r"},
+                    },
+                },
+                style.reference("x", 1.0, dash=(1, 0)),
+            ],
+        },
+    )
+
+
+_SPEEDUP_TIP = style.tip(task="task", speedup="speedup", low="from", high="to", outcome="at 95 %")
+
+
+def _by_speedup(tasks: Sequence[TaskSummary]) -> list[TaskSummary]:
+    """Tasks with a measured speedup, the greatest first."""
+    return sorted(
+        (task for task in tasks if style.positive(task.speedup)), key=lambda task: (-(task.speedup or 0), task.task)
+    )
+
+
+def _speedup_row(task: TaskSummary, links: Mapping[str, str]) -> Row:
+    assert task.speedup is not None
+    low, high = task.speedup_lower, task.speedup_upper
+    outcome = _CLOSE
+    if (task.speedup if low is None else low) > 1:
+        outcome = _FASTER
+    elif (task.speedup if high is None else high) < 1:
+        outcome = _SLOWER
+    row: Row = {"task": style.words(task.task), "speedup": task.speedup, "outcome": outcome}
+    if style.positive(low):
+        row["low"] = low
+    if style.positive(high):
+        row["high"] = high
+    return style.linked(row, links.get(task.task))
+
+
+def _outcome() -> dict[str, style.Encoding]:
+    return {
+        "color": style.coloured("outcome", _OUTCOMES, _OUTCOME_COLOURS),
+        "shape": style.shaped("outcome", _OUTCOMES),
+    }
+
+
+def _interval(
+    channel: str, axis: style.Encoding, other: dict[str, style.Encoding], colour: str | None = style.GREY
+) -> Row:
+    """Lines from the lower to the upper end of the intervals; no colour: that of text."""
+    ends = {channel: axis | {"field": "low"}, f"{channel}2": {"field": "high"}}
+    return {
+        "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+        "mark": {"type": "rule", "strokeWidth": 1.4, **({"color": colour} if colour else {"style": "ink"})},
+        "encoding": {**other, **ends},
+    }
+
+
+def _point(links: Mapping[str, str]) -> dict[str, object]:
+    return {"type": "point", "filled": True, "size": 42, "opacity": 1, **_pointer(links)}
+
+
+def _pointer(links: Mapping[str, str]) -> dict[str, str]:
+    return {"cursor": "pointer"} if links else {}
+
+
+def _ends(tasks: list[TaskSummary]) -> tuple[list[TaskSummary], str]:
+    """The tasks to draw bars of, and in words which are left out."""
+    if len(tasks) <= MANY:
+        return tasks, ""
+    middle = len(tasks) - 2 * EACH_END
+    return [*tasks[:EACH_END], *tasks[-EACH_END:]], f" (first and last {EACH_END}; {middle} between them left out)"
+
+
+def _counter_origin(tasks: Sequence[TaskSummary]) -> str:
+    """Counters of a run whose times are modelled are counted over the PTX that ran; else hardware counted them."""
+    return " and ".join(sorted({("measured" if task.origin is Origin.MEASURED else "modelled") for task in tasks}))

@@ -1,0 +1,111 @@
+"""Figures of how far attempts came, and of where time and money went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelforge.report.figures import style
+from kernelforge.report.figures.base import Absent, Drawing
+from kernelforge.report.figures.style import figure
+from kernelforge.report.funnel import FunnelStep
+from kernelforge.report.anytime import Spent
+from kernelforge.report.text import duration, percent
+
+_BAR = {"type": "bar", "height": {"band": 0.66}, "color": style.BLUE}
+_KINDS = {"agent": "agents", "evaluation": "evaluations", "rest": "the rest"}
+_COLOURS = {"agents": style.BLUE, "evaluations": style.GREEN, "the rest": style.GREY}
+_BESIDE = {"type": "text", "align": "left", "dx": 5}
+
+
+def funnel(steps: Sequence[FunnelStep]) -> Drawing:
+    """How many attempts came through each gate."""
+    name = "funnel"
+    if not steps or not steps[0].count:
+        return Absent(name=name, why="there is no attempt")
+    total = steps[0].count
+    rows = [{"step": style.words(step.step), "count": step.count, "share": step.count / total} for step in steps]
+    x = style.quantity("count", "attempts that came through", ticks="d")
+    x["axis"] |= {"tickMinStep": 1}
+    y = style.names("step")
+    return figure(
+        name,
+        "How far attempts came",
+        "Attempts that came through each gate: "
+        + ", ".join(f"{step.step} {step.count} ({percent(step.count / total)})" for step in steps)
+        + ".",
+        {
+            "height": style.rows_height(len(rows)),
+            "data": style.data(rows),
+            "layer": [
+                {
+                    "mark": _BAR,
+                    "encoding": {"y": y, "x": x, "tooltip": style.tip(step="gate", count="attempts", share="share")},
+                },
+                {"mark": _BESIDE, "encoding": {"y": y, "x": x, "text": {"field": "count", "type": "quantitative"}}},
+            ],
+        },
+    )
+
+
+def spent_time(spent: Sequence[Spent]) -> Drawing:
+    """Seconds by agent and by stage of evaluation."""
+    parts = sorted((one for one in spent if style.positive(one.seconds)), key=lambda one: -one.seconds)
+    if not parts:
+        return Absent(name="spent-time", why="no time is recorded")
+    rows = [{"what": style.words(one.what), "amount": one.seconds, "kind": _KINDS[one.kind]} for one in parts]
+    total = sum(one.seconds for one in parts)
+    return _bars(
+        "spent-time",
+        "Where the time went",
+        f"{duration(total)} of work, summed over workers (measured): "
+        + ", ".join(f"{style.words(one.what)} {duration(one.seconds)}" for one in parts)
+        + ".",
+        rows,
+        "seconds of wall time, summed over workers (measured)",
+        ",.3~r",
+    )
+
+
+def spent_money(spent: Sequence[Spent]) -> Drawing:
+    """Dollars by agent."""
+    name = "spent-money"
+    parts = sorted((one for one in spent if style.positive(one.dollars)), key=lambda one: -(one.dollars or 0))
+    if not parts:
+        return Absent(name=name, why="nothing was bought, or no price is known")
+    rows = [{"what": style.words(one.what), "amount": one.dollars, "kind": _KINDS[one.kind]} for one in parts]
+    return _bars(
+        name,
+        "Where the money went",
+        "US dollars paid to models: "
+        + ", ".join(f"{style.words(one.what)} ${one.dollars or 0:.2f}" for one in parts)
+        + ".",
+        rows,
+        "US dollars paid to models",
+        "$,.2f",
+    )
+
+
+def _bars(name: str, title: str, description: str, rows: list[style.Row], axis: str, ticks: str) -> Drawing:
+    x = style.quantity("amount", axis, ticks=ticks)
+    y = style.names("what")
+    kinds = [kind for kind in _KINDS.values() if any(row["kind"] == kind for row in rows)]
+    colour = style.coloured("kind", kinds, [_COLOURS[kind] for kind in kinds])
+    return figure(
+        name,
+        title,
+        description,
+        {
+            "height": style.rows_height(len(rows)),
+            "data": style.data(rows),
+            "layer": [
+                {
+                    "mark": {"type": "bar", "height": {"band": 0.66}},
+                    "encoding": {"y": y, "x": x, "color": colour, "tooltip": style.tip(what="for", amount=axis)},
+                },
+                {
+                    "mark": _BESIDE,
+                    "encoding": {"y": y, "x": x, "text": {"field": "amount", "type": "quantitative", "format": ticks}},
+                },
+            ],
+        },
+    )

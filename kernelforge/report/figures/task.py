@@ -1,0 +1,141 @@
+"""The figures of a task: what each attempt came to, and the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kernelforge.records import Origin, Verdict
+from kernelforge.report.figures import style
+from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
+from kernelforge.report.figures.speeds import MODELLED, NO_SPEEDUP
+from kernelforge.report.figures.style import Row, figure
+from kernelforge.report.task_view import LineageNode, TaskView
+from kernelforge.report.text import number
+
+_BEST, _KEPT_OUT, _FAILED = "became the best", "correct", "failed"
+_KINDS = (_BEST, _KEPT_OUT, _FAILED)
+_COLOURS = (style.GREEN, style.BLUE, style.VERMILLION)
+
+
+class _Quantity(NamedTuple):
+    """What attempts are compared by."""
+
+    name: str
+    field: str
+    title: str
+    axis: str
+
+
+def draw_task(view: TaskView, links: Mapping[str, str] | None = None) -> tuple[Drawing, ...]:
+    """Every figure of a task, and of those that cannot be drawn why.
+
+    Args:
+        links: where a mark of an attempt leads, by the attempt's id: addresses of our own pages, relative to the page.
+    """
+    nodes = sorted(view.lineage, key=lambda node: node.number)
+    links = links or {}
+    modelled = any(node.origin is Origin.MODELLED for node in nodes)
+    origin = "modelled" if modelled else "measured"
+    return (
+        Absent(name="attempts-speedup", why=MODELLED)
+        if modelled
+        else _attempts(
+            nodes,
+            _Quantity(
+                "attempts-speedup", "speedup", "Speedup by attempt", "times as fast as the fastest baseline (measured)"
+            ),
+            links,
+            NO_SPEEDUP.replace("task", "attempt"),
+        ),
+        _attempts(
+            nodes,
+            _Quantity("attempts-time", "time_us", "Time by attempt", f"µs at the full size ({origin})"),
+            links,
+            "no attempt has a time",
+        ),
+        _attempts(
+            nodes,
+            _Quantity(
+                "attempts-dram", "dram_ratio", "DRAM traffic by attempt", f"DRAM bytes over the least, times ({origin})"
+            ),
+            links,
+            "no attempt has counters of DRAM traffic",
+        ),
+    )
+
+
+def task_figures(view: TaskView, links: Mapping[str, str] | None = None) -> tuple[Figure, ...]:
+    """The figures that can be drawn of a task; see :func:`draw_task`."""
+    return figures_of(draw_task(view, links))
+
+
+def _attempts(nodes: Sequence[LineageNode], what: _Quantity, links: Mapping[str, str], why: str) -> Drawing:
+    """One mark per attempt over its number, and a line through those that became the best."""
+    shown: list[Row] = []
+    failed: list[Row] = []
+    for node in nodes:
+        value = getattr(node, what.field)
+        row = style.linked(
+            {"number": node.number, "step": style.words(node.step), "verdict": node.verdict.value}, links.get(node.id)
+        )
+        if node.verdict is not Verdict.OK:
+            failed.append(row | {"kind": _FAILED})
+        elif style.positive(value):
+            shown.append(row | {"kind": _BEST if node.accepted else _KEPT_OUT, "value": value})
+    if not shown:
+        return Absent(name=what.name, why=why)
+    values = [row["value"] for row in shown]
+    last = nodes[-1].number
+    x = style.quantity("number", "attempt", ticks="d", zero=False, grid=False)
+    x["axis"] |= {"tickMinStep": 1}
+    x["scale"] = {"domain": [min(node.number for node in nodes) - 0.5, last + 0.5], "nice": False}
+    y = style.logarithmic("value", what.axis, values, about=(1.0,) if what.field != "time_us" else ())
+    best = [row for row in shown if row["kind"] == _BEST]
+    steps = [*best, *([best[-1] | {"number": last}] if best else [])]
+    look = {
+        "color": style.coloured("kind", _KINDS, _COLOURS),
+        "shape": style.shaped("kind", _KINDS),
+    }
+    look["shape"]["scale"]["range"] = ["circle", "square", "cross"]
+    mark = {"type": "point", "filled": True, "size": 48, "opacity": 1, **({"cursor": "pointer"} if links else {})}
+    layers = [
+        {
+            "data": style.data(steps),
+            "mark": {"type": "line", "interpolate": "step-after", "color": style.GREY, "strokeWidth": 1.6},
+            "encoding": {"x": x, "y": y},
+        },
+        {
+            "data": style.data(shown),
+            "mark": mark,
+            "encoding": {
+                "x": x,
+                "y": y,
+                **look,
+                "tooltip": style.tip(number="attempt", step="step", value=what.axis, kind=""),
+            },
+        },
+    ]
+    if failed:
+        layers.append(
+            {
+                "data": style.data(failed),
+                "mark": mark | {"size": 40},
+                "encoding": {
+                    "x": x,
+                    "y": {"value": {"expr": "height"}},  # on the axis: it has no value
+                    **look,
+                    "tooltip": style.tip(number="attempt", step="step", verdict="verdict"),
+                },
+            }
+        )
+    if what.field != "time_us":
+        layers.insert(0, style.reference("y", 1.0))
+    best_words = f"; the best is {number(best[-1]['value'])} (attempt {best[-1]['number']})" if best else ""
+    return figure(
+        what.name,
+        what.title,
+        f"{len(nodes)} attempts by number, {what.axis}: from {number(values[0])} (the first correct one){best_words}; "
+        f"{len(failed)} failed and are marked on the axis.",
+        {"layer": layers},
+    )
