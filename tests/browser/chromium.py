@@ -1,0 +1,47 @@
+"""Debian's Chromium, driven by playwright: one start for all tests of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+OPTIONS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def missing() -> str | None:
+    """What this machine lacks for a browser test, if anything."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed"
+    return None if _executable() else "there is no Chromium"
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium. As root it has no sandbox of its own: it then refuses to start with one."""
+    from playwright.sync_api import sync_playwright
+
+    options = [*OPTIONS, "--no-sandbox"] if os.geteuid() == 0 else list(OPTIONS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_executable(), args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _executable() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser")

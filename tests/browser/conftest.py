@@ -1,0 +1,80 @@
+"""One Chromium and one report of the golden runs for all browser tests of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chromium import chromium, missing
+from golden_runs import golden_store
+from visits import Tab, Visit, visit
+
+from kernelforge.report import RunRecords
+from kernelforge.report.html import Site
+from kernelforge.report.html.write import write_folder
+from kernelforge.store import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def chrome() -> Iterator[Browser]:
+    """The browser; its tests are skipped where there is none."""
+    why = missing()
+    if why:
+        pytest.skip(why)
+    with chromium() as browser:
+        yield browser
+
+
+def write_report(folder: Path, *names: str) -> Path:
+    """A report of golden runs as a folder; gives it back."""
+    with Store.open(golden_store(folder / "results", *names), read_only=True) as store:
+        records = [RunRecords.load(store, run) for run in store.runs()]
+    write_folder(Site(records), folder / "report")
+    return folder / "report"
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of one modelled and three measured runs."""
+    return write_report(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture(scope="session")
+def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the hostile runs."""
+    return write_report(tmp_path_factory.mktemp("hostile"), "hostile", "escaping")
+
+
+@pytest.fixture
+def tab(chrome: Browser) -> Iterator[Callable[..., Tab]]:
+    """Opens a page of a report as a reader would; after the test, none of them may have complained or called out."""
+    opened: list[Tab] = []
+
+    def new(folder: Path, page: str = "index.html", **context: object) -> Tab:
+        opened.append(Tab(chrome.new_context(**context), folder))
+        return opened[-1].open(page)
+
+    yield new
+    for one in opened:
+        one.context.close()
+    for one in opened:
+        assert one.heard.faults == []
+        assert one.strangers == []
+
+
+@pytest.fixture(scope="session")
+def visited(chrome: Browser, report: Path) -> Callable[[str], Visit]:
+    """What a page of the report was like, opened once however many tests ask."""
+    kept: dict[str, Visit] = {}
+
+    def look(page: str) -> Visit:
+        if page not in kept:
+            kept[page] = visit(chrome, report, page)
+        return kept[page]
+
+    return look
