@@ -1,18 +1,23 @@
-"""``kernelforge leaderboard show``: comparable results side by side."""
+"""``kernelforge leaderboard``: comparable results side by side, of runs here and of entries that others submit."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
 from kernelforge.errors import UsageError
 
+if TYPE_CHECKING:
+    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.leaderboard.entry import EntryFile
+    from kernelforge.leaderboard.verification import TaskCheck, Verification
+
 app = typer.Typer(
-    help="Compare runs. Only results of equal device, tasks, baseline, precision and timing share a board.",
+    help="Compare results. Only those of equal device, tasks, baseline, precision and timing share a board.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -23,11 +28,6 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     JSON = "json"
     CSV = "csv"
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps ``show`` a verb of its own while it is the only one."""
 
 
 @app.command("show")
@@ -64,3 +64,172 @@ def show(
         from kernelforge.report.terminal import leaderboard_lines
 
         console().print(leaderboard_lines(view))
+
+
+@app.command("entry")
+def entry(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, the beginning of its id, or 'latest'.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to write the entry.")],
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who submits it, as the board will show.")],
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What to say of it, in a line.")] = "",
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Write a run as an entry that anyone can put on a board and verify."""
+    from kernelforge.leaderboard.entry import entry_text
+    from kernelforge.leaderboard.making import make_entry
+    from kernelforge.leaderboard.reading import MAX_FILE_BYTES
+    from kernelforge.report import RunRecords
+
+    if not by.strip():
+        raise UsageError("--by: say who submits the entry")
+    with open_store(results, read_only=True) as store:
+        records = RunRecords.load(store, store.run(run))
+        digests = {task.name: task.digest for task in store.tasks(records.run.id)}
+    made = make_entry(records, digests, by=by, note=note)
+    text = entry_text(made)
+    if len(text.encode()) > MAX_FILE_BYTES:
+        raise UsageError(f"the entry is larger than {MAX_FILE_BYTES >> 20} MiB, which no board takes")
+    write_text(text, output)
+    console(stderr=True).print(f"{output}: {len(made.tasks)} tasks, digest {made.digest[:16]}")
+
+
+@app.command("schema")
+def schema(
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write to a file.")] = None,
+) -> None:
+    """Print the JSON Schema of entries."""
+    from kernelforge.leaderboard.entry import entry_schema
+
+    write_text(entry_schema(), output)
+
+
+@app.command("build")
+def build(
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Where the board's files go.")],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="SOURCE...", help="Entries and verification records: files, or folders of them."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; leave with 1 if the files there would change.")
+    ] = False,
+) -> None:
+    """Build boards from entries: every entry is checked, and every statistic computed from its rows per task."""
+    from kernelforge.leaderboard.build import board_texts, read_submitted, stale, write_texts
+    from kernelforge.leaderboard.build import build as build_boards
+
+    submitted = read_submitted(sources or [output / "entries"])
+    view = build_boards(submitted)
+    texts = board_texts(view)
+    out = console(stderr=True)
+    if check:
+        changed = stale(texts, output)
+        if changed:
+            out.print(f"{output}: {', '.join(changed)} would change; build the board again")
+            raise typer.Exit(1)
+    else:
+        write_texts(texts, output)
+    boards = len(view.boards)
+    out.print(f"{output}: {len(submitted.entries)} entries on {boards} board{'s' if boards != 1 else ''}")
+
+
+@app.command("verify")
+def verify(
+    entries: Annotated[list[Path], typer.Argument(metavar="ENTRY...", help="Entries, as files.")],
+    sample: Annotated[
+        str, typer.Option("--sample", metavar="N", help="Tasks to evaluate again, drawn at random; 'all' for all.")
+    ] = "3",
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Seed of the draw; a fresh one, which is told, if left out.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="Where to run; by the entry's kind of device if left out."),
+    ] = None,
+    suites: Annotated[
+        list[Path] | None,
+        typer.Option("--suite", metavar="FOLDER", help="A suite that does not ship with KernelForge; repeat for more."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write the verification record; for several entries, a folder."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check entries, and evaluate a sample of their tasks again. Leaves with 1 if anything differs."""
+    import secrets
+    from contextlib import ExitStack
+
+    from kernelforge.leaderboard.entry import load_entry
+    from kernelforge.leaderboard.verify import device_for, measure_of, suite_of
+    from kernelforge.leaderboard.verify import verify as verify_entry
+
+    count = _sample(sample)
+    drawn_from = secrets.randbits(32) if seed is None else seed
+    if output is not None and len(entries) > 1 and not output.is_dir():
+        raise UsageError(f"--output {output}: for several entries, give a folder that exists")
+    loaded = [(path, load_entry(path)) for path in entries]
+    records = []
+    for path, one in loaded:
+        with ExitStack() as stack:
+
+            def start(one: EntryFile = one, stack: ExitStack = stack) -> Workshop:
+                from kernelforge.evaluate.workshop import Workshop
+
+                opened = Workshop(device or device_for(one), threads=2, measure=measure_of(one))
+                return stack.enter_context(opened)
+
+            if not as_json:
+                console().print(f"{path}: drawing {sample} of its tasks with seed {drawn_from}")
+            record = verify_entry(
+                one,
+                suite_of(one, suites or ()),
+                sample=count,
+                seed=drawn_from,
+                open_workshop=start,
+                watch=_say_nothing if as_json else _tell,
+            )
+        records.append(record)
+        if not as_json:
+            _summarise(record)
+        if output is not None:
+            write_text(record.text(), output / f"{path.stem}.verification.json" if output.is_dir() else output)
+    if as_json:
+        typer.echo("[" + ",".join(record.model_dump_json(indent=2) for record in records) + "]")
+    raise typer.Exit(0 if all(record.agrees for record in records) else 1)
+
+
+def _sample(text: str) -> int | None:
+    """How many tasks to draw; None for all."""
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 7):
+        raise UsageError(f"--sample {text!r}: give a number of tasks, 0 to evaluate none, or 'all'")
+    return int(text)
+
+
+def _say_nothing(check: TaskCheck) -> None:
+    """The record is printed whole."""
+
+
+def _tell(check: TaskCheck) -> None:
+    from kernelforge.report.text import one_line
+
+    console().print(f"  {one_line(check.task)}: {check.status}: {one_line(check.reason, 300)}")
+
+
+def _summarise(record: Verification) -> None:
+    from kernelforge.report.text import one_line
+
+    for check in record.checks:
+        if not check.ok:
+            console().print(f"  {check.name}: differs: {one_line(check.detail, 300)}")
+    told = "nothing differs" if record.agrees else "it differs"
+    fine = sum(check.ok for check in record.checks)
+    console().print(
+        f"  {told}: {fine} of {len(record.checks)} checks of the file hold, "
+        f"{record.rerun} of {len(record.tasks)} tasks re-run"
+    )
+    if record.sample and not record.rerun and all(check.ok for check in record.checks):
+        reasons = {one.reason for one in record.tasks if one.reason not in ("not drawn", "")}
+        console().print(f"  nothing was re-run: {one_line('; '.join(sorted(reasons)), 300)}")

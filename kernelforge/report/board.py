@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.records import Message, Origin, Verdict
 from kernelforge.report import statistics
 from kernelforge.report.board_key import BoardKey, board_key, settle, without_tests
@@ -73,7 +72,7 @@ class Result(View):
 
 
 class Entry(Result):
-    """A result on a board, with its statistics. Intervals are by task bootstrap (:mod:`kernelforge.report.statistics`)."""
+    """A result on a board, with its statistics. Intervals: :mod:`kernelforge.report.statistics`."""
 
     rank: int
     tasks_ok: int
@@ -231,8 +230,7 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
     """Speed statistics of a measured result."""
     speedups = _per_task(tasks, "speedup")
     points = [(p, statistics.fast_p(speedups, p, solved)) for p in statistics.FAST_P]
-    spec = spec_of(key.device)
-    floors = [_NAN if spec is None or task.best is None else _floor_share(task, spec) for task in tasks]
+    shares = _per_task(tasks, "floor_share")
     return {
         "fast_p": tuple(FastPoint(p=p, **dict(share)) for p, share in points if share is not None),
         "untimed": sum(ok and math.isnan(speedup) for ok, speedup in zip(solved, speedups, strict=True)),
@@ -241,7 +239,7 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
         "geomean_correct": statistics.geomean_correct(speedups),
         "geomean_eager": statistics.geomean_correct(_per_task(tasks, "speedup_eager")),
         "win_rate": statistics.win_rate(_per_task(tasks, "speedup_lower")),
-        "floor_share": None if spec is None else statistics.share_of_floor(floors),
+        "floor_share": None if all(map(math.isnan, shares)) else statistics.share_of_floor(shares),
     }
 
 
@@ -249,18 +247,3 @@ def _per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
     """A number per task, NaN where nothing is correct or it has none."""
     values = [getattr(task, name) if task.best is not None else None for task in tasks]
     return [_NAN if value is None else float(value) for value in values]
-
-
-def spec_of(device: str) -> DeviceSpec | None:
-    """Figures of a GPU by its name; None where only those of another would be at hand."""
-    return next((spec for key, spec in SPECS.items() if key in device.lower().replace("-", " ").split()), None)
-
-
-def _floor_share(task: TaskSummary, spec: DeviceSpec) -> float:
-    """The floor over the time: compulsory bytes at the peak bandwidth of device memory.
-
-    At most 1: where a cache still holds what was to be read, a time may be below.
-    """
-    if task.compulsory_bytes is None or task.time_us is None or task.speedup is None:
-        return _NAN
-    return min(task.compulsory_bytes / (spec.dram_bandwidth_gbps * 1e3) / task.time_us, 1.0)

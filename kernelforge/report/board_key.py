@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from kernelforge.records import Evaluation, Origin, RunConfig, content_hash
+from kernelforge.records import Fingerprint, Origin, RunConfig, content_hash
 from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import View
 
@@ -53,28 +54,59 @@ class BoardKey(View):
 
 def board_key(records: RunRecords) -> BoardKey:
     """Key of a run. One that timed nothing has no protocol: it fits the boards that differ in that alone."""
-    return key_of(records.run.config, [attempt.evaluation for attempt in records.attempts])
-
-
-def key_of(config: RunConfig, evaluations: Sequence[Evaluation]) -> BoardKey:
-    """Key of a run with these evaluations."""
-    timed = [evaluation.performance for evaluation in evaluations if evaluation.performance is not None]
-    prints = [evaluation.fingerprint for evaluation in evaluations]
-    measured = any(one.device_kind == "cuda" for one in prints) or (not prints and config.device.startswith("cuda"))
-    published = config.measure.protocol == "kernelbench"
-    return BoardKey(
-        device=_joined(one.gpu or one.device for one in prints) or config.device,
-        suite=PurePath(config.suite).name,
+    config = records.run.config
+    evaluations = [attempt.evaluation for attempt in records.attempts]
+    return KeyParts(
+        device=config.device,
+        suite=suite_name(config),
         suite_digest=config.suite_digest,
-        task_set=content_hash("task set", sorted(config.tasks)),
-        task_count=len(config.tasks),
-        origin=Origin.MEASURED if measured else Origin.MODELLED,
-        baseline=_baseline(measured, published),
-        precision=PRECISION,
-        evaluator=_joined(without_tests(one.evaluator) for one in prints),
-        lane=_joined(evaluation.lane for evaluation in evaluations) or "plan",
-        protocol=_joined(performance.protocol for performance in timed) or None,
-    )
+        tasks=config.tasks,
+        published=config.measure.protocol == "kernelbench",
+        fingerprints=[evaluation.fingerprint for evaluation in evaluations],
+        lanes=[evaluation.lane for evaluation in evaluations],
+        protocols=[evaluation.performance.protocol for evaluation in evaluations if evaluation.performance is not None],
+    ).key()
+
+
+def suite_name(config: RunConfig) -> str:
+    """Name of a run's suite; of one that was given by its path, that of the folder or of the task file."""
+    path = PurePath(config.suite)
+    return (path.parent if path.name == "suite.toml" else path).name or config.suite
+
+
+@dataclass(frozen=True)
+class KeyParts:
+    """What a key is made of."""
+
+    device: str
+    """As the run was told; for one without attempts."""
+    suite: str
+    suite_digest: str
+    tasks: Sequence[str]
+    published: bool
+    """Whether times were taken as KernelBench publishes them."""
+    fingerprints: Sequence[Fingerprint]
+    lanes: Sequence[str]
+    protocols: Sequence[str]
+    """Of whatever was timed."""
+
+    def key(self) -> BoardKey:
+        """The key."""
+        prints = self.fingerprints
+        measured = any(one.device_kind == "cuda" for one in prints) or (not prints and self.device.startswith("cuda"))
+        return BoardKey(
+            device=_joined(one.gpu or one.device for one in prints) or self.device,
+            suite=self.suite,
+            suite_digest=self.suite_digest,
+            task_set=content_hash("task set", sorted(self.tasks)),
+            task_count=len(self.tasks),
+            origin=Origin.MEASURED if measured else Origin.MODELLED,
+            baseline=_baseline(measured, self.published),
+            precision=PRECISION,
+            evaluator=_joined(without_tests(one.evaluator) for one in prints),
+            lane=_joined(self.lanes) or "plan",
+            protocol=_joined(self.protocols) or None,
+        )
 
 
 def without_tests(evaluator: str) -> str:

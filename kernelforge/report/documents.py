@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from kernelforge.report.board import Leaderboard
+from kernelforge.report.board import Entry, Leaderboard
 from kernelforge.report.board_key import BoardKey
+from kernelforge.report.statistics import FAST_P
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.table import Column, Table
-from kernelforge.report.tables import board_tables, board_title
+from kernelforge.report.tables import EntryRow, board_tables, board_title
 from kernelforge.report.text import markdown
 
 _KEY = tuple(Column(name, name) for name in BoardKey.model_fields if name != "task_count")
+_SPREAD = {"correct", "median_dram_ratio", "median_speedup", "win_rate", "floor_share"} | {
+    f"geomean_{which}" for which in ("speedup", "correct", "eager")
+}
+"""Statistics with an interval: three columns each."""
+_ENTRY = (
+    *(
+        Column(name, name)
+        for name in Entry.model_fields
+        if name not in {"key", "tasks", "verified", "fast_p", *_SPREAD}
+    ),
+    Column("checked", "checked"),
+    *(
+        Column(f"{name}{end}", f"{name}{end}")
+        for name in (*(f"fast_{p:g}".replace(".", "_") for p in FAST_P), *sorted(_SPREAD))
+        for end in ("", "_low", "_high")
+    ),
+)
 _TASK = tuple(Column(name, name) for name in TaskSummary.model_fields if name != "origin")
 
 
@@ -23,6 +41,15 @@ def leaderboard_markdown(view: Leaderboard) -> str:
     if not view.boards:
         parts.append("No run has an attempt yet.\n")
     return "\n".join(parts)
+
+
+def entries_csv(view: Leaderboard) -> str:
+    """One row per result, with its board's key in front and all its statistics: filter by the key before comparing."""
+    rows = []
+    for board in view.boards:
+        key = tuple(getattr(board.key, column.key) for column in _KEY)
+        rows += [(*key, *row) for row in Table.of("", _ENTRY, map(EntryRow, board.entries)).rows]
+    return Table("", (*_KEY, *_ENTRY), tuple(rows)).to_csv()
 
 
 def leaderboard_csv(view: Leaderboard) -> str:

@@ -1,0 +1,104 @@
+"""Boards built from entries: every file is checked, every statistic computed anew, all files written or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kernelforge.errors import UsageError
+from kernelforge.leaderboard import entry as entries
+from kernelforge.leaderboard import verification
+from kernelforge.leaderboard.entry import EntryFile, entry_schema, parse_entry
+from kernelforge.leaderboard.making import entry_result
+from kernelforge.leaderboard.reading import EntryError, read_object
+from kernelforge.leaderboard.verification import Verification, parse_verification, verified
+from kernelforge.report.board import Leaderboard, boards_of
+from kernelforge.report.documents import entries_csv, leaderboard_csv, leaderboard_markdown
+
+SCHEMA_FILE = "entry.schema.json"
+BOARD_FILES = ("leaderboard.json", "leaderboard.csv", "tasks.csv", "LEADERBOARD.md", SCHEMA_FILE)
+
+
+class Submitted(NamedTuple):
+    """What was found in files."""
+
+    entries: tuple[EntryFile, ...]
+    """Each once, by digest, in the order of their digests."""
+    records: tuple[Verification, ...]
+
+
+def read_submitted(paths: Sequence[Path]) -> Submitted:
+    """Entries and verification records in files, and in the ``*.json`` of folders, those below them left out.
+
+    Raises:
+        EntryError: a file holds neither, or one that is wrong; the message names file and field.
+        UsageError: there is no entry in any of them.
+    """
+    found: dict[str, EntryFile] = {}
+    records = []
+    for path in _files(paths):
+        data = read_object(path)
+        form = data.get("format")
+        if form == entries.FORMAT:
+            entry = parse_entry(data, str(path))
+            found[entry.digest] = entry
+        elif form == verification.FORMAT:
+            records.append(parse_verification(data, str(path)))
+        else:
+            known = f"'{entries.FORMAT}' or '{verification.FORMAT}'"
+            raise EntryError(f"{path}: format: {str(form)[:80]!r} is neither {known}")
+    if not found:
+        raise UsageError(f"no entry in {', '.join(map(str, paths))}; 'kernelforge leaderboard entry' writes one")
+    return Submitted(tuple(found[digest] for digest in sorted(found)), tuple(records))
+
+
+def _files(paths: Sequence[Path]) -> Iterable[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(file for file in path.glob("*.json") if file.name not in BOARD_FILES)
+        else:
+            yield path
+
+
+def build(submitted: Submitted) -> Leaderboard:
+    """Boards of what was submitted."""
+    return boards_of(entry_result(entry, verified(entry, submitted.records)) for entry in submitted.entries)
+
+
+def board_texts(view: Leaderboard) -> dict[str, str]:
+    """Text of each of :data:`BOARD_FILES`."""
+    texts = (
+        view.model_dump_json(indent=1) + "\n",
+        entries_csv(view),
+        leaderboard_csv(view),
+        leaderboard_markdown(view),
+        entry_schema(),
+    )
+    return dict(zip(BOARD_FILES, texts, strict=True))
+
+
+def write_texts(texts: Mapping[str, str], folder: Path) -> None:
+    """Write all files, or none: each is complete beside its place before the first takes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {folder / name: folder / f".{name}.part" for name in texts}
+    try:
+        for part, text in zip(parts.values(), texts.values(), strict=True):
+            part.write_text(text, encoding="utf-8")
+        for path, part in parts.items():
+            part.replace(path)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+def stale(texts: Mapping[str, str], folder: Path) -> tuple[str, ...]:
+    """Names of files that are missing from the folder or hold something else."""
+    return tuple(name for name, text in texts.items() if _text(folder / name) != text)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,124 @@
+"""What an entry's file is checked for without running anything, beyond what reading it has checked already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+
+from kernelforge.evaluate.stopwatch import performance
+from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
+from kernelforge.leaderboard.verification import Check
+from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
+from kernelforge.report.board_key import PRECISION
+from kernelforge.tasks.suites import Suite
+
+_SLACK = 1.05
+"""Times of very many samples are kept at even steps, so that the kept ones may span a little less than all."""
+
+
+def static_checks(entry: EntryFile, suite: Suite | None) -> tuple[Check, ...]:
+    """Checks of an entry against a suite of this machine, and of its numbers against each other.
+
+    Reading has seen to the digest, the hashes, the evaluation keys, the board key and every record's own rules.
+    """
+    solved = sum(row.best is not None for row in entry.tasks)
+    return (
+        Check(name="entry", ok=True, detail=f"digest {entry.digest[:16]}, {len(entry.tasks)} tasks"),
+        Check(name="hashes", ok=True, detail=f"of {solved} candidates and their evaluations"),
+        *_suite_checks(entry, suite),
+        _check("sizes", _sizes(entry, suite), f"{solved} candidates passed or guarded every size of their task"),
+        _check("times", _all(entry, _times), f"{solved} agree with what they are said to be made of"),
+        _check("precision", _precision(entry), entry.key.precision),
+    )
+
+
+def _check(name: str, problems: Iterator[str], fine: str) -> Check:
+    found = list(problems)
+    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    return Check(name=name, ok=not found, detail="; ".join(found[:3])[:1_900] + more if found else fine)
+
+
+def _suite_checks(entry: EntryFile, suite: Suite | None) -> Iterator[Check]:
+    if suite is None:
+        detail = f"there is no suite {entry.suite!r} here; name its folder with --suite"
+        yield Check(name="suite", ok=False, detail=detail)
+        return
+    same = suite.digest == entry.suite_digest
+    said = f"{entry.suite} is {suite.digest} here" + ("" if same else f", {entry.suite_digest} in the entry")
+    yield Check(name="suite", ok=same, detail=said)
+    yield _check("tasks", _tasks(entry, suite), f"{len(entry.tasks)} of {len(suite)} tasks of the suite")
+
+
+def _tasks(entry: EntryFile, suite: Suite) -> Iterator[str]:
+    here = {task.name: task.digest for task in suite}
+    for row in entry.tasks:
+        if row.task not in here:
+            yield f"{row.task} is no task of the suite"
+        elif row.task_digest not in (None, here[row.task]):
+            yield f"{row.task} is {here[row.task]} here, {row.task_digest} in the entry"
+
+
+def _sizes(entry: EntryFile, suite: Suite | None) -> Iterator[str]:
+    tasks: Mapping[str, Task] = {task.name: task for task in suite or ()}
+    for row in entry.tasks:
+        correctness = row.best.evaluation.correctness if row.best else None
+        if row.task not in tasks or correctness is None:
+            continue
+        checked = {check.size for check in correctness.sizes}
+        missing = [size.name for size in tasks[row.task].sizes if size.name not in checked]
+        if missing:
+            yield f"{row.task} was not checked at {', '.join(missing)}"
+
+
+def _all(entry: EntryFile, look: Callable[[Best], Iterator[str]]) -> Iterator[str]:
+    for row in entry.tasks:
+        if row.best is not None:
+            yield from (f"{row.task}: {problem}" for problem in look(row.best))
+
+
+def _times(best: Best) -> Iterator[str]:
+    """What is wrong with a time, seen from the numbers that it was made of."""
+    claimed = best.evaluation.performance
+    if claimed is None:
+        return
+    if claimed.origin is Origin.MODELLED:
+        roofline = best.profile.roofline if best.profile else None
+        if roofline is not None and (claimed.time_us, claimed.bound) != (roofline.time_us, roofline.bound):
+            yield f"{claimed.time_us:.6g} us, its roofline has {roofline.time_us:.6g} us"
+    elif claimed.timing is None:
+        yield "a measured time without its samples"
+    else:
+        yield from _measured(claimed, claimed.timing, best)
+
+
+def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]:
+    made = performance(timing, claimed.quarantined, best.profile)
+    for name in Performance.model_fields:
+        if getattr(made, name) != getattr(claimed, name):
+            yield f"{name} is {getattr(claimed, name)}, its samples give {getattr(made, name)}"
+    for side in (timing.candidate, *timing.baselines):
+        if not _spans(side):
+            yield f"{side.name}: a median of {side.median_us:.6g} us, its samples have {median(side.samples_us):.6g} us"
+    sides = {side.name: side for side in timing.baselines}
+    for ratio in timing.ratios:
+        fast, slow = timing.candidate.samples_us, sides[ratio.baseline].samples_us
+        if not min(slow) / max(fast) / _SLACK <= ratio.speedup <= max(slow) / min(fast) * _SLACK:
+            yield f"no pair of samples is {ratio.speedup:.4g} times as fast as {ratio.baseline}"
+
+
+def _spans(side: SideTimes) -> bool:
+    """Whether the median may be that of the samples."""
+    low, high = side.interval_us
+    return low / _SLACK <= median(side.samples_us) <= high * _SLACK and (
+        min(side.samples_us) / _SLACK <= side.median_us <= max(side.samples_us) * _SLACK
+    )
+
+
+def _precision(entry: EntryFile) -> Iterator[str]:
+    if entry.key.precision != PRECISION:
+        yield f"{entry.key.precision!r} is not the policy of this version, {PRECISION!r}"
+
+
+def solved_rows(entry: EntryFile) -> tuple[TaskRow, ...]:
+    """Rows with something to evaluate again."""
+    return tuple(row for row in entry.tasks if row.best is not None)

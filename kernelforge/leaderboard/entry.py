@@ -1,0 +1,231 @@
+"""Entries: one run as a file that anyone can submit. What is in it is checked here as far as the file alone can tell.
+
+An entry has no totals. A board computes every statistic from the rows per task, so that none has to be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+
+from kernelforge.leaderboard.reading import EntryError, digest_of, read_object
+from kernelforge.records import (
+    Budget,
+    Candidate,
+    Evaluation,
+    Fingerprint,
+    MeasureSettings,
+    Profile,
+    Record,
+    Verdict,
+    first_fault,
+)
+from kernelforge.report.board_key import BoardKey, KeyParts
+
+FORMAT: Final = "kernelforge-entry/1"
+
+Line = Annotated[str, StringConstraints(max_length=200)]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+SuiteName = Annotated[str, StringConstraints(pattern=r"^[^/\\\x00-\x1f]{1,80}$")]
+TaskName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_\-./]*$", max_length=300)]
+
+
+class RunFacts(Record):
+    """How the run was made. Holds no key and no address of a server."""
+
+    id: RunId
+    started: Line
+    """UTC, ISO 8601."""
+    ended: Line | None
+    state: Literal["finished", "stopped"]
+    """``stopped``: by a budget or by hand; what it did not come to counts as failed."""
+    kernelforge: Line
+    strategy: Line
+    options: dict[Line, bool | int | float | Line] = Field(default={}, max_length=100)
+    coder: Line
+    judge: Line
+    tester: Line | None
+    tune: bool
+    memory: Literal["off", "run", "results"]
+    budget: Budget
+    stop_after: int | None
+    measure: MeasureSettings
+    seed: int
+    """From which the secret inputs were drawn. A verification draws its own."""
+
+    @field_validator("started")
+    @classmethod
+    def _a_time(cls, value: str) -> str:
+        datetime.fromisoformat(value)
+        return value
+
+
+class Best(Record):
+    """The best attempt at a task, with all that a second look needs."""
+
+    attempt: Line
+    """Its id within the run."""
+    number: int = Field(ge=0)
+    candidate: Candidate
+    candidate_hash: Hash
+    evaluation: Evaluation
+    evaluation_key: Hash
+    profile: Profile | None
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Best:
+        evaluation, profile = self.evaluation, self.profile
+        if self.candidate.hash != self.candidate_hash:
+            raise ValueError(f"candidate_hash is {self.candidate_hash}, source, plan and choices have another")
+        if evaluation.candidate != self.candidate_hash:
+            raise ValueError("the evaluation is of another candidate")
+        if evaluation.key != self.evaluation_key:
+            raise ValueError(f"evaluation_key is {self.evaluation_key}, its parts have another")
+        if evaluation.verdict is not Verdict.OK:
+            raise ValueError(f"the best of a task has verdict OK, not {evaluation.verdict}")
+        if self.candidate.lane != "plan" or evaluation.lane != "plan":
+            raise ValueError("boards hold launch plans; a candidate of lane modelnew runs host code of its own")
+        if profile is not None and profile.device != evaluation.fingerprint.device:
+            raise ValueError("the profile is of another device")
+        if profile is not None:
+            roof = profile.roofline
+            numbers = (roof.flops, roof.dram_bytes, roof.compulsory_bytes, roof.arithmetic_intensity, roof.time_us)
+            if not all(0 <= number < math.inf for number in numbers):
+                raise ValueError("a number of the roofline is negative or not finite")
+        return self
+
+
+class TaskRow(Record):
+    """What became of one task."""
+
+    task: TaskName
+    task_digest: Hash | None
+    """None only where the run never came to the task."""
+    verdict: Verdict | None
+    """OK when something correct was found, else the latest attempt's; None when the run never came to the task."""
+    finished: Line | None
+    """Why work on it ended."""
+    attempts: int = Field(ge=0)
+    infra: int = Field(ge=0)
+    quarantined: int = Field(ge=0)
+    tokens: int | None = Field(ge=0)
+    """Of all models; None where a part is unknown."""
+    dollars: float | None = Field(ge=0, allow_inf_nan=False)
+    moves: tuple[Line, ...] = Field(max_length=10_000)
+    best: Best | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskRow:
+        if max(self.infra, self.quarantined, int(self.best is not None)) > self.attempts:
+            raise ValueError("there are more outcomes than attempts")
+        if (self.verdict is None) != (self.attempts == 0):
+            raise ValueError("a task has a verdict when it has attempts")
+        if self.task_digest is None and self.attempts:
+            raise ValueError("a task with attempts has a task_digest")
+        if self.best is not None and self.verdict is not Verdict.OK:
+            raise ValueError(f"a task with a best attempt has verdict OK, not {self.verdict}")
+        if self.best is not None and self.best.evaluation.task != self.task_digest:
+            raise ValueError("the evaluation is of another task")
+        return self
+
+
+class EntryFile(Record):
+    """A run as it is submitted."""
+
+    format: Literal["kernelforge-entry/1"] = FORMAT
+    by: Annotated[str, StringConstraints(min_length=1, max_length=80)]
+    """Who submits it, in their own words."""
+    note: Annotated[str, StringConstraints(max_length=500)] = ""
+    run: RunFacts
+    key: BoardKey
+    suite: SuiteName
+    suite_digest: Hash
+    fingerprints: tuple[Fingerprint, ...] = Field(min_length=1, max_length=100_000)
+    """Every one that an attempt of the run had."""
+    tasks: tuple[TaskRow, ...] = Field(min_length=1, max_length=20_000)
+    digest: Digest
+    """SHA-256 of the file's canonical JSON without this field."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EntryFile:
+        names = [row.task for row in self.tasks]
+        if len(set(names)) != len(names):
+            raise ValueError("tasks: a task is listed twice")
+        for fingerprint in self.fingerprints:
+            if fingerprint.jail == "none":
+                raise ValueError("fingerprints: candidates ran without a jail; such a run cannot be submitted")
+            if any(isinstance(value, str) and len(value) > 200 for value in dict(fingerprint).values()):
+                raise ValueError("fingerprints: a text is longer than 200 characters")
+        known = set(self.fingerprints)
+        for row in self.tasks:
+            if row.best is not None and row.best.evaluation.fingerprint not in known:
+                raise ValueError(f"tasks: the fingerprint of {row.task} is not among those of the run")
+        key = self.own_key()
+        wrong = [name for name in BoardKey.model_fields if getattr(self.key, name) != getattr(key, name)]
+        if wrong:
+            raise ValueError(f"key: {wrong[0]} is {getattr(self.key, wrong[0])}, the rows say {getattr(key, wrong[0])}")
+        return self
+
+    def own_key(self) -> BoardKey:
+        """The key that follows from the rows. The precision policy alone is what the file says: it is a name."""
+        bests = [row.best.evaluation for row in self.tasks if row.best is not None]
+        parts = KeyParts(
+            device=self.fingerprints[0].device,
+            suite=self.suite,
+            suite_digest=self.suite_digest,
+            tasks=[row.task for row in self.tasks],
+            published=self.run.measure.protocol == "kernelbench",
+            fingerprints=self.fingerprints,
+            lanes=[one.lane for one in bests],
+            protocols=[one.performance.protocol for one in bests if one.performance is not None],
+        )
+        return parts.key().model_copy(update={"precision": self.key.precision})
+
+
+def parse_entry(found: dict[str, Any], name: str) -> EntryFile:
+    """The entry in a JSON object; ``name`` is the file's, for messages.
+
+    Raises:
+        EntryError: a field is missing, unknown, wrong, or contradicts another; or the digest is another file's.
+    """
+    try:
+        entry = EntryFile.model_validate(found)
+    except ValidationError as error:
+        raise EntryError(f"{name}: {first_fault(error)}") from error
+    digest = digest_of(found)
+    if digest != entry.digest:
+        raise EntryError(f"{name}: digest: the content has {digest[:16]}…, the file says {entry.digest[:16]}…")
+    return entry
+
+
+def load_entry(path: Path) -> EntryFile:
+    """The entry in a file.
+
+    Raises:
+        EntryError: it holds none; see :func:`parse_entry`.
+    """
+    return parse_entry(read_object(path), str(path))
+
+
+def sealed(fields: dict[str, Any]) -> EntryFile:
+    """An entry of these fields, with its digest."""
+    draft = EntryFile.model_validate({**fields, "digest": "0" * 64})
+    return draft.model_copy(update={"digest": digest_of(json.loads(draft.model_dump_json()))})
+
+
+def entry_text(entry: EntryFile) -> str:
+    """The file's text: indented, so that a pull request shows what changed."""
+    return json.dumps(json.loads(entry.model_dump_json()), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def entry_schema() -> str:
+    """JSON Schema of an entry."""
+    schema = EntryFile.model_json_schema()
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"

@@ -1,0 +1,177 @@
+"""Best candidates of an entry, evaluated again: in the jail, on inputs from a fresh secret, as any candidate is.
+
+What has to agree:
+
+- on an emulated device the verdict, the outcome at every size, the modelled time and every counter, exactly. Where
+  counters hang on the values that were drawn, they are compared once more on the inputs that the run itself drew. A run
+  of submissions from outside kept no seed: its counters are left out where two draws here give two of them;
+- on a GPU the verdict, the bytes that must move at least, and the speedup: the two 95 % intervals have to overlap.
+
+A candidate is evaluated again only where the numbers can agree: by the same version of the evaluator, with the same
+toolchain for counters, on the same kind of GPU for times.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kernelforge.errors import KernelForgeError
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
+from kernelforge.leaderboard.verification import TaskCheck
+from kernelforge.records import Correctness, Fingerprint, Performance, Profile, Task, Verdict, content_hash
+from kernelforge.report.board_key import without_tests
+from kernelforge.run.external import EXTERNAL
+from kernelforge.tasks.suites import Suite
+
+
+def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Workshop) -> Iterator[TaskCheck]:
+    """Evaluate the best candidates of some rows again, one after the other."""
+    here = workshop.fingerprint
+    tasks = {task.name: task for task in suite}
+    for row in rows:
+        assert row.best is not None  # whoever drew the sample saw to that
+        task = tasks.get(row.task)
+        why = incomparable(row.best.evaluation.fingerprint, here)
+        if task is None or task.digest != row.task_digest:
+            why = "the suite here has no such task"
+        if why is not None or task is None:
+            yield TaskCheck(task=row.task, status="not re-run", reason=why or "")
+            continue
+        start = time.perf_counter()
+        try:
+            found = _again(entry, row.best, task, workshop)
+        except KernelForgeError as error:
+            yield TaskCheck(task=row.task, status="not re-run", reason=f"it could not be: {error}"[:1_900])
+            continue
+        yield _check(row, found, round(time.perf_counter() - start, 3))
+
+
+def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
+    """Why numbers made there need not agree with numbers made here; None where they have to."""
+    if without_tests(claimed.evaluator) != here.evaluator:
+        return f"judged by evaluator {claimed.evaluator}, here is {here.evaluator}"
+    if claimed.device_kind != here.device_kind or (claimed.gpu or claimed.device) != (here.gpu or here.device):
+        return f"made on {claimed.gpu or claimed.device}, here is {here.gpu or here.device}"
+    if claimed.gpu is None and claimed.toolchain != here.toolchain:
+        return f"compiled by {claimed.toolchain}, here is {here.toolchain}: counters would differ"
+    return None
+
+
+class _Found(NamedTuple):
+    """What an evaluation here gave."""
+
+    result: EvaluationResult
+    problems: tuple[str, ...]
+    """What does not agree."""
+
+
+def _again(entry: EntryFile, best: Best, task: Task, workshop: Workshop) -> _Found:
+    evaluator = workshop.evaluator(task)
+    try:
+        result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
+        problems = tuple(_problems(best, result))
+        if problems and _right(result) and best.evaluation.fingerprint.gpu is None:
+            # Right on fresh inputs, other counters: perhaps because they hang on the values.
+            external = entry.run.strategy == EXTERNAL
+            own = int(content_hash(entry.run.seed, task.name, best.number), 16)
+            second = evaluator.evaluate(best.candidate, seed=secrets.randbits(63) if external else own)
+            vary = external and second.profile != result.profile
+            return _Found(second, tuple(_problems(best, second, counters=not vary)))
+        return _Found(result, problems)
+    finally:
+        evaluator.oracle.close()
+        workshop.done(task)
+
+
+def _right(result: EvaluationResult) -> bool:
+    return result.evaluation.verdict is Verdict.OK
+
+
+def _check(row: TaskRow, found: _Found, seconds: float) -> TaskCheck:
+    evaluation = found.result.evaluation
+    if evaluation.verdict is Verdict.INFRA:
+        reason = f"it could not be judged here: {evaluation.reason}"
+        return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900], verdict=evaluation.verdict)
+    speed = evaluation.performance
+    measured = evaluation.fingerprint.gpu is not None
+    agreed = "verdict, and overlapping intervals of the speedup" if measured else "verdict, time and counters"
+    return TaskCheck(
+        task=row.task,
+        status="differs" if found.problems else "agrees",
+        reason="; ".join(found.problems)[:1_900] if found.problems else agreed,
+        verdict=evaluation.verdict,
+        speedup=speed.speedup if speed else None,
+        seconds=seconds,
+    )
+
+
+def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) -> Iterator[str]:
+    claimed, here = best.evaluation, result.evaluation
+    if here.verdict is not Verdict.OK:
+        yield f"verdict {here.verdict} at {here.stage}: {here.reason}"
+        return
+    if _outcomes(claimed.correctness) != _outcomes(here.correctness):
+        yield f"sizes came to {_outcomes(here.correctness)}, the entry says {_outcomes(claimed.correctness)}"
+    if claimed.fingerprint.gpu is not None:
+        yield from _bytes(best.profile, result.profile)
+        yield from _speeds(claimed.performance, here.performance)
+        return
+    if not counters:
+        return
+    if claimed.performance != here.performance:
+        yield f"the modelled time is {_time(here.performance)}, the entry says {_time(claimed.performance)}"
+    if best.profile != result.profile:
+        yield _counters(best.profile, result.profile)
+
+
+def _outcomes(correctness: Correctness | None) -> dict[str, str]:
+    """Outcome by size; of those that further tests of the run added, none."""
+    sizes = correctness.sizes if correctness else ()
+    return {check.size: check.status for check in sizes if check.size in ("full", "small") or "hidden" in check.size}
+
+
+def _bytes(claimed: Profile | None, here: Profile | None) -> Iterator[str]:
+    if claimed is not None and here is not None:
+        least, said = here.roofline.compulsory_bytes, claimed.roofline.compulsory_bytes
+        if least != said:
+            yield f"{least:.0f} bytes must move at least, the entry says {said:.0f}"
+
+
+def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[str]:
+    """Whether two measured speedups are within each other's noise."""
+    said, found = _interval(claimed), _interval(here)
+    if said is None:
+        return  # the entry gains nothing by a time without a speedup
+    if found is None:
+        why = here.quarantined if here is not None and here.quarantined else "none was measured"
+        yield f"no speedup here ({why}), the entry says {said[0]:.4g} to {said[1]:.4g}"
+    elif said[0] > found[1] or found[0] > said[1]:
+        yield f"a speedup of {found[0]:.4g} to {found[1]:.4g}, the entry says {said[0]:.4g} to {said[1]:.4g}"
+
+
+def _interval(performance: Performance | None) -> tuple[float, float] | None:
+    """95 % interval of the speedup against the fastest baseline."""
+    if performance is None or performance.speedup is None or performance.timing is None:
+        return None
+    timing = performance.timing
+    ratio = None if timing.fastest is None else timing.ratio(timing.fastest)
+    return None if ratio is None else ratio.interval
+
+
+def _time(performance: Performance | None) -> str:
+    return "none" if performance is None else f"{performance.time_us:.6g} us ({performance.bound})"
+
+
+def _counters(claimed: Profile | None, here: Profile | None) -> str:
+    if claimed is None or here is None:
+        return f"the entry has {'no' if claimed is None else 'a'} profile, here is {'none' if here is None else 'one'}"
+    said = {metric.name: metric.value for metric in claimed.metrics}
+    for metric in here.metrics:
+        if said.get(metric.name) != metric.value:
+            return f"{metric.name} is {metric.value:g}, the entry says {said.get(metric.name)}"
+    return "the profiles differ in a kernel's counters, or in the roofline"

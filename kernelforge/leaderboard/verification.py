@@ -1,0 +1,121 @@
+"""Verification records: what somebody found who checked an entry, as a file beside it.
+
+A record is bound to one entry by its digest. It says what was done and where; it is no signature, so a board's keeper
+makes those that it shows, or trusts who made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+
+from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName
+from kernelforge.leaderboard.reading import EntryError
+from kernelforge.records import Fingerprint, Record, Verdict, first_fault
+from kernelforge.report.board import Verified
+
+FORMAT: Final = "kernelforge-verification/1"
+
+Text = Annotated[str, StringConstraints(max_length=2_000)]
+
+
+class Check(Record):
+    """One thing that was checked without running anything."""
+
+    name: Line
+    ok: bool
+    detail: Text = ""
+    """What was compared, or what does not agree."""
+
+
+class TaskCheck(Record):
+    """What came of one task."""
+
+    task: TaskName
+    status: Literal["agrees", "differs", "not re-run"]
+    reason: Text
+    """How it was compared, what differs, or why it was not evaluated again."""
+    verdict: Verdict | None = None
+    """Of the evaluation made here."""
+    speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class Verification(Record):
+    """The record."""
+
+    format: Literal["kernelforge-verification/1"] = FORMAT
+    entry: Digest
+    """Digest of the very entry that was checked."""
+    run: RunId
+    when: Line
+    """UTC, ISO 8601."""
+    kernelforge: Line
+    host: Line
+    """System and processor."""
+    fingerprint: Fingerprint | None
+    """Of the evaluations made here; None where none was."""
+    seed: int = Field(ge=0)
+    """From which the sample was drawn. The inputs of the evaluations have a secret of their own."""
+    sample: int = Field(ge=0)
+    """Tasks that were drawn."""
+    checks: tuple[Check, ...] = Field(max_length=100)
+    tasks: tuple[TaskCheck, ...] = Field(max_length=20_000)
+
+    @field_validator("when")
+    @classmethod
+    def _a_time(cls, value: str) -> str:
+        datetime.fromisoformat(value)
+        return value
+
+    @model_validator(mode="after")
+    def _each_task_once(self) -> Verification:
+        if len({one.task for one in self.tasks}) != len(self.tasks):
+            raise ValueError("tasks: a task is listed twice")
+        return self
+
+    @property
+    def rerun(self) -> int:
+        """Tasks whose best candidate was evaluated again."""
+        return sum(one.status != "not re-run" for one in self.tasks)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing that was checked differs."""
+        return all(check.ok for check in self.checks) and all(one.status != "differs" for one in self.tasks)
+
+    def text(self) -> str:
+        """The file's text."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def parse_verification(found: dict[str, Any], name: str) -> Verification:
+    """The record in a JSON object; ``name`` is the file's, for messages.
+
+    Raises:
+        EntryError: a field is missing, unknown or wrong.
+    """
+    try:
+        return Verification.model_validate(found)
+    except ValidationError as error:
+        raise EntryError(f"{name}: {first_fault(error)}") from error
+
+
+def verified(entry: EntryFile, records: Iterable[Verification]) -> Verified | None:
+    """What a board shows of the records about the very entry: one that differs before all, else the most thorough."""
+    about = [one for one in records if one.entry == entry.digest]
+    if not about:
+        return None
+    shown = max(about, key=lambda one: (not one.agrees, one.rerun, datetime.fromisoformat(one.when).isoformat()))
+    place = shown.fingerprint
+    where = shown.host if place is None else f"{place.gpu or place.device} on {shown.host}"
+    return Verified(
+        by=f"KernelForge {shown.kernelforge}, {where}",
+        when=shown.when,
+        rerun=shown.rerun,
+        tasks=len(entry.tasks),
+        agree=shown.agrees,
+    )
