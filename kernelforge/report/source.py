@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -50,20 +50,43 @@ class RunRecords:
     compulsory_bytes: Mapping[str, int] = field(default_factory=dict)
     """By task, bytes that its full size must read and write."""
 
+    texts: bool = True
+    """False: contents of messages are empty, kernels have no metrics of their own, and there are no facts. Views of the
+    whole run need none of these; those of a task and of an attempt do."""
+
     @classmethod
-    def load(cls, store: Store, run: Run) -> RunRecords:
-        """Everything of a run."""
+    def load(cls, store: Store, run: Run, *, texts: bool = True) -> RunRecords:
+        """A run as journalled.
+
+        Args:
+            texts: in full; without, a large run takes a fraction of the memory. See :attr:`texts` and :meth:`full`.
+        """
+        names = run.config.tasks
         return cls(
             run,
-            tuple(store.attempts(run.id)),
+            tuple(store.attempts(run.id, texts=texts)),
             store.finished_tasks(run.id),
             store.is_live(run.id),
-            {task: store.task_messages(run.id, task) for task in run.config.tasks},
-            {task: store.generators(run.id, task) for task in run.config.tasks},
-            {task: store.lessons_of(run.id, task) for task in run.config.tasks},
+            {task: store.task_messages(run.id, task, texts=texts) for task in names},
+            {task: store.generators(run.id, task) for task in names},
+            {task: store.lessons_of(run.id, task) for task in names},
             {task.name: task for task in store.tasks(run.id)},
-            store.all_facts(run.id),
+            store.all_facts(run.id) if texts else {},
             store.compulsory_bytes(run.id),
+            texts,
+        )
+
+    def full(self, store: Store, task: str) -> RunRecords:
+        """The same run with one task in full and no attempts at the others: what that task's pages are made from."""
+        if self.texts:
+            return replace(self, attempts=self.of_task(task))
+        facts = store.facts(self.run.id, task)
+        return replace(
+            self,
+            attempts=tuple(store.attempts(self.run.id, task)),
+            messages={task: store.task_messages(self.run.id, task)},
+            facts={} if facts is None else {task: facts},
+            texts=True,
         )
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,24 +18,14 @@ from pydantic import TypeAdapter
 
 from kernelforge.records import (
     Attempt,
-    Build,
-    Candidate,
-    Correctness,
     Diagnostic,
     Evaluation,
-    Finding,
     KernelFacts,
-    KernelProfile,
     MemoryHotSpot,
     Message,
     Metric,
-    Performance,
     Profile,
-    Reward,
-    Roofline,
-    SizeCheck,
     Timing,
-    TuneTrial,
     Usage,
 )
 
@@ -62,6 +54,9 @@ _FINGERPRINT = (
     "driver",
     "runtime",
 )
+_HEAD = (
+    "id", "run", "task", "number", "operator", "parent", "coder", "technique", "note", "started", "seconds",
+)  # fmt: skip
 _ROOFLINE = (
     "flops", "dram_bytes", "compulsory_bytes", "arithmetic_intensity", "ridge", "bound", "time_us", "time_origin",
 )  # fmt: skip
@@ -216,42 +211,44 @@ def _profile_rows(attempt: str, profile: Profile) -> Rows:
     return {"profiles": [head], "profile_kernels": kernels, "metrics": metrics}
 
 
-def attempt_from_rows(head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Attempt:
-    """Put an attempt together again.
+def attempt_from_rows(
+    head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[str, str], *, texts: bool = True
+) -> Attempt:
+    """Put an attempt together again, validated as one: record by record takes several times as long.
 
     Args:
         head: its row in ``attempts``.
         rows: its rows in the other tables, each list in order of position.
         blobs: content of every blob that the rows name.
+        texts: with the contents of messages; else they are empty.
 
     Raises:
         ValueError, KeyError: the rows do not make a valid record.
     """
     candidate = None
     if head["candidate"] is not None:
-        candidate = Candidate(
-            source=blobs[head["source"]],
-            plan=blobs[head["plan"]],
-            choices=json.loads(head["choices"]),
-            lane=head["lane"],
-        )
+        candidate = {
+            "source": blobs[head["source"]],
+            "plan": blobs[head["plan"]],
+            "choices": json.loads(head["choices"]),
+            "lane": head["lane"],
+        }
     (reward,) = rows["rewards"]
     profiles, findings = rows.get("profiles"), rows.get("findings")
-    return Attempt(
-        **{
-            name: head[name]
-            for name in ("id", "run", "task", "number", "operator", "parent", "coder", "technique", "note", "started")
-        },
-        inspirations=tuple(json.loads(head["inspirations"])),
-        trials=tuple(_trial(row) for row in rows.get("trials", ())),
-        seconds=head["seconds"],
-        accepted=bool(head["accepted"]),
-        candidate=candidate,
-        finding=None if not findings else _finding(findings[0]),
-        messages=messages_from_rows(rows.get("messages", ()), blobs),
-        evaluation=_evaluation(rows, blobs),
-        profile=None if not profiles else _profile(profiles[0], rows),
-        reward=Reward(policy=reward["policy"], value=reward["value"], components=json.loads(reward["components"])),
+    return Attempt.model_validate(
+        {
+            **{name: head[name] for name in _HEAD},
+            "inspirations": json.loads(head["inspirations"]),
+            "trials": [_trial(row) for row in rows.get("trials", ())],
+            "accepted": bool(head["accepted"]),
+            "candidate": candidate,
+            "finding": None if not findings else _finding(findings[0]),
+            "messages": [_message(row, blobs if texts else None) for row in rows.get("messages", ())],
+            "evaluation": _evaluation(rows, blobs),
+            "profile": None if not profiles else _profile(profiles[0], rows),
+            "reward": {name: reward[name] for name in ("policy", "value")}
+            | {"components": json.loads(reward["components"])},
+        }
     )
 
 
@@ -269,104 +266,104 @@ def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> lis
     ]
 
 
-def messages_from_rows(rows: Iterable[Row], blobs: Mapping[str, str]) -> tuple[Message, ...]:
-    """Inverse of :func:`message_rows`."""
-    return tuple(
-        Message(
-            agent=row["agent"],
-            role=row["role"],
-            provider=row["provider"],
-            content=blobs[row["content"]],
-            usage=None if row["usage"] is None else Usage.model_validate_json(row["usage"]),
-        )
-        for row in rows
-    )
+def messages_from_rows(rows: Iterable[Row], blobs: Mapping[str, str] | None) -> tuple[Message, ...]:
+    """Inverse of :func:`message_rows`; without ``blobs``, contents are empty."""
+    return tuple(Message.model_validate(_message(row, blobs)) for row in rows)
 
 
-def _trial(row: Row) -> TuneTrial:
-    columns = {name: row[name] for name in ("rung", "time_us", "problem")}
-    return TuneTrial(**columns, choices=json.loads(row["choices"]))
+def blob_names(head: Row, rows: Mapping[str, list[Row]], *, texts: bool = True) -> set[str]:
+    """SHA-256 of every blob that :func:`attempt_from_rows` asks for.
 
-
-def _finding(row: Row) -> Finding:
-    columns = {name: row[name] for name in ("kind", "headline", "why", "action", "move", "bottleneck")}
-    return Finding(**columns, metrics=tuple(json.loads(row["metrics"])))
-
-
-def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> Evaluation:
-    (row,) = rows["evaluations"]
-    correctness = None
-    if row["checked"]:
-        checks = rows.get("size_checks", ())
-        correctness = Correctness(
-            sizes=tuple(
-                SizeCheck(
-                    **{name: check[name] for name in ("size", "status", "message", "error", "launches")},
-                    families=tuple(json.loads(check["families"])),
-                )
-                for check in checks
-            )
-        )
-    return Evaluation.model_validate(
-        {
-            **{name: row[name] for name in ("candidate", "verdict", "stage", "reason", "lane")},
-            "task": row["task_digest"],
-            "fingerprint": {name: row[name] for name in _FINGERPRINT},
-            "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
-            "correctness": correctness,
-            "performance": None if row["time_us"] is None else _performance(row),
-            "seconds": {timing["stage"]: timing["seconds"] for timing in rows.get("timings", ())},
-        }
-    )
-
-
-def _performance(row: Row) -> Performance:
-    low, high = row["interval_low_us"], row["interval_high_us"]
-    interval = None if low is None else (low, high)
-    timing = None if row["timing"] is None else Timing.model_validate_json(row["timing"])
-    speed = {name: row[name] for name in _SPEED}
-    return Performance.model_validate({**speed, "interval_us": interval, "timing": timing})
-
-
-def _build(row: Row, blobs: Mapping[str, str]) -> Build:
-    names = ("key", "ptx_hash", "refused", "limit", "arch", "toolchain", "seconds")
-    return Build(
-        **{name: row[name] for name in names},
-        ok=bool(row["ok"]),
-        cached=bool(row["cached"]),
-        kernels=_KERNEL_FACTS.validate_json(row["kernels"]),
-        diagnostics=_DIAGNOSTICS.validate_json(blobs[row["diagnostics"]]),
-    )
-
-
-def _profile(row: Row, rows: Mapping[str, list[Row]]) -> Profile:
-    by_kernel: dict[int, list[Metric]] = {}
-    for metric in rows.get("metrics", ()):
-        columns = {name: metric[name] for name in ("name", "value", "unit", "origin")}
-        by_kernel.setdefault(metric["kernel"], []).append(Metric(**columns))
-    kernels = tuple(
-        KernelProfile(
-            **{name: kernel[name] for name in ("kernel", "launches", "sampled")},
-            grid=tuple(json.loads(kernel["grid"])),
-            block=tuple(json.loads(kernel["block"])),
-            metrics=tuple(by_kernel.get(kernel["position"], ())),
-            hot_spots=_HOT_SPOTS.validate_json(kernel["hot_spots"]),
-        )
-        for kernel in rows.get("profile_kernels", ())
-    )
-    return Profile(
-        size=row["size"],
-        device=row["device"],
-        kernels=kernels,
-        metrics=tuple(by_kernel.get(WHOLE_PLAN, ())),
-        roofline=Roofline.model_validate({name: row[name] for name in _ROOFLINE}),
-        notes=tuple(json.loads(row["notes"])),
-    )
-
-
-def blob_names(head: Row, rows: Mapping[str, list[Row]]) -> set[str]:
-    """SHA-256 of every blob that :func:`attempt_from_rows` will ask for."""
+    Args:
+        texts: the contents of messages too.
+    """
     names = {head["source"], head["plan"]}
-    names |= {row["content"] for row in rows.get("messages", ())}
+    names |= {row["content"] for row in rows.get("messages", ()) if texts}
     names |= {row["diagnostics"] for row in rows.get("builds", ())}
     return names - {None}
+
+
+def _message(row: Row, blobs: Mapping[str, str] | None) -> dict[str, Any]:
+    usage = row["usage"]
+    return {
+        **{name: row[name] for name in ("agent", "role", "provider")},
+        "content": "" if blobs is None else blobs[row["content"]],
+        "usage": None if usage is None else Usage.model_validate_json(usage),
+    }
+
+
+def _trial(row: Row) -> dict[str, Any]:
+    return {**{name: row[name] for name in ("rung", "time_us", "problem")}, "choices": json.loads(row["choices"])}
+
+
+def _finding(row: Row) -> dict[str, Any]:
+    columns = ("kind", "headline", "why", "action", "move", "bottleneck")
+    return {**{name: row[name] for name in columns}, "metrics": json.loads(row["metrics"])}
+
+
+def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> dict[str, Any]:
+    (row,) = rows["evaluations"]
+    checks = [
+        {
+            **{name: check[name] for name in ("size", "status", "message", "error", "launches")},
+            "families": json.loads(check["families"]),
+        }
+        for check in rows.get("size_checks", ())
+    ]
+    return {
+        **{name: row[name] for name in ("candidate", "verdict", "stage", "reason", "lane")},
+        "task": row["task_digest"],
+        "fingerprint": {name: row[name] for name in _FINGERPRINT},
+        "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
+        "correctness": {"sizes": checks} if row["checked"] else None,
+        "performance": None if row["time_us"] is None else _performance(row),
+        "seconds": {timing["stage"]: timing["seconds"] for timing in rows.get("timings", ())},
+    }
+
+
+def _performance(row: Row) -> dict[str, Any]:
+    low, high = row["interval_low_us"], row["interval_high_us"]
+    timing = row["timing"]
+    return {
+        **{name: row[name] for name in _SPEED},
+        "interval_us": None if low is None else (low, high),
+        "timing": None if timing is None else Timing.model_validate_json(timing),
+    }
+
+
+def _build(row: Row, blobs: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        **{name: row[name] for name in ("key", "ptx_hash", "refused", "limit", "arch", "toolchain", "seconds")},
+        "ok": bool(row["ok"]),
+        "cached": bool(row["cached"]),
+        "kernels": _KERNEL_FACTS.validate_json(row["kernels"]),
+        "diagnostics": _DIAGNOSTICS.validate_json(blobs[row["diagnostics"]]),
+    }
+
+
+def _profile(row: Row, rows: Mapping[str, list[Row]]) -> dict[str, Any]:
+    by_kernel: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for metric in rows.get("metrics", ()):
+        # The same few names come with every attempt of a run: they are kept once.
+        name, unit = sys.intern(metric["name"]), sys.intern(metric["unit"])
+        by_kernel[metric["kernel"]].append(
+            {"name": name, "value": metric["value"], "unit": unit, "origin": metric["origin"]}
+        )
+    kernels = [
+        {
+            **{name: kernel[name] for name in ("kernel", "launches", "sampled")},
+            "grid": json.loads(kernel["grid"]),
+            "block": json.loads(kernel["block"]),
+            "metrics": by_kernel[kernel["position"]],
+            "hot_spots": _HOT_SPOTS.validate_json(kernel["hot_spots"]),
+        }
+        for kernel in rows.get("profile_kernels", ())
+    ]
+    return {
+        "size": row["size"],
+        "device": row["device"],
+        "kernels": kernels,
+        "metrics": by_kernel[WHOLE_PLAN],
+        "roofline": {name: row[name] for name in _ROOFLINE},
+        "notes": json.loads(row["notes"]),
+    }

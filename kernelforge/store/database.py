@@ -131,7 +131,9 @@ class Database:
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
         """Rows of a query, as dicts by column."""
         with self._guard, self._explained("read"):
-            return list(self._db.query(sql, parameters))
+            cursor = self._connection.execute(sql, parameters)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def tuples(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query as they come, for queries by the thousand."""

@@ -30,6 +30,15 @@ class Draft(NamedTuple):
     """What came back, as JSON."""
 
 
+class TaskMark(NamedTuple):
+    """What changes when something new is journalled of a task."""
+
+    attempts: int
+    described: bool
+    """Whether the oracle's facts are there."""
+    finished: bool
+
+
 class TaskNotes:
     """The part of a results database that is about tasks of runs."""
 
@@ -38,6 +47,24 @@ class TaskNotes:
     @property
     def path(self) -> Path:
         return self._database.path
+
+    # News
+
+    def revision(self) -> int:
+        """A number that changes when another connection writes to the database. Costs no read of it."""
+        return int(self._database.tuples("PRAGMA data_version")[0][0])
+
+    def task_marks(self, run_id: str) -> dict[str, TaskMark]:
+        """The mark of every task that the run has come to, by task."""
+        rows = self._database.tuples(
+            "SELECT name, "
+            "(SELECT count(*) FROM attempts WHERE attempts.run = tasks.run AND attempts.task = tasks.name), "
+            "facts IS NOT NULL, finished IS NOT NULL FROM tasks WHERE run = ? ORDER BY rowid",
+            (run_id,),
+        )
+        return {
+            name: TaskMark(attempts, bool(described), bool(finished)) for name, attempts, described, finished in rows
+        }
 
     # Messages outside attempts
 
@@ -52,12 +79,16 @@ class TaskNotes:
         with self._database.transaction() as db, linked(f"run {run_id} has no task {name} in {self.path}"):
             append_messages(db, run_id, name, blobs, rows)
 
-    def task_messages(self, run_id: str, name: str) -> tuple[Message, ...]:
-        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons."""
+    def task_messages(self, run_id: str, name: str, *, texts: bool = True) -> tuple[Message, ...]:
+        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons.
+
+        Args:
+            texts: with their contents; else these are empty.
+        """
         rows = self._database.rows(
             "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
         )
-        blobs = self._blobs({row["content"] for row in rows})
+        blobs = self._blobs({row["content"] for row in rows}) if texts else None
         with readable(self.path):
             return messages_from_rows(rows, blobs)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +16,7 @@ from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
 from kernelforge.store import locks
 from kernelforge.store.codec import (
+    WHOLE_PLAN,
     Blobs,
     Row,
     attempt_from_rows,
@@ -26,6 +29,8 @@ from kernelforge.store.notes import TaskNotes, append_messages, linked, readable
 from kernelforge.store.schema import ATTEMPT_TABLES
 
 DATABASE_NAME = "kernelforge.db"
+_WITHOUT_TEXTS = {"metrics": f"AND kernel = {WHOLE_PLAN}"}
+"""By table, which of its rows are enough where texts are left out."""
 
 
 class Store(TaskNotes):
@@ -286,10 +291,16 @@ class Store(TaskNotes):
         state: dict[str, Any] | None = json.loads(rows[0]["search"]) if rows and rows[0]["search"] else None
         return state
 
-    def attempts(self, run_id: str, task: str | None = None) -> list[Attempt]:
-        """Full records of a run, or of one task of it, by task and then number."""
+    def attempts(self, run_id: str, task: str | None = None, *, texts: bool = True) -> list[Attempt]:
+        """Records of a run, or of one task of it, by task and then number.
+
+        Args:
+            texts: in full. Else without what only an attempt's own page shows and what makes up most of a results
+                file: contents of messages are empty, and kernels have no metrics and no hot spots of their own; those
+                of the whole plan are there.
+        """
         where, values = ("run = ?", (run_id,)) if task is None else ("run = ? AND task = ?", (run_id, task))
-        return self._load(where, values)
+        return self._load(where, values, texts=texts)
 
     def attempt(self, which: str) -> Attempt:
         """The attempt ``<run>/<task>/<number>``; the run may be a unique beginning or ``latest``.
@@ -315,19 +326,41 @@ class Store(TaskNotes):
             raise UsageError(f"task {task} of run {run_id} has no attempt {int(number)}; it has {has}")
         return found[0]
 
-    def _load(self, where: str, values: tuple[Any, ...]) -> list[Attempt]:
-        with self._database.snapshot():
+    def _load(self, where: str, values: tuple[Any, ...], *, texts: bool = True) -> list[Attempt]:
+        found: list[Attempt] = []
+        with self._database.snapshot(), _collector_paused():
             heads = self._database.rows(f"SELECT * FROM attempts WHERE {where} ORDER BY task, number", values)
-            chosen = f"SELECT id FROM attempts WHERE {where}"
-            rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-            for table in ATTEMPT_TABLES:
-                for row in self._database.rows(
-                    f"SELECT * FROM {table} WHERE attempt IN ({chosen}) ORDER BY rowid", values
-                ):
-                    rows[row["attempt"]][table].append(row)
-            blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]])})
+            # Task by task, so that rows and texts of a large run are not in memory twice.
+            for task, of_task in groupby(heads, key=lambda head: str(head["task"])):
+                found += self._load_task(list(of_task), f"{where} AND task = ?", (*values, task), texts=texts)
+        return found
+
+    def _load_task(self, heads: list[Row], where: str, values: tuple[Any, ...], *, texts: bool) -> Iterator[Attempt]:
+        rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        for table in ATTEMPT_TABLES:
+            less = "" if texts else _WITHOUT_TEXTS.get(table, "")
+            for row in self._database.rows(
+                f"SELECT * FROM {table} WHERE attempt IN (SELECT id FROM attempts WHERE {where}) {less} ORDER BY rowid",
+                values,
+            ):
+                rows[row["attempt"]][table].append(row)
+        blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]], texts=texts)})
         with readable(self.path):
-            return [attempt_from_rows(head, rows[head["id"]], blobs) for head in heads]
+            for head in heads:
+                yield attempt_from_rows(head, rows[head["id"]], blobs, texts=texts)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No search for reference cycles while records come by the hundred thousand: they hold none, and stay. It would go
+    through all of them again and again, which takes as long as loading them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _run(row: Row, path: Path) -> Run:
