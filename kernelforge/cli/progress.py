@@ -1,44 +1,36 @@
-"""What a run shows while it works: bars and lines on a terminal, one line per finished attempt elsewhere."""
+"""What a run shows while it works: a screen on a terminal, lines elsewhere, JSON for programs, or warnings alone."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
+import json
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from kernelforge.records import Attempt, Origin
+from kernelforge.cli.watching import Watch, published
+from kernelforge.records import Attempt
+from kernelforge.report.progress_view import ProgressView, standing
 from kernelforge.report.summary import step_name
-from kernelforge.report.text import byte_count, duration, number, one_line, times
+from kernelforge.report.text import one_line
 
 if TYPE_CHECKING:
     from kernelforge.cli.interrupt import Stop
+    from kernelforge.records import RunConfig
     from kernelforge.run.events import Event
+    from kernelforge.store import Store
+
+JSON_VERSION = 1
+"""Of the lines of ``--display json``: raised when a field changes its meaning or goes; new ones may come."""
 
 
 class Progress(Protocol):
     """An observer that is shown for a while."""
 
     def on_event(self, event: Event) -> None: ...
-
-
-def standing(attempt: Attempt) -> str:
-    """How good an attempt is, in a few words: measured speedup or time, else DRAM traffic."""
-    speed, profile = attempt.evaluation.performance, attempt.profile
-    if speed is not None and speed.origin is Origin.MEASURED:
-        return f"{number(speed.time_us)} µs" + ("" if speed.speedup is None else f", {times(speed.speedup)}")
-    if profile is not None and profile.roofline.compulsory_bytes:
-        roof = profile.roofline
-        return f"{byte_count(roof.dram_bytes)} DRAM, {times(roof.dram_bytes / roof.compulsory_bytes)} the least"
-    return "correct"
 
 
 class QuietProgress:
@@ -80,78 +72,119 @@ def _attempt_line(attempt: Attempt) -> str:
     return f"{attempt.task} {attempt.number:02d} {step_name(attempt)} {verdict} {mark}{detail}"
 
 
-@dataclass
-class _Lane:
-    """One task's line."""
+class JsonProgress(QuietProgress):
+    """A JSON object on each line of stdout: every event, and after it what it changed of the run's progress."""
 
-    task: str
-    round: int = 0
-    state: str = "waiting"
-    verdict: str = ""
-    best: str = ""
-    since: float = 0.0
-
-
-class LiveProgress(QuietProgress):
-    """A bar for the run and a line per task with round, stage, latest verdict and best so far."""
-
-    def __init__(self, errors: Console, tasks: Sequence[str], stop: Stop) -> None:
+    def __init__(self, watch: Watch, errors: Console) -> None:
         super().__init__(errors)
-        self._lanes = {task: _Lane(task) for task in tasks}
-        self._stop = stop
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
+        self._watch = watch
+        self._told: dict[str, Any] = {}
 
     def on_event(self, event: Event) -> None:
         super().on_event(event)
-        lane = self._lanes.get(event.task or "")
-        if lane is None:
-            return
-        with self._lock:
-            if event.kind == "task_finished":
-                lane.state = "done"
-            elif event.kind == "stage":
-                lane.state, lane.since = event.stage or "", time.monotonic()
-                lane.round = event.round if event.round is not None else lane.round
-            elif event.kind == "warning":
-                lane.state = "failed"
-            elif event.kind == "attempt" and event.attempt is not None:
-                lane.round, lane.verdict = event.attempt.number, event.attempt.evaluation.verdict.value
-                if event.attempt.accepted:
-                    lane.best = standing(event.attempt)
+        view = self._watch.view()
+        print_json_line({"type": "event", "run": view.run, "at": view.updated, **_event_fields(event)})
+        self._tell(view)
 
-    def __rich__(self) -> RenderableType:
-        with self._lock:
-            lanes = [_Lane(**vars(lane)) for lane in self._lanes.values()]
-        done = sum(lane.state in ("done", "failed") for lane in lanes)
-        head = Table.grid(padding=(0, 1))
-        state = " · stopping" if self._stop.draining else ""
-        elapsed = duration(time.monotonic() - self._started)
-        head.add_row(
-            ProgressBar(total=len(lanes), completed=done, width=30), f"{done} of {len(lanes)} tasks · {elapsed}{state}"
-        )
-        body = Table.grid(padding=(0, 2))
-        for lane in lanes:
-            working = lane.state not in ("waiting", "done", "failed")
-            body.add_row(
-                Text(lane.task, style="bold" if working else "dim"),
-                f"round {lane.round}",
-                Text(lane.state + (f" {time.monotonic() - lane.since:.0f} s" if working and lane.since else "")),
-                Text(lane.verdict, style="green" if lane.verdict == "OK" else "yellow"),
-                Text(lane.best),
-            )
-        return Group(head, body)
+    def _tell(self, view: ProgressView) -> None:
+        """The fields of the view that are not as they were told. Time that only went by is no change."""
+        now = view.model_dump(mode="json")
+        changed = {name: value for name, value in now.items() if name != "updated" and self._differs(name, value)}
+        self._told = now
+        if changed:
+            print_json_line({"type": "progress", "updated": view.updated, **changed})
+
+    def _differs(self, name: str, value: Any) -> bool:
+        before = self._told.get(name)
+        if name == "bars" and before is not None:
+            return [bar for bar in value if bar["name"] != "seconds"] != [
+                bar for bar in before if bar["name"] != "seconds"
+            ]
+        if name == "lanes" and before is not None:
+            return [_occupied(lane) for lane in value] != [_occupied(lane) for lane in before]
+        return name not in self._told or bool(value != before)
+
+
+def _occupied(lane: dict[str, Any]) -> dict[str, Any]:
+    """A lane without the clock of an idle one."""
+    return lane if lane["task"] is not None else lane | {"since": ""}
+
+
+def _event_fields(event: Event) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "kind": event.kind,
+        "task": event.task,
+        "round": event.round,
+        "stage": event.stage,
+        "message": event.message,
+    }
+    if event.attempt is not None:
+        attempt = event.attempt
+        fields["attempt"] = {
+            "id": attempt.id,
+            "number": attempt.number,
+            "step": step_name(attempt),
+            "parent": attempt.parent,
+            "verdict": attempt.evaluation.verdict.value,
+            "reason": attempt.evaluation.reason,
+            "accepted": attempt.accepted,
+            "standing": standing(attempt) if attempt.evaluation.verdict.value == "OK" else "",
+            "reward": attempt.reward.value,
+            "seconds": attempt.seconds,
+        }
+    return fields
+
+
+def print_json_line(fields: dict[str, Any]) -> None:
+    """One object on one line, in ASCII: what others wrote reaches no terminal as it is. Written at once."""
+    sys.stdout.write(json.dumps({"version": JSON_VERSION, **fields}, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 @contextmanager
-def progress(tasks: Sequence[str], stop: Stop, *, quiet: bool, out: Console, errors: Console) -> Iterator[Progress]:
-    """The observer that fits where the output goes."""
-    if quiet:
-        yield QuietProgress(errors)
-    elif not out.is_terminal:
+def progress(
+    config: RunConfig, stop: Stop, store: Store, *, display: str, out: Console, errors: Console
+) -> Iterator[Progress]:
+    """The observer of a run: shows it, and tells other processes how it stands.
+
+    Args:
+        store: where the run is journalled.
+        display: ``full`` for a screen, ``plain`` for a line per attempt, ``json``, or ``none`` for warnings alone.
+    """
+    watch = Watch(config, stop)
+    with published(watch, store.path.parent), _shown(watch, display, out, errors) as shown:
+        try:
+            yield _Both(watch, shown)
+        except Exception as error:
+            watch.fail(str(error) or type(error).__name__)
+            raise
+
+
+@contextmanager
+def _shown(watch: Watch, display: str, out: Console, errors: Console) -> Iterator[Progress]:
+    if display == "full":
+        from rich.live import Live
+
+        from kernelforge.cli.live_screen import LiveScreen
+
+        with Live(LiveScreen(watch.view), console=out, refresh_per_second=4, transient=True) as live:
+            # A warning on the same terminal goes above what is drawn, so by way of who draws it.
+            yield QuietProgress(live.console if errors.is_terminal else errors)
+    elif display == "plain":
         yield PlainProgress(out, errors)
+    elif display == "json":
+        yield JsonProgress(watch, errors)
     else:
-        with Live(console=out, refresh_per_second=4, transient=True) as live:
-            shown = LiveProgress(live.console, tasks, stop)
-            live.update(shown)
-            yield shown
+        yield QuietProgress(errors)
+
+
+class _Both:
+    """First the watch, so that the display sees the event's effect."""
+
+    def __init__(self, watch: Watch, shown: Progress) -> None:
+        self._watch = watch
+        self._shown = shown
+
+    def on_event(self, event: Event) -> None:
+        self._watch.on_event(event)
+        self._shown.on_event(event)

@@ -31,7 +31,7 @@ from kernelforge.cli.measuring import (
     say_unused_gpu,
 )
 from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
-from kernelforge.errors import KernelForgeError
+from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.records import Run, RunConfig
@@ -57,7 +57,21 @@ class Memory(StrEnum):
     RESULTS = "results"
 
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings and the summary alone.")]
+class Display(StrEnum):
+    """What ``--display`` may be."""
+
+    AUTO = "auto"
+    FULL = "full"
+    PLAIN = "plain"
+    JSON = "json"
+    NONE = "none"
+
+
+DisplayOption = Annotated[
+    Display,
+    typer.Option("--display", help="What is shown meanwhile: a screen, lines, JSON lines, or warnings alone."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="The same as --display none.")]
 
 EvaluationsOption = Annotated[
     int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
@@ -141,6 +155,7 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the run; a fresh one if left out.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate calls, tokens and dollars, and leave.")] = False,
     allow_unconfined: UnconfinedOption = False,
+    display: DisplayOption = Display.AUTO,
     quiet: QuietOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
@@ -148,6 +163,7 @@ def run(
 
     Ctrl-C finishes the attempts in flight and stops; twice aborts them. 'kernelforge resume' goes on.
     """
+    shown = _chosen_display(display, quiet)
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
@@ -183,7 +199,7 @@ def run(
         print_estimate(config, results)
         return
     with open_store(results) as store:
-        conduct(lambda observer, stop: start(config, store, observer, stop), config, store, results, quiet=quiet)
+        conduct(lambda observer, stop: start(config, store, observer, stop), config, store, results, display=shown)
 
 
 def resume(
@@ -194,10 +210,12 @@ def resume(
     tokens: TokensOption = None,
     dollars: DollarsOption = None,
     wall_minutes: WallOption = None,
+    display: DisplayOption = Display.AUTO,
     quiet: QuietOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Go on with a run that was stopped or killed, exactly where its journal ends. A limit given replaces the run's."""
+    shown = _chosen_display(display, quiet)
     changed = budget_of(None, evaluations, wall_minutes, tokens, dollars, None).model_dump(exclude_none=True)
     changed.pop("per_task")
     with open_store(results, read_only=True) as reader:
@@ -208,15 +226,34 @@ def resume(
     with open_store(results) as store:
         config = rebudget(found, changed, store)
         work: Work = partial(resume_run, found.id, store)
-        conduct(work, config, store, results, quiet=quiet)
+        conduct(work, config, store, results, display=shown)
 
 
-def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet: bool) -> None:
+def _chosen_display(display: Display, quiet: bool) -> Display:
+    """The display that the options ask for, for where the output goes.
+
+    Raises:
+        UsageError: they contradict each other, or the full one has no terminal.
+    """
+    out = console()
+    if quiet and display not in (Display.AUTO, Display.NONE):
+        raise UsageError(f"--quiet is --display none, so it cannot go with --display {display.value}")
+    if quiet:
+        return Display.NONE
+    if display is Display.AUTO:
+        return Display.FULL if out.is_terminal and not out.is_dumb_terminal else Display.PLAIN
+    if display is Display.FULL and not out.is_terminal:
+        raise UsageError("--display full needs a terminal: use --display plain, or json for programs")
+    return display
+
+
+def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, display: Display) -> None:
     """Do a run's work under progress and Ctrl-C, then sum it up.
 
     Args:
         work: starts or resumes the run; blocks until it ends.
         config: what the run does.
+        display: any but ``auto``.
     """
     from kernelforge.cli.interrupt import ABORTED, stopping
     from kernelforge.cli.progress import progress
@@ -224,7 +261,7 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet
 
     stop, out, errors = StopSignal(), console(), console(stderr=True)
     try:
-        with stopping(stop), progress(config.tasks, stop, quiet=quiet, out=out, errors=errors) as observer:
+        with stopping(stop), progress(config, stop, store, display=display.value, out=out, errors=errors) as observer:
             noting = _Noting(observer)
             done = work(noting, stop)
     except Exception:
@@ -235,7 +272,10 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, quiet
         typer.echo(f"aborted; go on with: kernelforge resume {done.id}{_folder(results)}", err=True)
         sys.stdout.flush()
         os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
-    sum_up(store.run(done.id), store, results)
+    if display is Display.JSON:
+        _print_summary_line(store.run(done.id), store)
+    else:
+        sum_up(store.run(done.id), store, results)
     if noting.failed and not stop.draining:
         raise typer.Exit(1)
 
@@ -261,6 +301,14 @@ def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
         if open_runs and not store.is_live(open_runs[-1].id):
             command = f"kernelforge resume {open_runs[-1].id}{_folder(results)}"
             typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {command}", err=True)
+
+
+def _print_summary_line(run: Run, store: Store) -> None:
+    from kernelforge.cli.progress import print_json_line
+    from kernelforge.report import RunRecords, run_view
+
+    view = run_view(RunRecords.load(store, run))
+    print_json_line({"type": "summary", "run": view.model_dump(mode="json")})
 
 
 def sum_up(run: Run, store: Store, results: Path) -> None:

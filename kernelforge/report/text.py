@@ -107,3 +107,12 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def clock(seconds: float) -> str:
+    """Time that is running, in whole seconds: ``12 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    whole = int(max(seconds, 0))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

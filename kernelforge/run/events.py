@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from kernelforge.records import Attempt
+
+
+class Totals(NamedTuple):
+    """What a run has spent, in all its sittings."""
+
+    evaluations: int
+    """Those that were promised to a proposal included."""
+    tokens: int
+    dollars: float
+    uncounted: int
+    """Calls whose tokens are unknown."""
+    unpriced: int
+    """Calls whose price is unknown."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +35,14 @@ class Event:
     message: str = ""
     failed: bool = False
     """With a warning: the task is left unfinished, because something that it needs failed."""
+    left: bool = False
+    """With ``task_finished``: work on the task ended early, and a later sitting goes on with it."""
+    spent: Totals | None = None
+    """What the run has spent so far."""
+    past: tuple[Attempt, ...] = ()
+    """With ``run_started``: attempts of earlier sittings, by task and then number."""
+    finished: tuple[str, ...] = ()
+    """With ``run_started``: tasks that were finished in earlier sittings."""
 
 
 class Observer(Protocol):

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kernelforge.agents.base import Brief
@@ -100,7 +101,6 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     config = run.config
     with store.lock_run(run.id):
         store.update_run(run.id, RunState.RUNNING, None)
-        observer.on_event(Event("run_started", message=run.id))
         past = store.attempts(run.id)
         finished = store.finished_tasks(run.id)
         spending = Spending(config.budget, stop=stop)
@@ -110,8 +110,9 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
 
         def report(event: Event) -> None:
             with lock:
-                observer.on_event(event)
+                observer.on_event(replace(event, spent=spending.totals()))
 
+        report(Event("run_started", message=run.id, past=tuple(past), finished=tuple(finished)))
         providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
         for task in tasks:
             providers.recall(task.name, _answers(run, task, past, store))
@@ -140,7 +141,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
         state = RunState.FINISHED if complete else RunState.STOPPED
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         store.update_run(run.id, state, ended)
-        observer.on_event(Event("run_finished", message=state.value))
+        report(Event("run_finished", message=state.value))
         if problem is not None:
             raise problem
         return run.model_copy(update={"state": state, "ended": ended})

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from kernelforge.errors import BudgetExhausted, TaskBudgetExhausted
 from kernelforge.records import Budget, Limits, Message, Usage
-from kernelforge.run.events import StopSignal
+from kernelforge.run.events import StopSignal, Totals
 
 
 class Account:
@@ -84,6 +84,12 @@ class Spending:
             return "asked to stop"
         with self._lock:
             return self._account.refusal()
+
+    def totals(self) -> Totals:
+        """What the run has spent so far."""
+        with self._lock:
+            account = self._account
+            return Totals(account.evaluations, account.tokens, account.dollars, account.uncounted, account.unpriced)
 
     def out_of_time(self) -> bool:
         """Whether whoever waits for an answer should give up: the run is to stop, or its wall time is over."""

@@ -109,11 +109,12 @@ class TaskLoop:
         except TaskBudgetExhausted as spent:
             return self._finish(str(spent))
         except BudgetExhausted as spent:
-            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}"))
+            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}", left=True))
             return False
         except ProviderError as error:
             self.report(Event("warning", task=self.task.name, message=str(error), failed=True))
-            self.report(Event("task_finished", task=self.task.name, message="stopped: a model could not be asked"))
+            message = "stopped: a model could not be asked"
+            self.report(Event("task_finished", task=self.task.name, message=message, left=True))
             return False
         except TaskError as error:
             # The task's own fault, and the same at every try: it ends here, and the run goes on.

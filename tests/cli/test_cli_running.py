@@ -9,20 +9,17 @@ from pathlib import Path
 
 import pytest
 from golden_run import fill, golden_attempts, make_run
-from rich.console import Console
 
-from kernelforge.cli.progress import LiveProgress, PlainProgress, QuietProgress, progress
 from kernelforge.cli.run import _next_commands, sum_up
 from kernelforge.records import RunState
 from kernelforge.report import RunRecords
-from kernelforge.run.events import Event, StopSignal
 from kernelforge.store import Store
 
 ENGINE = """
 import sys, time
 from pathlib import Path
 from golden_run import golden_attempts, make_facts, make_run, make_task
-from kernelforge.cli.run import conduct
+from kernelforge.cli.run import Display, conduct
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import RunState
 from kernelforge.run.events import Event
@@ -62,7 +59,7 @@ def work(observer, stop):
     store.update_run(run.id, state, "2026-11-21T06:10:00+00:00")
     return run.model_copy(update={"state": state})
 
-conduct(work, run.config, store, results, quiet=mode == "quiet")
+conduct(work, run.config, store, results, display=Display.NONE if mode == "quiet" else Display.PLAIN)
 """
 
 
@@ -148,46 +145,6 @@ def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_pa
     assert "kernelforge resume r1" in err
     with Store.open(tmp_path / "results" / "kernelforge.db") as store:
         assert len(store.attempts("r1")) == 3
-
-
-def test_progress_on_a_terminal_has_a_bar_and_a_line_per_task():
-    stop = StopSignal()
-    out = Console(file=io.StringIO(), width=120, force_terminal=False)
-    shown = LiveProgress(out, ("softmax", "matmul", "argmax"), stop)
-    attempts = golden_attempts(make_run())
-    shown.on_event(Event("stage", task="matmul", round=1, stage="coder"))
-    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempts[1]))
-    shown.on_event(Event("attempt", task="softmax", round=2, attempt=attempts[2]))
-    shown.on_event(Event("task_finished", task="softmax", message="done"))
-    shown.on_event(Event("task_started", task="not in this run"))
-    out.print(shown)
-    text = out.file.getvalue()
-    assert "1 of 3 tasks" in text
-    assert re.search(r"softmax +round 2 +done +CRASH +8.39 MB DRAM, 1.00x the least", text)
-    assert re.search(r"matmul +round 1 +coder \d+ s", text)
-    assert re.search(r"argmax +round 0 +waiting", text)
-    assert "stopping" not in text
-    stop.drain()
-    out.print(shown)
-    assert "stopping" in out.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("quiet", "terminal", "kind"),
-    [(True, True, QuietProgress), (False, False, PlainProgress), (False, True, LiveProgress)],
-)
-def test_progress_fits_where_the_output_goes(quiet: bool, terminal: bool, kind: type):
-    out = Console(file=io.StringIO(), force_terminal=terminal, width=80)
-    with progress(("softmax",), StopSignal(), quiet=quiet, out=out, errors=out) as shown:
-        assert type(shown) is kind
-
-
-def test_a_measured_attempt_is_told_by_its_time():
-    out = Console(file=io.StringIO(), width=200)
-    shown = PlainProgress(out, out)
-    attempt = golden_attempts(make_run(device="cuda:0"))[1]
-    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
-    assert out.file.getvalue() == "softmax 01 vectorise OK best so far: 9.5 µs, 1.50x\n"
 
 
 def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path: Path, capsys):

@@ -1,0 +1,192 @@
+"""What a run shows while it works: the choice of a display, a screen that fits, lines, JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_run import HOSTILE, golden_attempts, make_run
+from rich.console import Console
+
+from kernelforge.cli.live_screen import screen
+from kernelforge.cli.progress import JsonProgress, PlainProgress, QuietProgress, progress
+from kernelforge.cli.run import Display, _chosen_display
+from kernelforge.cli.watching import Watch
+from kernelforge.errors import UsageError
+from kernelforge.records import Budget
+from kernelforge.report.progress_view import ProgressView, RunProgress
+from kernelforge.run.events import Event, StopSignal, Totals
+from kernelforge.store import Store
+
+START = datetime(2026, 11, 21, 6, tzinfo=UTC)
+
+
+def console(*, terminal: bool = False, width: int = 120) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=terminal, markup=False, highlight=False, emoji=False)
+
+
+def drawn(view: ProgressView, *, at: float, width: int, height: int) -> list[str]:
+    """Lines of the screen, ``at`` seconds after the start."""
+    out = console(width=width)
+    out.print(screen(view, START + timedelta(seconds=at), height), end="")
+    return out.file.getvalue().splitlines()
+
+
+def big_run(jobs: int = 16) -> ProgressView:
+    """250 tasks on many workers, with every budget, gains and a warning that a model wrote."""
+    tasks = tuple(f"{number:03d}_convolution_with_a_long_name" for number in range(250))
+    budget = Budget(rounds=20, evaluations=5000, wall_seconds=3600, tokens=10_000_000, dollars=20)
+    fold = RunProgress(make_run(tasks=tasks, jobs=jobs, budget=budget).config, pid=1)
+    fold.on_event(Event("run_started", message="r1"), START)
+    for number, task in enumerate(tasks[:jobs]):
+        stage = Event("stage", task=task, round=number, stage="evaluate")
+        fold.on_event(stage, START + timedelta(seconds=10 * number))
+    for attempt in golden_attempts(make_run())[:3] * 3:
+        fold.on_event(Event("attempt", task=attempt.task, attempt=attempt), START + timedelta(seconds=160))
+    spent = Totals(evaluations=9, tokens=1_234_567, dollars=3.2, uncounted=0, unpriced=1)
+    fold.on_event(Event("warning", task=tasks[0], message=HOSTILE, spent=spent), START + timedelta(seconds=170))
+    return fold.view(START + timedelta(seconds=190))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("height", [24, 50])
+@pytest.mark.parametrize("jobs", [1, 16, 200])
+def test_the_screen_of_a_large_run_fits(width: int, height: int, jobs: int) -> None:
+    lines = drawn(big_run(jobs), at=190, width=width, height=height)
+    assert len(lines) < height
+    assert all(len(line) <= width for line in lines)
+    text = "\n".join(lines)
+    for bar in ("tasks", "evaluations", "time", "tokens", "dollars"):
+        assert re.search(rf"^{bar}\b.*\bof\b", text, re.M), text
+    assert "at least $3.20 of $20.00" in text
+    assert "generated 9 › parsed 9" in text
+    assert "\x1b" not in text
+    assert "\\x1b[31mred" in text
+    if jobs == 200:
+        assert re.search(r"and \d+ more: \d+ at work, 0 idle", text)
+
+
+def test_the_longest_stalled_worker_is_shown_where_not_all_fit() -> None:
+    lines = drawn(big_run(200), at=185, width=80, height=24)
+    stalled = [line for line in lines if line.endswith("stalled")]
+    assert len(stalled) == 1
+    assert "000_convolution" in stalled[0]
+    assert "3 min 05 s" in stalled[0]
+    assert not any(line.endswith("stalled") for line in drawn(big_run(200), at=175, width=80, height=24))
+
+
+def test_gains_come_newest_first_with_their_standing() -> None:
+    text = "\n".join(drawn(big_run(2), at=190, width=120, height=24))
+    assert re.search(r"latest gains\n *softmax +vectorise +8.39 MB DRAM, 1.00x the least +30 s ago", text)
+
+
+@pytest.mark.parametrize(
+    ("display", "quiet", "terminal", "shown"),
+    [
+        (Display.AUTO, False, True, Display.FULL),
+        (Display.AUTO, False, False, Display.PLAIN),
+        (Display.AUTO, True, True, Display.NONE),
+        (Display.NONE, True, False, Display.NONE),
+        (Display.PLAIN, False, True, Display.PLAIN),
+        (Display.JSON, False, True, Display.JSON),
+        (Display.FULL, False, True, Display.FULL),
+    ],
+)
+def test_the_display_fits_where_the_output_goes(
+    display: Display, quiet: bool, terminal: bool, shown: Display, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.cli.run.console", lambda: console(terminal=terminal))
+    monkeypatch.setenv("TERM", "xterm")
+    assert _chosen_display(display, quiet) is shown
+
+
+@pytest.mark.parametrize(("display", "quiet"), [(Display.FULL, False), (Display.PLAIN, True), (Display.JSON, True)])
+def test_a_display_that_cannot_be_is_refused_in_a_line(
+    display: Display, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.cli.run.console", console)
+    with pytest.raises(UsageError, match=f"--display {display.value}") as refused:
+        _chosen_display(display, quiet)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_measured_attempt_is_told_by_its_time() -> None:
+    out = console(width=200)
+    shown = PlainProgress(out, out)
+    attempt = golden_attempts(make_run(device="cuda:0"))[1]
+    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    assert out.file.getvalue() == "softmax 01 vectorise OK best so far: 9.5 µs, 1.50x\n"
+
+
+def test_without_a_display_warnings_are_said_and_nothing_else() -> None:
+    out = console()
+    shown = QuietProgress(out)
+    for event in (Event("task_started", task="softmax"), Event("warning", task="softmax", message="slow \x1b[2J")):
+        shown.on_event(event)
+    assert out.file.getvalue() == "warning: softmax: slow \\x1b[2J\n"
+
+
+def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    config, stop = make_run().config, StopSignal()
+    watch, errors = Watch(config, stop), console()
+    shown = JsonProgress(watch, errors)
+    attempts = golden_attempts(make_run())
+    events = [
+        Event("run_started", message="r1"),
+        Event("stage", task="softmax", round=1, stage="evaluate"),
+        Event("attempt", task="softmax", round=1, attempt=attempts[1]),
+        Event("warning", message=HOSTILE),
+        Event("run_finished", message="finished"),
+    ]
+    for event in events:
+        watch.on_event(event)
+        shown.on_event(event)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isascii() for line in lines)
+    told = [json.loads(line) for line in lines]
+    assert all(one["version"] == 1 for one in told)
+    assert [one["kind"] for one in told if one["type"] == "event"] == [event.kind for event in events]
+    attempt = next(one["attempt"] for one in told if one.get("kind") == "attempt")
+    assert attempt["id"] == attempts[1].id
+    assert attempt["verdict"] == "OK"
+    changes = [one for one in told if one["type"] == "progress"]
+    assert set(ProgressView.model_fields) <= changes[0].keys()
+    assert "bars" not in changes[1]
+    assert changes[1]["lanes"][0]["task"] == "softmax"
+    merged: dict[str, Any] = {}
+    for change in changes:
+        merged |= {name: value for name, value in change.items() if name not in ("type", "version")}
+    assert ProgressView.model_validate(merged).model_copy(
+        update={"updated": "", "bars": ()}
+    ) == watch.view().model_copy(update={"updated": "", "bars": (), "lanes": ProgressView.model_validate(merged).lanes})
+    assert merged["error"].startswith("\\x1b[31mred")
+
+
+@pytest.mark.parametrize("display", ["plain", "json", "none", "full"])
+def test_whatever_is_shown_others_can_read_how_the_run_stands(display: str, tmp_path: Path) -> None:
+    from kernelforge.store.live import told_live
+
+    out = console(terminal=True)
+    with Store.open(tmp_path / "kernelforge.db") as store, store.lock_run("r1"):
+        with progress(make_run().config, StopSignal(), store, display=display, out=out, errors=out) as shown:
+            shown.on_event(Event("run_started", message="r1"))
+            wait_until(lambda: told_live(tmp_path, "r1") is not None)
+            shown.on_event(Event("stage", task="softmax", round=0, stage="coder"))
+            wait_until(lambda: '"coder"' in (told_live(tmp_path, "r1") or ""))
+        assert told_live(tmp_path, "r1") is None
+    assert list((tmp_path / "locks").iterdir()) == []
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    import time
+
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
