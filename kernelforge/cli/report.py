@@ -15,9 +15,7 @@ def report(
         list[str] | None,
         typer.Argument(metavar="[RUN]...", help="Ids of runs, unique beginnings of them, or 'latest'."),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FOLDER", help="Where the report goes.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FOLDER", help="Where the report goes.")] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write runs as web pages that need no network."""

@@ -1,4 +1,4 @@
-"""The templates, compiled once. Every text that reaches a page is escaped, and its control characters are written out."""
+"""The templates, compiled once. Every text on a page is escaped, and its control characters are written out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kernelforge.report import phrases
 from kernelforge.report import text as texts
 from kernelforge.report.html.tables import raw_number
 
@@ -48,7 +49,14 @@ def environment(*folders: Path) -> Environment:
         bytes=texts.byte_count,
         duration=texts.duration,
         line=texts.one_line,
+        short=texts.one_line,
         raw=raw_number,
+        dollars=phrases.dollar_words,
+        budget=phrases.budget_words,
+        cost=phrases.cost_words,
+        where=phrases.where_words,
+        note=phrases.note_words,
+        timings=phrases.timing_words,
     )
     made.globals["absent"] = texts.ABSENT
     return made

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from kernelforge.records import Attempt
+from kernelforge.records import Attempt, Origin
 from kernelforge.report.attempt_view import AttemptView, attempt_view
+from kernelforge.report.html import paths
+from kernelforge.report.html.paths import Links
+from kernelforge.report.phrases import where_words
 from kernelforge.report.run_view import RunView, run_view
 from kernelforge.report.source import RunRecords
+from kernelforge.report.summary import best_of
 from kernelforge.report.task_view import TaskView, task_view
 
 
@@ -19,7 +23,6 @@ class ShownRun:
         self.records = records
         self.id = records.run.id
         self.tasks = records.run.config.tasks
-        self._tasks: dict[str, TaskView] = {}
 
     @cached_property
     def view(self) -> RunView:
@@ -29,18 +32,32 @@ class ShownRun:
     def by_id(self) -> Mapping[str, Attempt]:
         return {attempt.id: attempt for attempt in self.records.attempts}
 
+    @property
+    def origin(self) -> Origin | None:
+        """Whether its times are modelled or measured; None where it has none."""
+        return self.records.origin
+
     @cached_property
-    def by_task(self) -> Mapping[str, tuple[Attempt, ...]]:
-        """Attempts of every task of the run, in order."""
-        grouped: dict[str, list[Attempt]] = {task: [] for task in self.tasks}
-        for attempt in self.records.attempts:
-            grouped[attempt.task].append(attempt)
-        return {task: tuple(attempts) for task, attempts in grouped.items()}
+    def made_by(self) -> tuple[str, ...]:
+        """What made the numbers: device, evaluator, toolchain, jail; more than one where the run moved."""
+        prints = (attempt.evaluation.fingerprint for attempt in self.records.attempts)
+        return tuple(dict.fromkeys(f"{where_words(one)}, evaluator {one.evaluator}" for one in prints))
 
     def task(self, name: str) -> TaskView:
-        if name not in self._tasks:
-            self._tasks[name] = task_view(self.records, name)
-        return self._tasks[name]
+        return task_view(self.records, name)
 
     def attempt(self, attempt: Attempt) -> AttemptView:
-        return attempt_view(attempt, self.by_id.get(attempt.parent or ""), messages=True)
+        records = self.records
+        return attempt_view(
+            attempt,
+            self.by_id.get(attempt.parent or ""),
+            best=best_of(records.of_task(attempt.task)),
+            task=records.tasks.get(attempt.task),
+            facts=records.facts.get(attempt.task),
+            messages=True,
+        )
+
+    def attempt_link(self, attempt: str | None, links: Links) -> str | None:
+        """Address of an attempt of this run by its id; None where it has no such attempt."""
+        found = self.by_id.get(attempt or "")
+        return None if found is None else links.to(paths.attempt_page(self.id, found.task, found.number))

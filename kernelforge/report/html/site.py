@@ -7,15 +7,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from kernelforge.records import Attempt
+from kernelforge.records import Attempt, Origin
 from kernelforge.report.board import Leaderboard, leaderboard
+from kernelforge.report.compare_view import CompareView, compare_view
 from kernelforge.report.documents import leaderboard_csv
-from kernelforge.report.html import contexts, paths
-from kernelforge.report.html.paths import FolderLinks, Links
+from kernelforge.report.html import paths
+from kernelforge.report.html.contexts.across import boards_context, compare_context, integrity_context
+from kernelforge.report.html.contexts.run import run_context, runs_context, tasks_table
+from kernelforge.report.html.contexts.task import attempt_context, task_context
+from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, assets, environment, policy
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.source import RunRecords
@@ -25,6 +29,8 @@ _PAIRED = 4
 """Up to this many runs are compared each with each; of more, each with the first."""
 
 Context = Mapping[str, Any]
+Crumb = tuple[str, str]
+"""Title and path of a page above."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,12 @@ class Page:
     title: str
     template: str
     context: Callable[[Links], Context]
-    crumbs: tuple[tuple[str, str], ...] = ()
-    """Pages above it: title and path, the outermost first."""
+    above: tuple[Crumb, ...] = ()
+    """Pages that it is under, the outermost first."""
     run: ShownRun | None = None
     """The run that it belongs to, if it is of one."""
+    data: tuple[Crumb, ...] = ()
+    """Files of data with its numbers: what each is called, and its path."""
 
 
 class Site:
@@ -51,11 +59,12 @@ class Site:
     """
 
     def __init__(self, runs: Sequence[RunRecords], *, live: bool = False, templates: Sequence[Path] = ()) -> None:
-        self.runs = tuple(ShownRun(records) for records in runs)
+        self.runs = {records.run.id: ShownRun(records) for records in runs}
         self.live = live
         self._environment = environment(*templates)
-        self._pages = {page.path: page for page in self._all_pages()}
+        self._comparisons: dict[tuple[str, str], CompareView] = {}
         self._data = dict(self._all_data())
+        self._pages = {page.path: page for page in self._all_pages()}
 
     def pages(self) -> list[str]:
         """Paths of all pages, the front page first."""
@@ -65,6 +74,10 @@ class Site:
         """Paths of all files of data."""
         return list(self._data)
 
+    def assets(self) -> Mapping[str, Path]:
+        """Files of ``assets/`` by name."""
+        return assets()
+
     def render(self, path: str) -> str | None:
         """A page or a file of data; None where there is none of that path."""
         if path in self._data:
@@ -72,104 +85,121 @@ class Site:
         page = self._pages.get(path)
         return None if page is None else self.page(page)
 
-    def assets(self) -> Mapping[str, Path]:
-        """Files of ``assets/`` by name."""
-        return assets()
-
     def page(self, page: Page) -> str:
-        """A page as a document of its own."""
-        scripts = ["assets/" + name for name in (*CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS)]
-        if self.live:
-            scripts.append("assets/live.js")
-        links = FolderLinks(page.path)
-        return self._write(page, "page.html.j2", links, policy=policy(live=self.live), scripts=scripts)
+        """A page as a document of its own; also one that is not of this site's list, in its layout."""
+        scripts = [*CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS, *(("live.js",) if self.live else ())]
+        return self._write(
+            page,
+            FolderLinks(page.path),
+            layout="page.html.j2",
+            files=True,
+            policy=policy(live=self.live),
+            scripts=[f"assets/{name}" for name in scripts],
+        )
 
     def section(self, path: str) -> str:
         """A page as a section of a larger document."""
-        return self._write(self._pages[path], "section.html.j2", paths.OneFileLinks(path))
+        first = path == next(iter(self._pages))
+        return self._write(self._pages[path], OneFileLinks(path), layout="section.html.j2", first=first, files=False)
 
-    def _write(self, page: Page, layout: str, links: Links, **more: Any) -> str:
-        shared = {
-            "layout": layout,
-            "links": links,
-            "page": page,
-            "site": self,
-            "paths": paths,
-            "version": __version__,
-        }
-        template = self._environment.get_template(page.template)
-        return template.render(shared | dict(page.context(links)) | more)
+    def _write(self, page: Page, links: Links, **more: Any) -> str:
+        shared = {"links": links, "page": page, "site": self, "paths": paths, "version": __version__}
+        return self._environment.get_template(page.template).render(**shared, **page.context(links), **more)
+
+    @property
+    def front(self) -> str:
+        """What the front page is called."""
+        return "Run" if len(self.runs) == 1 else "Runs"
 
     @cached_property
     def leaderboard(self) -> Leaderboard:
-        return leaderboard([run.records for run in self.runs])
+        return leaderboard([run.records for run in self.runs.values()])
 
-    @property
+    @cached_property
+    def modelled(self) -> bool:
+        """Whether any number of the site is modelled."""
+        return any(run.origin is Origin.MODELLED for run in self.runs.values())
+
+    @cached_property
     def pairs(self) -> list[tuple[ShownRun, ShownRun]]:
         """Runs that are compared."""
-        if len(self.runs) <= _PAIRED:
-            return list(itertools.combinations(self.runs, 2))
-        return [(self.runs[0], other) for other in self.runs[1:]]
+        runs = list(self.runs.values())
+        if len(runs) <= _PAIRED:
+            return list(itertools.combinations(runs, 2))
+        return [(runs[0], other) for other in runs[1:]]
 
     def _all_pages(self) -> Iterator[Page]:
-        if len(self.runs) == 1:
-            yield self._run_page(self.runs[0], paths.INDEX)
+        runs = list(self.runs.values())
+        if len(runs) == 1:
+            yield self._run_page(runs[0], paths.INDEX)
         else:
-            yield Page(paths.INDEX, "Runs", "runs.html.j2", lambda links: contexts.runs(self.runs, self.pairs, links))
+            yield Page(paths.INDEX, "Runs", "runs.html.j2", partial(runs_context, runs, self.pairs))
+        above = ((self.front, paths.INDEX),)
         yield Page(
             paths.LEADERBOARD,
             "Leaderboard",
             "leaderboard.html.j2",
-            lambda links: contexts.boards(self.leaderboard, links),
-            self._above(),
+            lambda links: boards_context(self.leaderboard, self.runs, links),
+            above,
+            data=_files("leaderboard", "json", "csv"),
         )
-        for run in self.runs:
+        for a, b in self.pairs:
+            path, data = paths.compare_page(a.id, b.id), _files(_pair_name(a, b), "json")
+            context = partial(self._compare_context, a, b)
+            yield Page(path, f"{a.id} and {b.id}", "compare.html.j2", context, above, data=data)
+        for run in runs:
             yield from self._pages_of(run)
 
-    def _above(self, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:
-        return (("Run" if len(self.runs) == 1 else "Runs", paths.INDEX), *more)
+    def _compare_context(self, a: ShownRun, b: ShownRun, links: Links) -> Context:
+        return compare_context(a, b, self._compared(a, b), links)
+
+    def _compared(self, a: ShownRun, b: ShownRun) -> CompareView:
+        if (a.id, b.id) not in self._comparisons:
+            self._comparisons[a.id, b.id] = compare_view(a.records, b.records)
+        return self._comparisons[a.id, b.id]
 
     def _run_page(self, run: ShownRun, path: str) -> Page:
-        return Page(
-            path,
-            f"Run {run.id}",
-            "run.html.j2",
-            lambda links: contexts.run(run, links),
-            () if len(self.runs) == 1 else self._above(),
-            run,
-        )
+        above = () if len(self.runs) == 1 else ((self.front, paths.INDEX),)
+        context = partial(run_context, run)
+        return Page(path, f"Run {run.id}", "run.html.j2", context, above, run, _files(run.id, "json", "csv"))
 
     def _pages_of(self, run: ShownRun) -> Iterator[Page]:
+        data = _files(run.id, "json", "csv")
+        above: tuple[Crumb, ...] = ((self.front, paths.INDEX),)
+        if len(self.runs) > 1:
+            above = (*above, (run.id, paths.run_page(run.id)))
         yield self._run_page(run, paths.run_page(run.id))
-        above = self._above() if len(self.runs) == 1 else self._above((run.id, paths.run_page(run.id)))
+        path, context = paths.integrity_page(run.id), partial(integrity_context, run)
+        yield Page(path, f"Integrity of {run.id}", "integrity.html.j2", context, above, run, data)
         for task in run.tasks:
             path = paths.task_page(run.id, task)
-            yield Page(path, task, "task.html.j2", _of_task(run, task), above, run)
-            attempts = run.by_task[task]
-            for index, attempt in enumerate(attempts):
-                around = (attempts[index - 1] if index else None, attempts[index + 1 : index + 2])
-                yield Page(
-                    paths.attempt_page(run.id, task, attempt.number),
-                    f"Attempt {attempt.number:02d} at {task}",
-                    "attempt.html.j2",
-                    _of_attempt(run, attempt, around[0], around[1][0] if around[1] else None),
-                    (*above, (task, path)),
-                    run,
-                )
+            yield Page(path, task, "task.html.j2", partial(task_context, run, task), above, run, data)
+            below = (*above, (task, path))
+            for attempt in run.records.of_task(task):
+                yield self._attempt_page(run, attempt, below, data)
+
+    def _attempt_page(self, run: ShownRun, attempt: Attempt, above: tuple[Crumb, ...], data: tuple[Crumb, ...]) -> Page:
+        path = paths.attempt_page(run.id, attempt.task, attempt.number)
+        title = f"{attempt.task} / {attempt.number:02d}"
+        return Page(path, title, "attempt.html.j2", partial(attempt_context, run, attempt), above, run, data)
 
     def _all_data(self) -> Iterator[tuple[str, Callable[[], str]]]:
-        for run in self.runs:
-            yield paths.data_file(run.id, "json"), lambda run=run: run.view.model_dump_json(indent=1) + "\n"
-            yield paths.data_file(run.id, "csv"), lambda run=run: contexts.tasks_table(run.view).to_csv()
-        yield paths.data_file("leaderboard", "json"), lambda: self.leaderboard.model_dump_json(indent=1) + "\n"
+        for run in self.runs.values():
+            yield paths.data_file(run.id, "json"), partial(_json, lambda run=run: run.view)
+            yield paths.data_file(run.id, "csv"), lambda run=run: tasks_table(run.view).to_csv()
+        for a, b in self.pairs:
+            yield paths.data_file(_pair_name(a, b), "json"), partial(_json, partial(self._compared, a, b))
+        yield paths.data_file("leaderboard", "json"), partial(_json, lambda: self.leaderboard)
         yield paths.data_file("leaderboard", "csv"), lambda: leaderboard_csv(self.leaderboard)
 
 
-def _of_task(run: ShownRun, task: str) -> Callable[[Links], Context]:
-    return lambda links: contexts.task(run, task, links)
+def _files(name: str, *suffixes: str) -> tuple[Crumb, ...]:
+    return tuple((suffix.upper(), paths.data_file(name, suffix)) for suffix in suffixes)
 
 
-def _of_attempt(
-    run: ShownRun, attempt: Attempt, before: Attempt | None, after: Attempt | None
-) -> Callable[[Links], Context]:
-    return lambda links: contexts.attempt(run, attempt, before, after, links)
+def _pair_name(a: ShownRun, b: ShownRun) -> str:
+    return f"compare {a.id} {b.id}"
+
+
+def _json(view: Callable[[], Any]) -> str:
+    return f"{view().model_dump_json(indent=1)}\n"

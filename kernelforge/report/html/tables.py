@@ -35,6 +35,8 @@ class HtmlCell(NamedTuple):
     """The verdict that the cell holds; empty for any other cell."""
     heading: bool
     """Whether it says what the row is."""
+    wide: bool
+    """Whether its text may fold."""
 
 
 class HtmlTable(NamedTuple):
@@ -69,6 +71,7 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None) -> HtmlTab
                     href=find(row) if find is not None else None,
                     verdict=shown if shown in _VERDICTS else "",
                     heading=index == 0,
+                    wide=column.wide,
                 )
             )
         rows.append(tuple(cells))

@@ -1,0 +1,181 @@
+"""Several runs, and one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kernelforge.records import Origin
+from kernelforge.report.figures import run_figures
+from kernelforge.report.funnel import STEPS, FunnelStep
+from kernelforge.report.html import paths
+from kernelforge.report.html.charts import Chart, charts_of
+from kernelforge.report.html.paths import Links
+from kernelforge.report.html.shown import ShownRun
+from kernelforge.report.html.tables import Link, html_table, raw_number
+from kernelforge.report.phrases import dollar_words, interval_words
+from kernelforge.report.run_tables import anytime_table, cost_table, fast_table, runs_table, spent_table
+from kernelforge.report.run_view import RunView
+from kernelforge.report.statistics import Estimate
+from kernelforge.report.table import Table
+from kernelforge.report.tables import task_table
+from kernelforge.report.text import duration, number, percent, times
+
+Context = dict[str, Any]
+
+_TABS = {"dollars": "dollars", "evaluations": "evaluations", "seconds": "time"}
+_LETTERS = {
+    "OK": "·",
+    "WRONG": "W",
+    "POLICY": "P",
+    "BUILD": "B",
+    "CRASH": "C",
+    "TIMEOUT": "T",
+    "LIMIT": "L",
+    "INFRA": "I",
+}
+
+
+class Number(NamedTuple):
+    """One headline number."""
+
+    label: str
+    text: str
+    raw: str | None
+    detail: str
+
+
+class FunnelRow(NamedTuple):
+    """One step of the funnel."""
+
+    step: str
+    place: int
+    count: int
+    share: float
+    """Of all attempts, in percent."""
+    lost: tuple[tuple[str, int], ...]
+    """Verdicts of those that came no further than the step before."""
+
+
+class Choice(NamedTuple):
+    """What a filter offers."""
+
+    value: str
+    label: str
+
+
+def runs_context(shown: Sequence[ShownRun], pairs: Sequence[tuple[ShownRun, ShownRun]], links: Links) -> Context:
+    """The front page of several runs."""
+    found = [(a.id, b.id, links.to(paths.compare_page(a.id, b.id))) for a, b in pairs]
+    table = runs_table(run.view for run in shown)
+    return {"table": html_table(table, {"id": lambda row: links.to(paths.run_page(row["id"]))}), "pairs": found}
+
+
+def run_context(shown: ShownRun, links: Links) -> Context:
+    """One run."""
+    view = shown.view
+    to_task = {task: links.to(paths.task_page(shown.id, task)) for task in shown.tasks}
+    charts = charts_of(run_figures(view, to_task), links)
+    link: dict[str, Link] = {"task": lambda row: to_task[row["task"]]}
+    to_attempt: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
+    return {
+        "view": view,
+        "numbers": headline(view),
+        "fast": html_table(fast_table(view.fast_curves)) if view.fast_curves else None,
+        "fast_chart": charts.pop("fast-p", None),
+        "anytime": html_table(anytime_table(view.anytime), to_attempt) if view.anytime else None,
+        "anytime_tabs": _anytime_tabs(charts, view),
+        "funnel": funnel_rows(view.funnel),
+        "spent": html_table(spent_table(view.spent)),
+        "most_spent": max((one.seconds for one in view.spent), default=0.0),
+        "costs": html_table(cost_table(view.costs)) if view.costs else None,
+        "charts": charts,
+        "tasks": html_table(tasks_table(view), link),
+        "to_task": to_task,
+        "letters": _LETTERS,
+        "steps": STEPS,
+        "filters": _filters(view),
+        "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
+    }
+
+
+def tasks_table(view: RunView) -> Table:
+    """The run's tasks: counters where times are modelled, speedups where they are measured."""
+    origin = Origin.MEASURED if view.origin is Origin.MEASURED else Origin.MODELLED
+    return task_table("Tasks", view.tasks, origin=origin)
+
+
+def headline(view: RunView) -> list[Number]:
+    """The numbers that stand for a run, the most important first."""
+    correct = view.headline.correct
+    found = [
+        Number(
+            "tasks correct",
+            f"{view.tasks_ok} of {view.tasks_total}",
+            raw_number(view.tasks_ok),
+            "" if correct is None else f"{percent(correct.value)} {interval_words(correct, percent)}",
+        )
+    ]
+    if view.origin is Origin.MEASURED:
+        found += [
+            _estimate("fast 1", view.headline.fast_1, percent, "correct and faster"),
+            _estimate("faster beyond noise", view.headline.win_rate, percent, "of all tasks"),
+            _estimate("speedup", view.headline.geomean_speedup, times, "geomean of all tasks"),
+            _estimate("share of the floor", view.headline.floor_share, percent, "mean"),
+        ]
+    else:
+        ratio = view.median_dram_ratio
+        found.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
+    verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items())
+    found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), verdicts or "none yet"))
+    if view.cost.calls:
+        found.append(
+            Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls} calls")
+        )
+    found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
+    return [one for one in found if one is not None]
+
+
+def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Number | None:
+    if value is None:
+        return None
+    return Number(label, show(value.value), raw_number(value.value), f"{interval_words(value, show)} {detail}")
+
+
+def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
+    first = steps[0].count if steps else 0
+    return [
+        FunnelRow(
+            one.step,
+            STEPS.index(one.step),
+            one.count,
+            100 * one.count / first if first else 0.0,
+            tuple((verdict.value, count) for verdict, count in one.lost.items()),
+        )
+        for one in steps
+    ]
+
+
+def _anytime_tabs(charts: dict[str, Chart], view: RunView) -> list[tuple[str, Chart]]:
+    """One tab per budget, of the measure that says most; the other measures' figures are not shown."""
+    found = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
+    for measure in ("speedup", "dram", "correct"):
+        tabs = [(label, found[name]) for key, label in _TABS.items() if (name := f"anytime-{measure}-{key}") in found]
+        if tabs:
+            return tabs
+    return []
+
+
+def _filters(view: RunView) -> Mapping[str, list[Choice]]:
+    cells = [cell for row in view.matrix for cell in row.cells]
+    stages = dict.fromkeys(one.stage for one in view.stages if one.stage != "done")
+    levels = sorted({row.level for row in view.matrix if row.level is not None})
+    tags = sorted({tag for row in view.matrix for tag in row.tags})
+    reached = {cell.reached for cell in cells}
+    return {
+        "verdict": [Choice(one.value, one.value) for one in view.verdicts],
+        "stage": [Choice(stage, stage) for stage in stages],
+        "reached": [Choice(str(place), step) for place, step in enumerate(STEPS) if step in reached and place],
+        "level": [Choice(str(level), str(level)) for level in levels] if len(levels) > 1 else [],
+        "tag": [Choice(tag, tag) for tag in tags],
+    }

@@ -1,0 +1,81 @@
+"""Parts of views in a line of words, the same wherever they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from kernelforge.report.text import ABSENT, duration
+
+if TYPE_CHECKING:
+    from kernelforge.records import Budget, Fingerprint, Limits
+    from kernelforge.report.cost import Cost
+
+
+class Interval(Protocol):
+    """Anything with the ends of an interval."""
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+
+def interval_words(interval: Interval, show: Callable[[float], str]) -> str:
+    """``[12 %, 40 %]``."""
+    return f"[{show(interval.low)}, {show(interval.high)}]"
+
+
+def budget_words(budget: Budget) -> str:
+    """The limits that are set."""
+    rounds = [] if budget.rounds is None else [f"{budget.rounds} rounds a task"]
+    each = limit_words(budget.per_task)
+    return (", ".join(rounds + limit_words(budget)) or "no limit for the run") + (
+        f"; for each task {', '.join(each)}" if each else ""
+    )
+
+
+def limit_words(limits: Limits) -> list[str]:
+    """One part per limit that is set."""
+    return [
+        *([] if limits.evaluations is None else [f"{limits.evaluations} evaluations"]),
+        *([] if limits.tokens is None else [f"{limits.tokens:,} tokens"]),
+        *([] if limits.dollars is None else [f"${limits.dollars:g}"]),
+        *([] if limits.wall_seconds is None else [f"{duration(limits.wall_seconds)} wall time"]),
+    ]
+
+
+def dollar_words(dollars: float | None) -> str:
+    """``$0.0312``, to the hundredth of a cent."""
+    return ABSENT if dollars is None else f"${dollars:,.4f}" if dollars < 100 else f"${dollars:,.2f}"
+
+
+def cost_words(cost: Cost) -> str:
+    """Calls, tokens and dollars."""
+    cached = "" if not cost.cached_tokens else f" ({cost.cached_tokens:,} cached)"
+    tokens = (
+        "tokens unknown"
+        if cost.input_tokens is None or cost.output_tokens is None
+        else f"{cost.input_tokens:,} tokens in{cached}, {cost.output_tokens:,} out"
+    )
+    dollars = "dollars unknown" if cost.dollars is None else dollar_words(cost.dollars)
+    return f"{cost.calls} calls, {tokens}, {dollars}, {duration(cost.seconds)}"
+
+
+def where_words(fingerprint: Fingerprint) -> str:
+    """Device, toolchain and jail."""
+    hardware = (
+        "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
+    )
+    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+
+
+def note_words(note: str) -> str:
+    """Why an attempt was or was not accepted, without the word that is shown before it anyway."""
+    return note.removeprefix("not accepted: ").removeprefix("accepted: ")
+
+
+def timing_words(timings: Mapping[str, float]) -> str:
+    """How long each part of an evaluation took."""
+    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())
