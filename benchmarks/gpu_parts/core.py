@@ -90,7 +90,7 @@ def summarise(records: RunRecords, copy_gbps: float, report: Report) -> None:
         fast = {one.p: one.value for one in entry.fast_p}
         report.figure("fast_1, against the fastest baseline", f"{fast[1.0]:.0%}")
         for name, value in (("all tasks", entry.geomean_speedup), ("against eager, correct", entry.geomean_eager)):
-            report.figure(f"geometric mean, {name}", "-" if value is None else f"{value:.3f}")
+            report.figure(f"geometric mean, {name}", "-" if value is None else f"{value.value:.3f}")
     wanted = [name for name in SHARED if any(one.task == name for one in summaries)]
     low = {name: shares.get(name, 0.0) for name in wanted}
     if low:

@@ -78,6 +78,8 @@ class Best(Record):
     evaluation: Evaluation
     evaluation_key: Hash
     profile: Profile | None
+    compulsory_bytes: float | None = Field(ge=0, allow_inf_nan=False)
+    """Bytes that must be read or written at the full size, where the run knew them."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Best:
@@ -96,6 +98,10 @@ class Best(Record):
             raise ValueError("the profile is of another device")
         if profile is not None:
             roof = profile.roofline
+            if self.compulsory_bytes not in (None, roof.compulsory_bytes):
+                raise ValueError(
+                    f"compulsory_bytes is {self.compulsory_bytes}, its profile has {roof.compulsory_bytes}"
+                )
             numbers = (roof.flops, roof.dram_bytes, roof.compulsory_bytes, roof.arithmetic_intensity, roof.time_us)
             if not all(0 <= number < math.inf for number in numbers):
                 raise ValueError("a number of the roofline is negative or not finite")

@@ -10,7 +10,7 @@ from kernelforge.errors import UsageError
 from kernelforge.leaderboard.entry import Best, EntryFile, RunFacts, TaskRow, sealed
 from kernelforge.llm.spec import is_hosted, parse_spec
 from kernelforge.records import Attempt, Operator, Reward, RunConfig, Verdict, first_fault
-from kernelforge.report.board import Result, Verified, has_tests, run_result, spent_on
+from kernelforge.report.board import MONEY_DIGITS, Result, Verified, has_tests, run_result, spent_on
 from kernelforge.report.board_key import suite_name
 from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import TaskSummary, best_of, moves_to, summarise
@@ -37,18 +37,19 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
         )
     if not records.attempts:
         raise UsageError(f"run {run.id} has no attempt: there is nothing to submit")
-    fields = {
-        "by": one_line(by, 80),
-        "note": one_line(note, 500),
-        "run": _facts(records),
-        "key": run_result(records).key,
-        "suite": suite_name(run.config),
-        "suite_digest": run.config.suite_digest,
-        "fingerprints": tuple(dict.fromkeys(attempt.evaluation.fingerprint for attempt in records.attempts)),
-        "tasks": _rows(records, digests),
-    }
     try:
-        return sealed(fields)
+        return sealed(
+            {
+                "by": one_line(by, 80),
+                "note": one_line(note, 500),
+                "run": _facts(records),
+                "key": run_result(records).key,
+                "suite": suite_name(run.config),
+                "suite_digest": run.config.suite_digest,
+                "fingerprints": tuple(dict.fromkeys(attempt.evaluation.fingerprint for attempt in records.attempts)),
+                "tasks": _rows(records, digests),
+            }
+        )
     except ValidationError as error:
         raise UsageError(f"run {run.id} cannot be submitted: {first_fault(error)}") from error
 
@@ -102,13 +103,13 @@ def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...
             "tokens": None if known[0] is None else tokens,
             "dollars": None if known[1] is None else dollars,
             "moves": tuple(one_line(move, _LINE) for move in moves_to(best, attempts)) if best else (),
-            "best": None if best is None else _best(best),
+            "best": None if best is None else _best(best, records.compulsory_bytes.get(task)),
         }
         rows.append(TaskRow.model_validate(fields))
     return tuple(rows)
 
 
-def _best(attempt: Attempt) -> Best:
+def _best(attempt: Attempt, compulsory_bytes: float | None) -> Best:
     assert attempt.candidate is not None  # verdict OK has one
     return Best(
         attempt=attempt.id,
@@ -118,6 +119,7 @@ def _best(attempt: Attempt) -> Best:
         evaluation=attempt.evaluation,
         evaluation_key=attempt.evaluation.key,
         profile=attempt.profile,
+        compulsory_bytes=compulsory_bytes,
     )
 
 
@@ -144,7 +146,7 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
         infra=sum(row.infra for row in rows),
         quarantined=sum(row.quarantined for row in rows),
         tokens=None if None in tokens else sum(one for one in tokens if one is not None),
-        dollars=None if None in dollars else sum(one for one in dollars if one is not None),
+        dollars=None if None in dollars else round(sum(one for one in dollars if one is not None), MONEY_DIGITS),
         tasks=tuple(_summary(run, row) for row in rows),
     )
 
@@ -170,5 +172,6 @@ def _summary(run: RunFacts, row: TaskRow) -> TaskSummary:
                 seconds=0.0,
             )
         ]
-    summary = summarise(run.id, row.task, attempts, row.finished)
+    least = row.best.compulsory_bytes if row.best else None
+    summary = summarise(run.id, row.task, attempts, row.finished, least)
     return summary.model_copy(update={"verdict": row.verdict, "rounds": row.attempts, "moves": row.moves})

@@ -23,7 +23,7 @@ from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import TaskCheck
-from kernelforge.records import Correctness, Fingerprint, Performance, Profile, Task, Verdict, content_hash
+from kernelforge.records import Correctness, Fingerprint, Performance, Profile, Task, TaskFacts, Verdict, content_hash
 from kernelforge.report.board_key import without_tests
 from kernelforge.run.external import EXTERNAL
 from kernelforge.tasks.suites import Suite
@@ -74,18 +74,27 @@ def _again(entry: EntryFile, best: Best, task: Task, workshop: Workshop) -> _Fou
     evaluator = workshop.evaluator(task)
     try:
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
-        problems = tuple(_problems(best, result))
+        problems = (*_bytes(best, evaluator.facts), *_problems(best, result))
         if problems and _right(result) and best.evaluation.fingerprint.gpu is None:
             # Right on fresh inputs, other counters: perhaps because they hang on the values.
             external = entry.run.strategy == EXTERNAL
             own = int(content_hash(entry.run.seed, task.name, best.number), 16)
             second = evaluator.evaluate(best.candidate, seed=secrets.randbits(63) if external else own)
             vary = external and second.profile != result.profile
-            return _Found(second, tuple(_problems(best, second, counters=not vary)))
+            problems = (*_bytes(best, evaluator.facts), *_problems(best, second, counters=not vary))
+            return _Found(second, problems)
         return _Found(result, problems)
     finally:
         evaluator.oracle.close()
         workshop.done(task)
+
+
+def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:
+    """Whether the floor is the task's own."""
+    least = facts.at("full").compulsory_bytes
+    said = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
+    if said not in (None, least):
+        yield f"{least:.0f} bytes must move at least, the entry says {said:.0f}"
 
 
 def _right(result: EvaluationResult) -> bool:
@@ -118,7 +127,6 @@ def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) ->
     if _outcomes(claimed.correctness) != _outcomes(here.correctness):
         yield f"sizes came to {_outcomes(here.correctness)}, the entry says {_outcomes(claimed.correctness)}"
     if claimed.fingerprint.gpu is not None:
-        yield from _bytes(best.profile, result.profile)
         yield from _speeds(claimed.performance, here.performance)
         return
     if not counters:
@@ -133,13 +141,6 @@ def _outcomes(correctness: Correctness | None) -> dict[str, str]:
     """Outcome by size; of those that further tests of the run added, none."""
     sizes = correctness.sizes if correctness else ()
     return {check.size: check.status for check in sizes if check.size in ("full", "small") or "hidden" in check.size}
-
-
-def _bytes(claimed: Profile | None, here: Profile | None) -> Iterator[str]:
-    if claimed is not None and here is not None:
-        least, said = here.roofline.compulsory_bytes, claimed.roofline.compulsory_bytes
-        if least != said:
-            yield f"{least:.0f} bytes must move at least, the entry says {said:.0f}"
 
 
 def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[str]:

@@ -20,6 +20,9 @@ from kernelforge.report.source import RunRecords, ShownState
 from kernelforge.report.statistics import Estimate
 from kernelforge.report.summary import TaskSummary, View
 
+MONEY_DIGITS = 9
+"""Sums of dollars are rounded to a billionth: the order of adding must not show."""
+
 _NAN = math.nan
 
 
@@ -174,7 +177,8 @@ def spent_on(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | 
         return None, None
     cost = total_cost(replies)
     known = cost.input_tokens is not None and cost.output_tokens is not None
-    return (cost.input_tokens or 0) + (cost.output_tokens or 0) if known else None, cost.dollars
+    dollars = None if cost.dollars is None else round(cost.dollars, MONEY_DIGITS)
+    return (cost.input_tokens or 0) + (cost.output_tokens or 0) if known else None, dollars
 
 
 def _board(key: BoardKey, results: Sequence[Result]) -> Board:
