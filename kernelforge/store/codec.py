@@ -12,6 +12,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -20,6 +21,7 @@ from kernelforge.records import (
     Attempt,
     Diagnostic,
     Evaluation,
+    Fingerprint,
     KernelFacts,
     MemoryHotSpot,
     Message,
@@ -220,7 +222,7 @@ def attempt_from_rows(
         head: its row in ``attempts``.
         rows: its rows in the other tables, each list in order of position.
         blobs: content of every blob that the rows name.
-        texts: with the contents of messages; else they are empty.
+        texts: with the contents of messages and the hot spots of kernels; else they are empty.
 
     Raises:
         ValueError, KeyError: the rows do not make a valid record.
@@ -245,7 +247,7 @@ def attempt_from_rows(
             "finding": None if not findings else _finding(findings[0]),
             "messages": [_message(row, blobs if texts else None) for row in rows.get("messages", ())],
             "evaluation": _evaluation(rows, blobs),
-            "profile": None if not profiles else _profile(profiles[0], rows),
+            "profile": None if not profiles else _profile(profiles[0], rows, texts=texts),
             "reward": {name: reward[name] for name in ("policy", "value")}
             | {"components": json.loads(reward["components"])},
         }
@@ -313,12 +315,18 @@ def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> dict
     return {
         **{name: row[name] for name in ("candidate", "verdict", "stage", "reason", "lane")},
         "task": row["task_digest"],
-        "fingerprint": {name: row[name] for name in _FINGERPRINT},
+        "fingerprint": _fingerprint(*(row[name] for name in _FINGERPRINT)),
         "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
         "correctness": {"sizes": checks} if row["checked"] else None,
         "performance": None if row["time_us"] is None else _performance(row),
         "seconds": {timing["stage"]: timing["seconds"] for timing in rows.get("timings", ())},
     }
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(*values: str | None) -> Fingerprint:
+    """One record for all attempts that were made by the same: a run has few of them."""
+    return Fingerprint.model_validate(dict(zip(_FINGERPRINT, values, strict=True)))
 
 
 def _performance(row: Row) -> dict[str, Any]:
@@ -341,7 +349,7 @@ def _build(row: Row, blobs: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _profile(row: Row, rows: Mapping[str, list[Row]]) -> dict[str, Any]:
+def _profile(row: Row, rows: Mapping[str, list[Row]], *, texts: bool) -> dict[str, Any]:
     by_kernel: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for metric in rows.get("metrics", ()):
         # The same few names come with every attempt of a run: they are kept once.
@@ -355,7 +363,7 @@ def _profile(row: Row, rows: Mapping[str, list[Row]]) -> dict[str, Any]:
             "grid": json.loads(kernel["grid"]),
             "block": json.loads(kernel["block"]),
             "metrics": by_kernel[kernel["position"]],
-            "hot_spots": _HOT_SPOTS.validate_json(kernel["hot_spots"]),
+            "hot_spots": _HOT_SPOTS.validate_json(kernel["hot_spots"]) if texts else (),
         }
         for kernel in rows.get("profile_kernels", ())
     ]
