@@ -31,6 +31,7 @@ from kernelforge.cli import (
     submit,
     tasks,
     token,
+    view,
 )
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
@@ -57,6 +58,7 @@ app.command("strategies", short_help="List the search methods and their options.
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
 app.command("report", short_help="Write runs as web pages.")(report.report)
+app.command("view", short_help="Watch runs in a browser while they go on.")(view.view)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
 app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
 app.add_typer(token.app, name="token", short_help="Who may use a reward server.")

@@ -251,7 +251,7 @@ class RunProgress:
                 task=attempt.task,
                 step=step_name(attempt),
                 standing=standing(attempt),
-                at=attempt.started if now is None else _iso(now),
+                at=_iso(now or _moment(attempt.started) + timedelta(seconds=attempt.seconds)),
             )
             self._gains = [gain, *self._gains][:LATEST_GAINS]
 

@@ -1,1 +1,1 @@
-"""The report's pages while a run goes on: a read-only server for one machine."""
+"""The pages of runs while they go on, for the browser of whoever started the viewer. Reads, and writes nothing."""

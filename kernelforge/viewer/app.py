@@ -1,0 +1,101 @@
+"""The viewer as an application: pages, files of data, assets, the page of what goes on, and its events."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.report.html import paths
+from kernelforge.report.html.rendering import assets
+from kernelforge.report.html.site import Page
+from kernelforge.viewer.guard import Guard
+from kernelforge.viewer.journal import Journal
+from kernelforge.viewer.live_page import live_context
+from kernelforge.viewer.news import News
+
+STATIC = Path(__file__).parent / "static"
+_EVENTS = "text/event-stream"
+_TYPES = {".html": "text/html", ".json": "application/json", ".csv": "text/csv"}
+
+
+class Viewer:
+    """What the routes share.
+
+    Args:
+        token: what opens it.
+        port: where it listens.
+    """
+
+    def __init__(self, journal: Journal, *, token: str, port: int) -> None:
+        self.journal = journal
+        self.news = News(journal.look)
+        self._assets = {**assets(), **{path.name: path for path in STATIC.iterdir() if path.is_file()}}
+        routes = [
+            Route("/assets/{name}", self._asset),
+            Route("/events", self._events),
+            Route("/live", self._live),
+            Route(f"/{paths.LIVE}", self._live),
+            Route("/{path:path}", self._page),
+        ]
+        handlers = {KernelForgeError: _failed, HTTPException: _refused}
+        self.app = Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+    async def _page(self, request: Request) -> Response:
+        path = request.path_params["path"] or paths.INDEX
+        text = await asyncio.to_thread(self.journal.render, path)
+        if text is None:
+            raise HTTPException(404, "there is no such page here")
+        return Response(text, media_type=_TYPES[Path(path).suffix])
+
+    async def _live(self, request: Request) -> Response:
+        text = await asyncio.to_thread(self._live_text, request.query_params.get("run"))
+        return Response(text, media_type="text/html")
+
+    def _live_text(self, which: str | None) -> str:
+        live = self.journal.progress(which)
+        context = live_context(live, asked=which is not None)
+        return self.journal.site().page(Page(paths.LIVE, "Live", "live.html.j2", lambda links: context))
+
+    async def _asset(self, request: Request) -> Response:
+        path = self._assets.get(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404, "there is no such file here")
+        return FileResponse(path, media_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+
+    async def _events(self, request: Request) -> Response:
+        which = request.query_params.get("run")
+        await asyncio.to_thread(self.journal.look, which)  # an unknown run is refused before a stream begins
+        if self.news.full:
+            raise HTTPException(503, "too many pages listen already", {"Retry-After": "5"})
+        if request.method == "HEAD":
+            return Response(media_type=_EVENTS)
+        return _Stream(self.news.stream(which, request.headers.get("last-event-id")), media_type=_EVENTS)
+
+
+class _Stream(StreamingResponse):
+    """Ends what makes its events as soon as the client has left, and not when that is collected as garbage."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(cast("AsyncGenerator[str]", self.body_iterator)):
+            await super().__call__(scope, receive, send)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 404 if isinstance(error, UsageError) else 503)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)

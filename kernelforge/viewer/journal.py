@@ -1,0 +1,195 @@
+"""The results folder as the viewer sees it: records kept in memory, and only what is new of them read again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Run, RunState
+from kernelforge.report.html import paths
+from kernelforge.report.html.site import Site
+from kernelforge.report.progress_view import ProgressView, journalled_progress
+from kernelforge.report.source import RunRecords
+from kernelforge.report.summary import View
+from kernelforge.store import Store
+from kernelforge.store.live import told_live
+from kernelforge.store.notes import TaskMark
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class LiveProgress(View):
+    """What a browser is told of a run: its progress, and where its tasks and attempts are shown."""
+
+    progress: ProgressView
+    links: dict[str, str]
+    """By name of a task at work, or id of a gain's attempt: the path of its page."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The journal at one moment."""
+
+    progress: str
+    """A :class:`LiveProgress` as JSON."""
+    news: int
+    """Goes up when there is something new on the pages."""
+    changed: float
+    """When it last went up, on the monotonic clock; when the viewer started, before that."""
+
+
+@dataclass
+class _Known:
+    """A run as it was read."""
+
+    records: RunRecords
+    marks: dict[str, TaskMark]
+
+
+class Journal:
+    """Runs of a results folder. All methods may be called from any thread; they take turns.
+
+    Args:
+        which: the one run to show, as the command line takes it; None for all.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+
+    def __init__(self, store: Store, which: str | None) -> None:
+        self._store = store
+        self._only = None if which is None else store.run(which).id
+        self._lock = threading.RLock()
+        self._known: dict[str, _Known] = {}
+        self._revision: int | None = None
+        self._news = 0
+        self._changed = time.monotonic()
+        self._site: Site | None = None
+        self._finished: dict[str, tuple[int, str]] = {}
+        """By run that is not live, what was told of it, and at which news."""
+
+    def look(self, which: str | None) -> Look:
+        """What is new.
+
+        Args:
+            which: the run whose progress is asked for; None for the one that goes on, or else the latest.
+
+        Raises:
+            UsageError: there is no such run.
+        """
+        with self._lock:
+            self._refresh()
+            run_id = self._chosen(which)
+            return Look(self._progress(run_id), self._news, self._changed)
+
+    def progress(self, which: str | None) -> LiveProgress:
+        """How a run stands.
+
+        Raises:
+            UsageError: there is no such run.
+        """
+        return LiveProgress.model_validate_json(self.look(which).progress)
+
+    def site(self) -> Site:
+        """The pages, as of now."""
+        with self._lock:
+            self._refresh()
+            if self._site is None:
+                self._site = Site([known.records for known in self._known.values()], live=True, templates=[TEMPLATES])
+            return self._site
+
+    def render(self, path: str) -> str | None:
+        """A page or a file of data; None where there is none of that path."""
+        with self._lock:
+            return self.site().render(path)
+
+    def _chosen(self, which: str | None) -> str:
+        if which is not None:
+            if which not in self._known:
+                raise UsageError(f"there is no run {which!r} here")
+            return which
+        live = [run_id for run_id, known in self._known.items() if known.records.live]
+        ids = live or list(self._known)
+        if not ids:
+            raise UsageError("there is no run here yet")
+        return ids[-1]
+
+    def _refresh(self) -> None:
+        """Read what is new: nothing where no other process has written, and no run began or ended."""
+        revision = self._store.revision()
+        if revision == self._revision and not any(self._ended(known.records) for known in self._known.values()):
+            return
+        runs = self._store.runs() if self._only is None else [self._store.run(self._only)]
+        fresh = {run.id: self._read(run) for run in runs}
+        self._revision = revision
+        if fresh != self._known or list(fresh) != list(self._known):
+            self._known, self._site = fresh, None
+            self._news += 1
+            self._changed = time.monotonic()
+
+    def _ended(self, records: RunRecords) -> bool:
+        """Whether a run that was live is not so any more, or the other way round."""
+        return records.run.state is RunState.RUNNING and self._store.is_live(records.run.id) != records.live
+
+    def _read(self, run: Run) -> _Known:
+        known = self._known.get(run.id)
+        marks = self._store.task_marks(run.id)
+        live = run.state is RunState.RUNNING and self._store.is_live(run.id)
+        if known is None:
+            return _Known(RunRecords.load(self._store, run), marks)
+        ended = run.state is not known.records.run.state
+        if marks == known.marks and run == known.records.run and live == known.records.live:
+            return known
+        changed = set(marks) if ended else {task for task, mark in marks.items() if mark != known.marks.get(task)}
+        return _Known(self._reread(known.records, run, live, changed), marks)
+
+    def _reread(self, known: RunRecords, run: Run, live: bool, changed: Collection[str]) -> RunRecords:
+        """Records with those tasks' part read again."""
+        store, names = self._store, sorted({attempt.task for attempt in known.attempts} | set(changed))
+        again = {name: tuple(store.attempts(run.id, name)) for name in changed}
+        attempts = tuple(one for name in names for one in (again[name] if name in again else known.of_task(name)))
+        facts = {name: store.facts(run.id, name) for name in changed}
+        return replace(
+            known,
+            run=run,
+            attempts=attempts,
+            finished=store.finished_tasks(run.id),
+            live=live,
+            messages={**known.messages, **{name: store.task_messages(run.id, name) for name in changed}},
+            generators={**known.generators, **{name: store.generators(run.id, name) for name in changed}},
+            lessons={**known.lessons, **{name: store.lessons_of(run.id, name) for name in changed}},
+            tasks={**known.tasks, **{name: store.task(run.id, name) for name in changed}},
+            facts={**known.facts, **{name: found for name, found in facts.items() if found is not None}},
+            compulsory_bytes=store.compulsory_bytes(run.id),
+        )
+
+    def _progress(self, run_id: str) -> str:
+        told = told_live(self._store.path.parent, run_id)
+        view: ProgressView | None = None
+        if told is not None:
+            try:
+                view = ProgressView.model_validate_json(told)
+            except ValidationError:
+                view = None  # another version of KernelForge is at work on it
+        if view is not None:
+            return _linked(view)
+        before = self._finished.get(run_id)
+        if before is None or before[0] != self._news:
+            before = self._news, _linked(journalled_progress(self._known[run_id].records))
+            self._finished[run_id] = before
+        return before[1]
+
+
+def _linked(view: ProgressView) -> str:
+    links = {lane.task: paths.task_page(view.run, lane.task) for lane in view.lanes if lane.task is not None}
+    for gain in view.gains:
+        number = gain.attempt.rpartition("/")[2]
+        if number.isdecimal():
+            links[gain.attempt] = paths.attempt_page(view.run, gain.task, int(number))
+    return LiveProgress(progress=view, links=links).model_dump_json()

@@ -1,0 +1,68 @@
+"""The page of a run that goes on, as its template takes it. Clocks run on in the browser, from the times in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kernelforge.report.html import paths
+from kernelforge.report.progress_view import BudgetBar, Lane, ProgressView, seconds_since, shown_bars, spent_words
+from kernelforge.report.text import clock
+from kernelforge.viewer.journal import LiveProgress
+
+ENDED = ("finished", "stopped", "failed", "interrupted")
+
+
+def live_context(live: LiveProgress, *, asked: bool) -> Mapping[str, Any]:
+    """What the template is given.
+
+    Args:
+        asked: whether this run was asked for, so that the page stays with it when another begins.
+    """
+    view, now = live.progress, datetime.now(UTC)
+    ended = view.state in ENDED
+    until = datetime.fromisoformat(view.updated) if ended else now
+    elapsed = seconds_since(view.started, until if until.tzinfo is not None else now)
+    return {
+        "view": view,
+        "asked": view.run if asked else "",
+        "now": now.isoformat(timespec="milliseconds"),
+        "ended": ended,
+        "elapsed": clock(elapsed),
+        "left": None if view.expected_end is None else clock(-seconds_since(view.expected_end, now)),
+        "run_path": paths.run_page(view.run),
+        "bars": [_bar(bar, elapsed) for bar in shown_bars(view)],
+        "lanes": [_lane(lane, live.links, now) for lane in view.lanes],
+        "gains": _gains(view, live.links, now),
+    }
+
+
+def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
+    timed = bar.name == "seconds"
+    spent = elapsed if timed else bar.spent
+    return {
+        "name": "time" if timed else bar.name,
+        "timed": timed,
+        "spent": spent,
+        "limit": bar.limit,
+        "of": clock(bar.limit) if timed and bar.limit is not None else "",
+        "words": spent_words(bar, spent),
+    }
+
+
+def _lane(lane: Lane, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
+    spent = seconds_since(lane.since, now)
+    return {
+        "lane": lane,
+        "path": None if lane.task is None else links.get(lane.task),
+        "clock": clock(spent),
+        "stalled": lane.task is not None and spent > lane.stalled_after_s,
+    }
+
+
+def _gains(view: ProgressView, links: Mapping[str, str], now: datetime) -> list[dict[str, Any]]:
+    return [
+        {"gain": gain, "path": links.get(gain.attempt), "ago": clock(seconds_since(gain.at, now))}
+        for gain in view.gains
+    ]

@@ -1,0 +1,174 @@
+// What makes a page live: it hears of news from the viewer, fetches itself again and takes over what is new in <main>.
+// Nothing that a run wrote becomes markup here: pages are made, and escaped, in one place, by the viewer.
+"use strict";
+
+(() => {
+  const here = document.currentScript.src;
+  const ENDED = ["finished", "stopped", "failed", "interrupted"];
+  const LEAST_MS = { live: 500, page: 2000 }; // between two fetches
+  let skew = 0; // the browser's clock minus the viewer's
+  let due = 0; // timer of the next fetch
+  let fetched = 0; // when the last one began
+  let over = false;
+
+  // --- the note under the heading
+
+  const sheet = document.createElement("link");
+  sheet.rel = "stylesheet";
+  sheet.href = new URL("live.css", here).href;
+  document.head.append(sheet);
+  const note = document.createElement("p");
+  note.className = "live-note";
+  note.setAttribute("role", "status");
+  document.querySelector("header").after(note);
+
+  function say(text, lost = false) {
+    if (note.textContent !== text) note.textContent = text;
+    note.classList.toggle("lost", lost);
+  }
+
+  // --- clocks
+
+  function clock(milliseconds) {
+    const whole = Math.max(0, Math.floor(milliseconds / 1000));
+    if (whole < 60) return `${whole} s`;
+    const minutes = Math.floor(whole / 60);
+    const two = (value) => String(value).padStart(2, "0");
+    return minutes < 60 ? `${minutes} min ${two(whole % 60)} s` : `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+  }
+
+  function tick() {
+    const now = Date.now() - skew;
+    for (const time of document.querySelectorAll("time[data-clock]")) {
+      const past = now - Date.parse(time.dateTime);
+      const text = clock(time.dataset.clock === "down" ? -past : past);
+      if (time.textContent !== text) time.textContent = text;
+    }
+    for (const bar of document.querySelectorAll("progress[data-since]")) {
+      bar.value = (now - Date.parse(bar.dataset.since)) / 1000;
+    }
+    for (const row of document.querySelectorAll("tr[data-stalled-after]")) {
+      const stalled = (now - Date.parse(row.dataset.since)) / 1000 > Number(row.dataset.stalledAfter);
+      row.classList.toggle("stalled", stalled);
+      row.querySelector(".stall").textContent = stalled ? "stalled" : "";
+    }
+  }
+
+  function setSkew() {
+    const article = document.getElementById("live");
+    if (article) skew = Date.now() - Date.parse(article.dataset.now);
+  }
+
+  // --- the page itself, fetched again
+
+  /** Fetch the page soon: not more often than it should be, not while nobody sees it or text in it is selected. */
+  function refresh() {
+    if (due) return;
+    const least = document.getElementById("live") ? LEAST_MS.live : LEAST_MS.page;
+    due = setTimeout(async () => {
+      due = 0;
+      if (document.hidden || selecting()) return refresh();
+      fetched = Date.now();
+      try {
+        await takeOver();
+      } catch {
+        say("connection lost; trying again", true);
+      }
+    }, Math.max(0, fetched + least - Date.now()));
+  }
+
+  function selecting() {
+    const selection = getSelection();
+    return !selection.isCollapsed && document.querySelector("main").contains(selection.anchorNode);
+  }
+
+  async function takeOver() {
+    const answer = await fetch(location.href.split("#")[0], { cache: "no-store" });
+    if (!answer.ok) return say(answer.status === 401 ? "the viewer was started anew: open its new address" : "this page has gone", true);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const [old, fresh] = [document.querySelector("main"), page.querySelector("main")];
+    if (!fresh) return;
+    const kept = keep(old);
+    old.replaceChildren(...[...fresh.childNodes].map((node) => document.importNode(node, true)));
+    document.title = page.title;
+    setSkew();
+    tick();
+    document.dispatchEvent(new Event("kernelforge:content"));
+    kept();
+  }
+
+  /** What a reader has done to the page, and how to do it again to the one that replaces it. */
+  function keep(main) {
+    const [left, top] = [scrollX, scrollY];
+    const open = new Map([...main.querySelectorAll("details")].map((one, index) => [nameOf(one, index), one.open]));
+    const regions = [...main.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
+    const fields = new Map([...main.querySelectorAll("input, select")].map((one, index) => [one.name || one.id || index, one.value]));
+    const focus = main.contains(document.activeElement) ? pathTo(main, document.activeElement) : null;
+    return () => {
+      [...main.querySelectorAll("details")].forEach((one, index) => {
+        const was = open.get(nameOf(one, index));
+        if (was !== undefined) one.open = was;
+      });
+      [...main.querySelectorAll("input, select")].forEach((one, index) => {
+        const was = fields.get(one.name || one.id || index);
+        if (was === undefined || was === one.value) return;
+        one.value = was;
+        one.dispatchEvent(new Event("input", { bubbles: true }));
+      });
+      [...main.querySelectorAll(".scroll")].forEach((one, index) => {
+        if (regions[index]) [one.scrollLeft, one.scrollTop] = regions[index];
+      });
+      const again = focus && find(main, focus);
+      if (again) again.focus({ preventScroll: true });
+      scrollTo({ left, top, behavior: "instant" });
+    };
+  }
+
+  function nameOf(details, index) {
+    const summary = details.querySelector("summary");
+    return details.id || `${index} ${summary ? summary.textContent : ""}`;
+  }
+
+  function pathTo(main, element) {
+    if (element.id) return [element.id];
+    if (element.tagName === "A" && element.hasAttribute("href")) return ["", element.getAttribute("href")];
+    const steps = [];
+    for (let at = element; at !== main; at = at.parentElement) steps.unshift([...at.parentElement.children].indexOf(at));
+    return steps;
+  }
+
+  function find(main, path) {
+    if (typeof path[0] === "string" && path[0]) return document.getElementById(path[0]);
+    if (path[0] === "") return [...main.querySelectorAll("a[href]")].find((one) => one.getAttribute("href") === path[1]);
+    return path.reduce((at, index) => at && at.children[index], main);
+  }
+
+  // --- news
+
+  function listen() {
+    const address = new URL("../events", here);
+    const article = document.getElementById("live");
+    if (article && article.dataset.run) address.searchParams.set("run", article.dataset.run);
+    const events = new EventSource(address);
+    events.addEventListener("progress", (event) => {
+      const { progress } = JSON.parse(event.data);
+      const was = over;
+      over = ENDED.includes(progress.state);
+      say(over ? `the run has ended: ${progress.state}` : `live: ${progress.run} ${progress.state}`);
+      if (document.getElementById("live") || over !== was) refresh();
+    });
+    events.addEventListener("changed", refresh);
+    events.addEventListener("error", () => {
+      if (events.readyState === EventSource.CLOSED) say("connection lost; reload the page to try again", true);
+      else say("connection lost; trying again", true);
+    });
+    addEventListener("pagehide", () => events.close());
+    // A page that comes back from the browser's memory has to listen again.
+    addEventListener("pageshow", (event) => event.persisted && location.reload());
+  }
+
+  document.addEventListener("visibilitychange", () => document.hidden || tick());
+  setSkew();
+  setInterval(tick, 1000);
+  listen();
+})();
