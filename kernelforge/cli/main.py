@@ -13,11 +13,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from kernelforge.cli import (
+    compare,
     convert,
     datasets,
+    diff,
     doctor,
     evaluate,
     export,
+    figure,
     import_tasks,
     leaderboard,
     mcp,
@@ -57,6 +60,9 @@ app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
+app.command("diff", short_help="Show what made one attempt of another.")(diff.diff)
+app.command("compare", short_help="Compare two runs, task by task.")(compare.compare)
+app.command("figure", short_help="Draw figures for papers.")(figure.figure)
 app.command("report", short_help="Write runs as web pages.")(report.report)
 app.command("view", short_help="Watch runs in a browser while they go on.")(view.view)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")

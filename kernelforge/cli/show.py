@@ -108,19 +108,35 @@ def _show_task(store: Store, run: Run, task: str, *, as_json: bool) -> None:
 
 def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: bool, as_json: bool) -> None:
     from kernelforge.report import attempt_view
+    from kernelforge.report.summary import best_of
 
-    attempt = store.attempt(f"{named.run.id}/{named.task}/{named.number}")
+    attempt = the_attempt(store, named)
     if candidate:
         _print_candidate(attempt)
         return
-    parent = store.attempt(attempt.parent) if attempt.parent else None
-    view = attempt_view(attempt, parent, messages=messages or as_json)
+    view = attempt_view(
+        attempt,
+        store.attempt(attempt.parent) if attempt.parent else None,
+        best=best_of(store.attempts(named.run.id, attempt.task)),
+        task=store.task(named.run.id, attempt.task),
+        facts=store.facts(named.run.id, attempt.task),
+        messages=messages or as_json,
+    )
     if as_json:
         print_json(view)
     else:
         from kernelforge.report.terminal import attempt_lines
 
         console().print(attempt_lines(view))
+
+
+def the_attempt(store: Store, named: Reference) -> Attempt:
+    """The attempt that a reference with a number names.
+
+    Raises:
+        UsageError: there is none of that number.
+    """
+    return store.attempt(f"{named.run.id}/{named.task}/{named.number}")
 
 
 def _print_candidate(attempt: Attempt) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from kernelforge.records import Attempt
+from kernelforge.records import Attempt, Verdict
 from kernelforge.report.summary import View
 
 MAX_DIFF_LINES = 40_000
@@ -65,6 +65,16 @@ class Diff(View):
         return self.compared and not self.lines
 
 
+class DiffView(View):
+    """What made one attempt of another."""
+
+    before: str
+    after: str
+    before_verdict: Verdict
+    after_verdict: Verdict
+    diffs: tuple[Diff, ...]
+
+
 class _Block(NamedTuple):
     """Lines ``old_start:old_end`` of the old text became ``new_start:new_end`` of the new one."""
 
@@ -72,6 +82,17 @@ class _Block(NamedTuple):
     old_end: int
     new_start: int
     new_end: int
+
+
+def diff_view(before: Attempt, after: Attempt, names: Collection[str] = ("source", "plan")) -> DiffView:
+    """What has to change in ``before`` to make ``after`` of it, in the texts that are named."""
+    return DiffView(
+        before=before.id,
+        after=after.id,
+        before_verdict=before.evaluation.verdict,
+        after_verdict=after.evaluation.verdict,
+        diffs=tuple(diff for diff in attempt_diffs(before, after) if diff.name in names),
+    )
 
 
 def attempt_diffs(
@@ -222,7 +243,7 @@ def _lines(old: Sequence[str], new: Sequence[str], blocks: Sequence[_Block]) -> 
         shift = block.new_start - block.old_start
         start = max(shown, block.old_start - CONTEXT)
         if start > shown:
-            yield _line("gap", None, None, f"{start - shown} lines left out")
+            yield _line("gap", None, None, _left_out(start - shown))
         for at in range(start, block.old_start):
             yield _line("same", at, at + shift, old[at])
         for at in range(block.old_start, block.old_end):
@@ -235,7 +256,11 @@ def _lines(old: Sequence[str], new: Sequence[str], blocks: Sequence[_Block]) -> 
         for at in range(block.old_end, shown):
             yield _line("same", at, at + shift, old[at])
     if blocks and shown < len(old):
-        yield _line("gap", None, None, f"{len(old) - shown} lines left out")
+        yield _line("gap", None, None, _left_out(len(old) - shown))
+
+
+def _left_out(count: int) -> str:
+    return f"{count:,} lines left out" if count > 1 else "1 line left out"
 
 
 def _line(

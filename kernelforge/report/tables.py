@@ -156,7 +156,7 @@ def board_tables(board: Board) -> tuple[Table, Table]:
     )
 
 
-def check_table(checks: Iterable[SizeCheck]) -> Table:
+def check_table(checks: Iterable[SizeCheck], *, title: str = "Is it right") -> Table:
     """Correctness by size."""
     columns = (
         Column("size", "size"),
@@ -166,7 +166,7 @@ def check_table(checks: Iterable[SizeCheck]) -> Table:
         Column("families", "inputs", lambda families: ", ".join(families) or "–"),
         Column("message", "message", wide=True),
     )
-    return Table.of("Is it right", columns, checks)
+    return Table.of(title, columns, checks)
 
 
 def timing_table(sides: Iterable[SideRow]) -> Table:
@@ -200,16 +200,18 @@ def trial_table(trials: Iterable[TrialRow], *, origin: Origin) -> Table:
 
 def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compared: bool = True) -> Table:
     """Metrics of a profile, beside those of the parent when ``compared``."""
+    metrics = tuple(changes)
+    named = compared and any(one.named for one in metrics)
     columns = [Column("name", "metric", wide=True)]
+    if named:
+        columns += [Column("named", "", lambda named: "*" if named else "")]
     if compared:
         columns += [Column("before", "parent", number, "right")]
     columns += [Column("after", "this" if compared else "value", number, "right")]
     if compared:
         columns += [Column("change", "change", change, "right")]
     columns += [Column("unit", "unit"), Column("origin", "origin")]
-    if compared:
-        columns += [Column("named", "judge", lambda named: "named" if named else "")]
-    return Table.of(title, columns, changes)
+    return Table.of(f"{title} (* named by the Judge)" if named else title, columns, metrics)
 
 
 def gate_table(gates: Iterable[Gate]) -> Table:

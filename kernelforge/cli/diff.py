@@ -1,0 +1,79 @@
+"""``kernelforge diff``: what made one attempt of another."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
+from kernelforge.cli.show import resolve, the_attempt
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records import Attempt
+    from kernelforge.store import Store
+
+
+class Against(StrEnum):
+    """What an attempt is compared with where no other is named."""
+
+    PARENT = "parent"
+    BEST = "best"
+
+
+def diff(
+    attempt: Annotated[str, typer.Argument(metavar="A", help="An attempt, as for 'show': RUN/TASK/NUMBER.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The attempt to compare it with; its parent if left out.")
+    ] = None,
+    against: Annotated[
+        Against | None, typer.Option("--against", help="Instead of B: A's parent, or the best attempt at its task.")
+    ] = None,
+    source: Annotated[bool, typer.Option("--source", help="The source alone.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="The launch plan alone.")] = False,
+    as_json: JsonOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Show what has to change in attempt B, or in A's parent, to make A of it."""
+    from kernelforge.report.diff import diff_view
+
+    if other is not None and against is not None:
+        raise UsageError("name another attempt or use --against, not both")
+    names = [name for name, asked in (("source", source), ("plan", plan)) if asked] or ["source", "plan"]
+    with open_store(results, read_only=True) as store:
+        after = _attempt(store, attempt)
+        before = _attempt(store, other) if other is not None else _other(store, after, against or Against.PARENT)
+    for one in (before, after):
+        if one.candidate is None:
+            raise UsageError(
+                f"the reply of attempt {one.id} held no candidate; see it with 'kernelforge show {one.id} --messages'"
+            )
+    view = diff_view(before, after, names)
+    if as_json:
+        print_json(view)
+    else:
+        from kernelforge.report.terminal import diff_lines
+
+        console().print(diff_lines(view))
+
+
+def _attempt(store: Store, reference: str) -> Attempt:
+    named = resolve(store, reference)
+    if named.number is None:
+        raise UsageError(f"diff needs attempts: write RUN/TASK/NUMBER, '{reference}' is none")
+    return the_attempt(store, named)
+
+
+def _other(store: Store, attempt: Attempt, against: Against) -> Attempt:
+    from kernelforge.report.summary import best_of
+
+    if against is Against.BEST:
+        best = best_of(store.attempts(attempt.run, attempt.task))
+        if best is None:
+            raise UsageError(f"nothing is correct yet at task '{attempt.task}' of run {attempt.run}")
+        return best
+    if attempt.parent is None:
+        raise UsageError(f"attempt {attempt.id} has no parent: name another attempt, or use --against best")
+    return store.attempt(attempt.parent)

@@ -1,0 +1,22 @@
+"""Views on a terminal, one file per page. Everything that others wrote goes through ``Text``, so it is never markup."""
+
+from kernelforge.report.terminal.admission import admission_line
+from kernelforge.report.terminal.attempt import attempt_lines
+from kernelforge.report.terminal.board import leaderboard_lines
+from kernelforge.report.terminal.compare import compare_lines
+from kernelforge.report.terminal.diff import diff_lines
+from kernelforge.report.terminal.evaluation import evaluation_lines
+from kernelforge.report.terminal.run import run_lines, run_summary
+from kernelforge.report.terminal.task import task_lines
+
+__all__ = [
+    "admission_line",
+    "attempt_lines",
+    "compare_lines",
+    "diff_lines",
+    "evaluation_lines",
+    "leaderboard_lines",
+    "run_lines",
+    "run_summary",
+    "task_lines",
+]

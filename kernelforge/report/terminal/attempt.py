@@ -1,0 +1,155 @@
+"""An attempt: what changed, is it right, is it fast, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kernelforge.report.tables import check_table, metric_table, trial_table
+from kernelforge.report.terminal.diff import diff_parts
+from kernelforge.report.terminal.parts import block, cost_line, field, hanging, heading, parts_of_time, where, why
+from kernelforge.report.terminal.speed import speed_lines
+from kernelforge.report.text import ABSENT, duration, number, one_line, percent
+
+if TYPE_CHECKING:
+    from kernelforge.records import Fingerprint, Message, Origin
+    from kernelforge.report.attempt_view import AttemptView
+    from kernelforge.report.gates import Gate
+    from kernelforge.report.roofs import RooflinePlace
+
+_GLYPHS = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "not reached": ("·", "dim"),
+    "not applicable": ("–", "dim"),
+}
+_FLOOR = "in which the least bytes move at peak bandwidth"
+_SAME = 0.0005
+"""Relative change below which a metric is shown as unchanged."""
+
+
+def attempt_lines(view: AttemptView) -> Group:
+    """An attempt on a page."""
+    parts: list[RenderableType] = [
+        field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
+        field("verdict", f"{view.verdict.value} at stage {view.stage}"),
+        field("status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", why(view.note))))),
+        field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
+        *([field("coder", _coder(view))] if view.coder else []),
+        *([field("cost", cost_line(view.cost))] if view.cost.calls else []),
+        *([field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
+        field("where", where(view.fingerprint)),
+        field("took", f"{duration(view.seconds)}: {parts_of_time(view.timings) or ABSENT}"),
+    ]
+    if view.reason:
+        parts += [*heading("Reason"), block(view.reason)]
+    parts += [*heading("What changed"), *_changes(view)]
+    parts += [*heading("Is it right"), *map(_gate, view.gates)]
+    if view.checks:
+        parts += [Text(), check_table(view.checks, title="Sizes").to_rich()]
+    parts += [*heading("Is it fast"), *speed_lines(view.performance, view.build), *_shares(view)]
+    if view.trials:
+        parts += [Text(), trial_table(view.trials, origin=_origin(view.fingerprint)).to_rich()]
+    parts += _why(view)
+    for message in view.messages or ():
+        parts += _message(message)
+    parts += [*heading("See it again"), *(Text(f"  {one_line(line)}", overflow="fold") for line in view.replay)]
+    return Group(*parts)
+
+
+def _coder(view: AttemptView) -> str:
+    technique = f", asked for {view.technique}" if view.technique else ""
+    shown = f", shown {', '.join(view.inspirations)}" if view.inspirations else ""
+    return view.coder + technique + shown
+
+
+def _origin(fingerprint: Fingerprint) -> Origin:
+    from kernelforge.records import Origin
+
+    return Origin.MODELLED if fingerprint.device_kind == "emulated" else Origin.MEASURED
+
+
+def _changes(view: AttemptView) -> Iterable[RenderableType]:
+    if view.source is None or view.plan is None:
+        yield Text("the reply held no candidate")
+        return
+    for name, whole in (("source", view.source), ("plan", view.plan)):
+        diff = view.diff("source" if name == "source" else "plan")
+        if diff is not None and diff.compared:
+            yield from diff_parts(diff)
+        else:
+            yield Text(f"{name}:", style="bold")
+            yield block(whole)
+    if view.choices:
+        yield Text(f"tune: {', '.join(_choice(view, name, value) for name, value in view.choices.items())}")
+    beside = [diff for diff in view.diffs if diff.beside == "best"]
+    if beside and view.best is not None:
+        told = ", ".join(f"{diff.name} +{diff.added} -{diff.removed}" for diff in beside if diff.compared)
+        yield Text(f"against the task's best ({one_line(view.best)}): {told or 'too long to compare'}", style="dim")
+
+
+def _choice(view: AttemptView, name: str, value: int) -> str:
+    before = view.parent_choices.get(name, value)
+    return f"{one_line(name)} = {value}" + ("" if before == value else f" (parent {before})")
+
+
+def _gate(gate: Gate) -> RenderableType:
+    """``✗ hidden     failed, 3.2 times the tolerance: ...``; what gates saw at each size is in the table below."""
+    glyph, style = _GLYPHS[gate.status]
+    label = Text(f"{glyph} ", style=style)
+    label.append(f"{gate.name:<10} ", style="not bold not dim default")
+    line = Text(gate.status, style=style if gate.status != "passed" else "")
+    if gate.error is not None:
+        line.append(f", error {number(gate.error)} of the tolerance", style="not bold default")
+    if gate.detail:
+        line.append(f": {one_line(gate.detail, 300)}", style="not bold")
+    return hanging(label, line)
+
+
+def _shares(view: AttemptView) -> Iterator[RenderableType]:
+    """How near the time is to what the task and the device allow."""
+    if view.floor_share is not None:
+        yield field("floor", f"{percent(view.floor_share)} reached of {number(view.floor_us)} µs, {_FLOOR}")
+    elif view.floor_us is not None and view.performance is not None:
+        yield field("floor", f"{number(view.floor_us)} µs, {_FLOOR}")
+    if view.place is not None:
+        yield field("roofline", _place(view.place))
+    if view.ceiling_share is not None and view.place is not None:
+        yield field("ceiling", f"{percent(view.ceiling_share)} of it reached ({view.place.time_origin.value} time)")
+    if view.parent_place is not None:
+        yield field("parent", _place(view.parent_place))
+
+
+def _place(place: RooflinePlace) -> str:
+    ridge = "" if place.roofs is None else f", the ridge is at {number(place.roofs.ridge)}"
+    ceiling = "" if place.ceiling_us is None else f"; the roof allows {number(place.ceiling_us)} µs"
+    return (
+        f"{number(place.arithmetic_intensity)} flop/byte{ridge}; {number(place.flops_per_s / 1e9)} Gflop/s, "
+        f"bound by {place.bound}{ceiling}"
+    )
+
+
+def _why(view: AttemptView) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if view.finding:
+        finding = view.finding
+        parts += heading("Why")
+        parts += [
+            field(finding.kind, finding.headline),
+            field("because", finding.why),
+            field("action", finding.action),
+        ]
+    shown = [one for one in view.metrics if one.named or one.change is None or abs(one.change) >= _SAME]
+    if view.metrics:
+        parts += [Text(), metric_table(shown, title="Metrics", compared=view.parent is not None).to_rich()]
+    if len(shown) < len(view.metrics):
+        parts.append(Text(f"{len(view.metrics) - len(shown)} more did not change; --json has them", style="dim"))
+    parts += [field("note", note) for note in view.profile_notes]
+    return parts
+
+
+def _message(message: Message) -> list[RenderableType]:
+    return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), block(message.content)]

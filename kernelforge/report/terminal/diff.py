@@ -1,0 +1,86 @@
+"""Differences of sources and plans: numbered, coloured, and folded under themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from kernelforge.report.terminal.parts import field
+from kernelforge.report.text import one_line, printable
+
+if TYPE_CHECKING:
+    from kernelforge.report.diff import Diff, DiffLine, DiffView
+
+MAX_CHARS = 2_000
+"""A longer line is cut: nobody reads it, and a terminal would take long to show it."""
+
+_MARKS = {"same": " ", "removed": "-", "added": "+"}
+_STYLES = {"same": "", "removed": "red", "added": "green", "gap": "cyan"}
+
+
+def diff_lines(view: DiffView) -> Group:
+    """What made one attempt of another."""
+    parts: list[RenderableType] = [
+        field("from", f"{view.before}  {view.before_verdict.value}"),
+        field("to", f"{view.after}  {view.after_verdict.value}"),
+    ]
+    return Group(*parts, *(part for diff in view.diffs for part in diff_parts(diff, who="the other's")))
+
+
+def diff_parts(diff: Diff, *, who: str = "") -> Iterator[RenderableType]:
+    """One difference under its heading."""
+    whose = who or {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
+    if not diff.compared:
+        yield Text(f"{diff.name}: too long to compare line by line", style="dim")
+        return
+    if diff.equal:
+        yield Text(f"{diff.name}: as {whose}", style="dim")
+        return
+    head = Text()
+    head.append(f"{diff.name}", style="bold")
+    head.append(f"  against {whose} ({one_line(diff.against)})  ", style="dim")
+    head.append(f"+{diff.added}", style="green")
+    head.append(f" -{diff.removed}", style="red")
+    yield Text()
+    yield head
+    yield DiffBody(diff.lines)
+
+
+class DiffBody:
+    """Numbered lines. What is too wide goes on under its own text."""
+
+    def __init__(self, lines: Iterable[DiffLine]) -> None:
+        self._lines = tuple(lines)
+        numbers = [line.old_number or line.new_number or 0 for line in self._lines]
+        self._digits = max(3, len(str(max(numbers, default=0))))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        styles = {kind: console.get_style(name) if name else Style.null() for kind, name in _STYLES.items()}
+        dim = console.get_style("dim")
+        width = max(options.max_width - 2 * self._digits - 3, 8)
+        for line in self._lines:
+            if line.kind == "gap":
+                yield from (Segment(f"{'':>{2 * self._digits}} @@ {line.text}"[: options.max_width], styles["gap"]),)
+                yield Segment.line()
+                continue
+            gutter = f"{line.old_number or '':>{self._digits}} {line.new_number or '':>{self._digits}} "
+            for piece in _pieces(line.text, width):
+                yield Segment(gutter, dim)
+                yield Segment(_MARKS[line.kind] + piece, styles[line.kind])
+                yield Segment.line()
+                gutter = " " * len(gutter)
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    shown = printable(text[:MAX_CHARS]).replace("\n", "\\n").expandtabs(4)
+    if len(text) > MAX_CHARS:
+        shown += f"… ({len(text):,} characters)"
+    if cell_len(shown) <= width:
+        return [shown]
+    return chop_cells(shown, width)

@@ -1,0 +1,42 @@
+"""One evaluation of ``kernelforge eval``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kernelforge.report.tables import check_table, metric_table
+from kernelforge.report.task_view import profile_metrics
+from kernelforge.report.terminal.parts import block, field, heading, parts_of_time, where
+from kernelforge.report.terminal.speed import speed_lines
+from kernelforge.report.text import ABSENT, byte_count
+
+if TYPE_CHECKING:
+    from kernelforge.report.evaluation_view import EvaluationView
+
+
+def evaluation_lines(view: EvaluationView) -> Group:
+    """One evaluation: verdict, reason, checks by size, speed, profile."""
+    evaluation, profile = view.evaluation, view.profile
+    parts: list[RenderableType] = [
+        field("verdict", f"{evaluation.verdict.value} at stage {evaluation.stage}"),
+        field("candidate", evaluation.candidate),
+        field("where", where(evaluation.fingerprint)),
+        field("took", parts_of_time(evaluation.seconds) or ABSENT),
+    ]
+    if evaluation.reason:
+        parts += [*heading("Reason"), block(evaluation.reason)]
+    if evaluation.correctness:
+        parts += [Text(), check_table(evaluation.correctness.sizes).to_rich()]
+    parts += [*heading("Is it fast"), *speed_lines(evaluation.performance, evaluation.build)]
+    if profile is not None:
+        roof = profile.roofline
+        parts += [
+            field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
+            Text(),
+            metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
+            *(field("note", note) for note in profile.notes),
+        ]
+    return Group(*parts)

@@ -1,0 +1,91 @@
+"""What several pages share: labelled lines, headings, bars, and how verdicts look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from kernelforge.report.text import duration, one_line, percent, printable
+
+if TYPE_CHECKING:
+    from kernelforge.records import Fingerprint
+    from kernelforge.report.cost import Cost
+    from kernelforge.report.curves import FastPoint
+    from kernelforge.report.statistics import Estimate
+
+_LABEL = 9
+STYLES = {
+    "OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "BUILD": "yellow", "POLICY": "yellow",
+    "LIMIT": "yellow", "INFRA": "magenta",
+}  # fmt: skip
+"""Colour of a verdict. A word or a letter always says the same, so nothing is lost without colours."""
+
+
+def field(label: str, value: str | Text, *, style: str = "") -> RenderableType:
+    """A labelled line; what does not fit goes on under the value."""
+    text = value if isinstance(value, Text) else Text(one_line(value), style=style)
+    return hanging(Text(f"{label:<{_LABEL}}", style="bold"), text)
+
+
+def hanging(label: Text, text: Text) -> RenderableType:
+    """A text behind a label; what does not fit goes on under the text."""
+    grid = Grid.grid(padding=(0, 1, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(label, text)
+    return grid
+
+
+def heading(title: str) -> list[RenderableType]:
+    return [Text(), Text(one_line(title), style="bold underline")]
+
+
+def block(text: str) -> Text:
+    """A text of several lines as it is."""
+    return Text(printable(text), overflow="fold")
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of eighths of a cell: as long as ``share`` of ``width``, and never empty for more than nothing."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    if share > 0:
+        eighths = max(eighths, 1)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[rest]
+
+
+def interval(estimate: Estimate | FastPoint) -> str:
+    """``67 % [33 %, 100 %]``."""
+    return f"{percent(estimate.value)} [{percent(estimate.low)}, {percent(estimate.high)}]"
+
+
+def cost_line(cost: Cost) -> str:
+    """Calls, tokens and dollars in a line."""
+    cached = "" if not cost.cached_tokens else f" ({cost.cached_tokens:,} cached)"
+    tokens = (
+        "tokens unknown"
+        if cost.input_tokens is None or cost.output_tokens is None
+        else f"{cost.input_tokens:,} tokens in{cached}, {cost.output_tokens:,} out"
+    )
+    dollars = "dollars unknown" if cost.dollars is None else f"${cost.dollars:,.4f}"
+    return f"{cost.calls} calls, {tokens}, {dollars}, {duration(cost.seconds)}"
+
+
+def where(fingerprint: Fingerprint) -> str:
+    """Device, toolchain and jail."""
+    hardware = (
+        "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
+    )
+    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+
+
+def parts_of_time(timings: dict[str, float]) -> str:
+    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())
+
+
+def why(note: str) -> str:
+    """A note without the word that is shown before it anyway."""
+    return note.removeprefix("not accepted: ").removeprefix("accepted: ")

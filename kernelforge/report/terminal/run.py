@@ -1,0 +1,233 @@
+"""A run: what it achieved, how far attempts came, where time went, and where each task stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from kernelforge.report.statistics import FAST_P
+from kernelforge.report.table import Column, Table
+from kernelforge.report.tables import task_table
+from kernelforge.report.terminal.parts import STYLES, bar, cost_line, field, heading, interval
+from kernelforge.report.text import duration, number, one_line, percent, times
+
+if TYPE_CHECKING:
+    from kernelforge.records import Budget, Limits
+    from kernelforge.report.curves import FastCurve
+    from kernelforge.report.funnel import FunnelStep
+    from kernelforge.report.matrix import Cell, MatrixRow
+    from kernelforge.report.run_view import RunView
+
+_BAR = 30
+_SPARKS = "▁▂▃▄▅▆▇█"
+_SPARK_CELLS = 30
+_LETTERS = {
+    "WRONG": "w", "POLICY": "p", "BUILD": "b", "CRASH": "c", "TIMEOUT": "t", "LIMIT": "l", "INFRA": "i",
+}  # fmt: skip
+_ACCEPTED, _CORRECT = "A", "o"
+_GROUP = 10
+"""Attempts in the matrix between two blanks."""
+
+
+def run_lines(view: RunView) -> Group:
+    """A run on a page: head, achievements, funnel, attempts by task, tasks."""
+    from kernelforge.records import Origin
+
+    parts: list[RenderableType] = [*_head(view), *_achieved(view)]
+    if view.attempts:
+        parts += [*heading("How far attempts came"), *_funnel(view.funnel)]
+        parts += [*heading("Attempts"), _legend(view), Matrix(view.matrix)]
+    if view.spent:
+        parts += [*heading("Where time went"), *_spent(view)]
+    doubts = {concern: count for concern, count in view.integrity.counts.items() if count}
+    if doubts:
+        parts += heading("Integrity")
+        parts += [field(str(count), concern) for concern, count in doubts.items()]
+    tasks = task_table("Tasks", view.tasks, origin=view.origin or Origin.MODELLED)
+    return Group(*parts, Text(), tasks.to_rich())
+
+
+def run_summary(view: RunView) -> list[RenderableType]:
+    """The lines that say how a run stands."""
+    funnel = " → ".join(f"{step.step} {step.count}" for step in view.funnel)
+    rows = [*_head(view), field("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"), field("funnel", funnel)]
+    return [*rows, field("reward", _reward(view))]
+
+
+def _head(view: RunView) -> list[RenderableType]:
+    verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items()) or "none yet"
+    tester = "" if view.tester is None else f", tester {view.tester}"
+    ended = "" if view.ended is None else f", ended {view.ended}"
+    took = "" if view.seconds is None else f" after {duration(view.seconds)}"
+    rows = [
+        ("run", f"{view.id} {view.state}"),
+        ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
+        ("device", view.device + (f"; times are {view.origin.value}" if view.origin else "")),
+        ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
+        ("budget", _budget(view.budget)),
+        ("started", f"{view.started}{ended}{took}"),
+        ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
+        *(("cost", f"{one.agent} {one.provider}: {cost_line(one)}") for one in view.costs),
+    ]
+    if len(view.costs) > 1:
+        rows.append(("cost", f"in all: {cost_line(view.cost)}"))
+    if view.pass_at_k:
+        rows.append(("pass@k", ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())))
+    return [field(label, value) for label, value in rows]
+
+
+def _reward(view: RunView) -> str:
+    return f"{view.reward}: {number(view.mean_reward)} mean over tasks"
+
+
+def _achieved(view: RunView) -> Iterator[RenderableType]:
+    """What came of it, with 95 % intervals by task bootstrap where there is something to draw from."""
+    line = view.headline
+    yield from heading("What it achieved")
+    correct = f"{view.tasks_ok} of {view.tasks_total} tasks"
+    yield field("correct", correct if line.correct is None else f"{correct}, {interval(line.correct)}")
+    for label, estimate in (("faster", line.fast_1), ("win rate", line.win_rate), ("of floor", line.floor_share)):
+        if estimate is not None:
+            yield field(label, f"{interval(estimate)} {_MEANS[label]}")
+    for label, estimate in (("geomean", line.geomean_speedup), ("", line.geomean_correct)):
+        if estimate is not None:
+            told = f"{times(estimate.value)} [{times(estimate.low)}, {times(estimate.high)}]"
+            yield field(label, f"{told} {_MEANS[label]}")
+    if view.median_dram_ratio is not None:
+        yield field("DRAM", f"{times(view.median_dram_ratio)} the least bytes, median over tasks")
+    yield field("reward", _reward(view))
+    best = _best_so_far(view)
+    if best is not None:
+        yield field("over time", best)
+    if view.fast_curves:
+        yield Text()
+        yield _fast(view.fast_curves).to_rich()
+
+
+_MEANS = {
+    "faster": "of all tasks are correct and faster than the fastest baseline",
+    "win rate": "of all tasks are faster beyond their noise",
+    "of floor": "of the floor's speed, a failure as 0",
+    "geomean": "over all tasks of max(speedup, 1), a failure as 1",
+    "": "over tasks with a speedup only",
+}
+
+
+def _fast(curves: Sequence[FastCurve]) -> Table:
+    """fast_p at the published thresholds, a column per baseline."""
+    columns = (Column("p", "p"), *(Column(curve.baseline, curve.baseline, align="right") for curve in curves))
+    points = [{point.p: point for point in curve.points} for curve in curves]
+    rows = tuple((f"> {p:g}", *(interval(one[p]) if p in one else None for one in points)) for p in FAST_P)
+    return Table("Share of all tasks that are correct and more than p times as fast as a baseline", columns, rows)
+
+
+def _best_so_far(view: RunView) -> Text | None:
+    """A spark line over the run's evaluations."""
+    points = view.anytime
+    if len(points) < 2:
+        return None
+    last = points[-1]
+    if last.geomean_speedup is not None:
+        values = [point.geomean_speedup or 1.0 for point in points]
+        told = f"geomean {times(values[0])} → {times(values[-1])}"
+    else:
+        values = [float(point.tasks_ok) for point in points]
+        told = f"{points[0].tasks_ok} → {last.tasks_ok} tasks correct"
+    dollars = "" if not last.dollars else f", ${last.dollars:,.2f}"
+    return Text(f"{_spark(values)} {told} in {last.evaluations} evaluations, {duration(last.seconds)}{dollars}")
+
+
+def _spark(values: Sequence[float]) -> str:
+    cells = min(len(values), _SPARK_CELLS)
+    shown = [values[round(at * (len(values) - 1) / max(cells - 1, 1))] for at in range(cells)]
+    low, high = min(shown), max(shown)
+    steps = len(_SPARKS) - 1
+    return "".join(_SPARKS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
+
+
+def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
+    whole = max(steps[0].count, 1)
+    width = len(f"{whole:,}")
+    for step in steps:
+        line = Text(f"{step.step:<9} ", style="bold")
+        line.append(f"{step.count:>{width},} ", style="not bold")
+        line.append(f"{bar(step.count / whole, _BAR):<{_BAR}} ", style="not bold green")
+        lost = ", ".join(f"{count} {verdict.value}" for verdict, count in step.lost.items())
+        line.append(f"−{lost}" if lost else "", style="not bold dim")
+        line.rstrip()
+        yield line
+
+
+def _spent(view: RunView) -> Iterator[RenderableType]:
+    whole = sum(one.seconds for one in view.spent) or 1.0
+    for one in sorted(view.spent, key=lambda part: -part.seconds):
+        dollars = "" if one.dollars is None else f"  ${one.dollars:,.4f}"
+        line = Text(f"{one_line(one.what, 20):<9} ", style="bold")
+        line.append(f"{percent(one.seconds / whole):>5} ", style="not bold")
+        line.append(f"{bar(one.seconds / whole, _BAR):<{_BAR}} ", style="not bold cyan")
+        line.append(duration(one.seconds) + dollars, style="not bold")
+        yield line
+
+
+def _legend(view: RunView) -> Text:
+    """What the letters of the matrix mean, only those that are there."""
+    there = {cell.verdict.value for row in view.matrix for cell in row.cells}
+    text = Text(overflow="fold")
+    for letter, style, meaning in (
+        (_ACCEPTED, "bold green", "accepted"),
+        (_CORRECT, "green", "correct"),
+        *((letter, STYLES[verdict], verdict) for verdict, letter in _LETTERS.items() if verdict in there),
+    ):
+        text.append(letter, style=style)
+        text.append(f" {meaning}   ", style="dim")
+    text.rstrip()
+    return text
+
+
+class Matrix:
+    """A line per task with a letter per attempt, as wide as the terminal; more go on below."""
+
+    def __init__(self, rows: Sequence[MatrixRow]) -> None:
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [one_line(row.task, max(options.max_width // 3, 8)) for row in self._rows]
+        label = max(map(len, names), default=0)
+        room = max(options.max_width - label - 2, _GROUP + 1)
+        each = room // (_GROUP + 1) * _GROUP
+        for name, row in zip(names, self._rows, strict=True):
+            for start in range(0, max(len(row.cells), 1), each):
+                line = Text(f"{name if start == 0 else '':<{label}}  ", style="bold")
+                if not row.cells:
+                    line.append("no attempt", style="not bold dim")
+                for at, cell in enumerate(row.cells[start : start + each]):
+                    line.append(" " if at and at % _GROUP == 0 else "")
+                    line.append(*_glyph(cell))
+                yield line
+
+
+def _glyph(cell: Cell) -> tuple[str, str]:
+    if cell.verdict.value == "OK":
+        return (_ACCEPTED, "bold green") if cell.accepted else (_CORRECT, "not bold green")
+    return _LETTERS[cell.verdict.value], f"not bold {STYLES[cell.verdict.value]}"
+
+
+def _budget(budget: Budget) -> str:
+    """The limits that are set, in a line."""
+    rounds = [] if budget.rounds is None else [f"{budget.rounds} rounds a task"]
+    each = _limits(budget.per_task)
+    return (", ".join(rounds + _limits(budget)) or "no limit for the run") + (
+        f"; for each task {', '.join(each)}" if each else ""
+    )
+
+
+def _limits(limits: Limits) -> list[str]:
+    return [
+        *([] if limits.evaluations is None else [f"{limits.evaluations} evaluations"]),
+        *([] if limits.tokens is None else [f"{limits.tokens:,} tokens"]),
+        *([] if limits.dollars is None else [f"${limits.dollars:g}"]),
+        *([] if limits.wall_seconds is None else [f"{duration(limits.wall_seconds)} wall time"]),
+    ]
