@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from kernelforge.report.anytime import AnytimePoint
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing
 from kernelforge.report.figures.speeds import MODELLED
 from kernelforge.report.figures.style import figure
-from kernelforge.report.anytime import AnytimePoint
 from kernelforge.report.text import number
 
 
@@ -31,9 +31,9 @@ class _Budget(NamedTuple):
     absent: str
 
 
-_SPEEDUP = _Measure("speedup", "geomean_speedup", "Speedup", "geometric mean of max(speedup, 1), all tasks (measured)")
+_SPEEDUP = _Measure("speedup", "geomean_speedup", "Speedup", "geomean of max(speedup, 1), all tasks (measured)")
 _CORRECT = _Measure("correct", "tasks_ok", "Correct tasks", "correct tasks, of {tasks}")
-_DRAM = _Measure("dram", "median_dram_ratio", "DRAM traffic", "median DRAM bytes over the least, times ({origin})")
+_DRAM = _Measure("dram", "median_dram_ratio", "DRAM traffic", "median DRAM bytes / least ({origin})")
 _BUDGETS = (
     _Budget("dollars", "US dollars paid", "$,~g", "nothing was bought, or a price is unknown"),
     _Budget("evaluations", "evaluations", "d", ""),
@@ -76,8 +76,8 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
     return figure(
         name,
         f"{measure.title} over {budget.name}",
-        f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(known[0]))} to {number(reached(last))} "
-        f"within {number(spent(last))} {budget.name}.",
+        f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(known[0]))} to "
+        f"{number(reached(last))} within {number(spent(last))} {budget.name}.",
         {
             "data": style.data(rows),
             "layer": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from kernelforge.records import Origin, SideTimes, Timing
+from kernelforge.records import SideTimes, Timing
 from kernelforge.report.attempt_view import AttemptView
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
@@ -55,7 +55,7 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         beside = None
     origin = place.time_origin.value
     shown = [("this attempt", place), *([("its parent", beside)] if beside else [])]
-    points = [
+    points: list[Row] = [
         {
             "who": who,
             "attempt": style.words(one.attempt),
@@ -71,7 +71,8 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         "intensity", "operations per DRAM byte (flop/byte)", [row["intensity"] for row in line + points], about=(least,)
     )
     rates = [row["rate"] for row in line + points]
-    y = style.logarithmic("rate", f"operations per second (flop/s, {origin})", rates, ticks="~s")
+    above = 1.5 * place.roofs.fp32_flops_per_s  # room for its name
+    y = style.logarithmic("rate", f"operations per second (flop/s, {origin})", rates, ticks="~s", about=(above,))
     who = [row["who"] for row in points]
     colours = {"color": style.coloured("who", who), "shape": style.shaped("who", who)}
     layers = [
@@ -106,10 +107,11 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
     return figure(
         name,
         "Roofline",
-        f"{number(place.flops_per_s / 1e9)} Gflop/s ({origin}) at {number(place.arithmetic_intensity)} flop per DRAM byte, "
-        f"{attained:.0%} of the roof of {style.words(place.roofs.device)} there; bound: {style.words(place.bound)}. "
-        f"Roofs: {number(place.roofs.dram_bandwidth_gbps)} GB/s of DRAM, {number(place.roofs.fp32_flops_per_s / 1e12)} "
-        f"Tflop/s in FP32 without tensor cores. The dashed line is the task's least DRAM traffic, {number(least)} flop/byte.",
+        f"{number(place.flops_per_s / 1e9)} Gflop/s ({origin}) at {number(place.arithmetic_intensity)} flop per DRAM "
+        f"byte, {attained:.0%} of the roof of {style.words(place.roofs.device)} there; bound: "
+        f"{style.words(place.bound)}. Roofs: {number(place.roofs.dram_bandwidth_gbps)} GB/s of DRAM, "
+        f"{number(place.roofs.fp32_flops_per_s / 1e12)} Tflop/s in FP32 without tensor cores. The dashed "
+        f"line is the task's least DRAM traffic, {number(least)} flop/byte.",
         {"layer": layers},
     )
 
@@ -125,10 +127,10 @@ def _roof(roofs: Roofs, intensities: Iterable[float]) -> list[Row]:
 
 
 def _roof_names(roofs: Roofs, line: Sequence[Row], x: style.Encoding, y: style.Encoding) -> list[Row]:
-    """What the two roofs are, beside them: below the slope, and below the flat part."""
+    """What the two roofs are, beside them: below the slope, and above the flat part."""
     low, ridge, high = (corner["intensity"] for corner in line)
     slope = math.sqrt(low * ridge)
-    dram = {"intensity": slope, "rate": _attainable(roofs, slope)}
+    dram: Row = {"intensity": slope, "rate": _attainable(roofs, slope)}
     dram["name"] = f"DRAM {number(roofs.dram_bandwidth_gbps)} GB/s"
     fp32 = {"intensity": high, "rate": roofs.fp32_flops_per_s}
     fp32["name"] = f"FP32 {number(roofs.fp32_flops_per_s / 1e12)} Tflop/s"
@@ -141,7 +143,7 @@ def _roof_names(roofs: Roofs, line: Sequence[Row], x: style.Encoding, y: style.E
         },
         {
             "data": style.data([fp32]),
-            "mark": {"type": "text", "align": "right", "dx": -2, "dy": 12},
+            "mark": {"type": "text", "align": "right", "dx": -2, "dy": -8},
             "encoding": encoding,
         },
     ]
@@ -153,12 +155,12 @@ def samples(timing: Timing | None) -> Drawing:
     if timing is None:
         return Absent(name=name, why="the attempt was not timed; a modelled time has no samples")
     sides = [timing.candidate, *sorted(timing.baselines, key=lambda side: side.median_us)]
-    rows = [
+    rows: list[Row] = [
         {"side": style.words(side.name), "us": sample, "number": index, "jitter": index * _GOLDEN % 1.0}
         for side in sides
         for index, sample in enumerate(side.samples_us, 1)
     ]
-    medians = [
+    medians: list[Row] = [
         {"side": style.words(side.name), "us": side.median_us, "low": side.interval_us[0], "high": side.interval_us[1]}
         for side in sides
     ]
@@ -206,7 +208,8 @@ def samples(timing: Timing | None) -> Drawing:
 
 def _in_words(side: SideTimes) -> str:
     low, high = side.interval_us
-    return f"{style.words(side.name)} {number(side.median_us)} µs [{number(low)}, {number(high)}], {len(side.samples_us)} samples"
+    median = f"{number(side.median_us)} µs [{number(low)}, {number(high)}]"
+    return f"{style.words(side.name)} {median}, {len(side.samples_us)} samples"
 
 
 def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
@@ -218,7 +221,7 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
     moved.sort(key=lambda one: (not one.named, -abs(one.change or 0), one.name))
     shown = moved[:MOST_METRICS]
     origins = sorted({one.origin for one in shown})
-    rows = [
+    rows: list[Row] = [
         {
             "metric": style.words(one.name),
             "change": one.change,
@@ -269,8 +272,3 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
             ],
         },
     )
-
-
-def origin_word(origin: Origin | None) -> str:
-    """``measured`` or ``modelled``, as axis titles have it."""
-    return "measured" if origin is Origin.MEASURED else "modelled"

@@ -119,8 +119,8 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
     return figure(
         name,
         "Correct tasks of the entries",
-        f"Share of {view.key.task_count} tasks with something correct, of {len(rows)} entries, with 95 % intervals over "
-        f"tasks. First: {style.words(first.run)} with {percent(first.correct.value)}.",
+        f"Share of {view.key.task_count} tasks with something correct, of {len(rows)} entries, with 95 % intervals "
+        f"over tasks. First: {style.words(first.run)} with {percent(first.correct.value)}.",
         {
             "height": style.rows_height(len(rows)),
             "data": style.data(rows),

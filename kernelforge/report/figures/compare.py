@@ -57,9 +57,9 @@ def _scatter(view: CompareView, links: Mapping[str, str]) -> Drawing:
     return figure(
         name,
         "Task by task",
-        f"Best of {len(rows)} tasks in run {style.words(view.a)} (a) against run {style.words(view.b)} (b), {unit}; below the "
-        f"diagonal b is better. b wins {view.wins}, loses {view.losses}, ties {view.ties}; both failed {view.both_failed}; "
-        f"{without} tasks without a value in both are not drawn.",
+        f"Best of {len(rows)} tasks in run {style.words(view.a)} (a) against run {style.words(view.b)} (b), {unit}; "
+        f"below the diagonal b is better. b wins {view.wins}, loses {view.losses}, ties {view.ties}; both failed "
+        f"{view.both_failed}; {without} tasks without a value in both are not drawn.",
         {
             "height": 360,
             "layer": [

@@ -20,7 +20,7 @@ def draw_run(view: RunView, links: Mapping[str, str] | None = None) -> tuple[Dra
     links = links or {}
     modelled = view.origin == "modelled"
     return (
-        fast_p(view.fast_curves, modelled=modelled),
+        *fast_p(view.fast_curves, modelled=modelled),
         speedups(view.tasks, links, modelled=modelled),
         task_bars(view.tasks, links, modelled=modelled),
         task_dram(view.tasks, links),

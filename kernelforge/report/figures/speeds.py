@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernelforge.records import Origin
+from kernelforge.report.curves import FASTEST, FastCurve
 from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing
+from kernelforge.report.figures.base import Absent, Drawing, Figure
 from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.curves import FastCurve
 from kernelforge.report.summary import TaskSummary
 from kernelforge.report.text import number, percent, times
 
@@ -23,15 +24,24 @@ _OUTCOMES = (_FASTER, _SLOWER, _CLOSE)
 _OUTCOME_COLOURS = (style.GREEN, style.VERMILLION, style.GREY)
 
 
-def fast_p(curves: Sequence[FastCurve], *, modelled: bool = False) -> Drawing:
-    """Share of all tasks that are correct and more than p times as fast, with a bootstrap band, by baseline.
+def fast_p(curves: Sequence[FastCurve], *, modelled: bool = False) -> tuple[Drawing, ...]:
+    """Share of all tasks that are correct and more than p times as fast: ``fast-p`` against every baseline, with the
+    bootstrap band of the first; then ``fast-p-BASELINE`` with the band of each.
 
     Source of the statistic: KernelBench, arXiv:2502.10517, section 3.3.
     """
-    name = "fast-p"
     drawn = [curve for curve in curves if curve.points]
     if modelled or not drawn:
-        return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
+        return (Absent(name="fast-p", why=MODELLED if modelled else NO_SPEEDUP),)
+    alone = [
+        _fast_p(f"fast-p-{_slug(curve.baseline)}", f"fast_p against {_full(curve.baseline)}", [curve])
+        for curve in drawn
+    ]
+    named = {one.name: one for one in alone}  # two names that meet in one slug: baselines of ours never do
+    return (_fast_p("fast-p", "fast_p", drawn), *named.values())
+
+
+def _fast_p(name: str, title: str, drawn: Sequence[FastCurve]) -> Figure:
     rows = [
         {
             "baseline": style.words(curve.baseline),
@@ -44,40 +54,46 @@ def fast_p(curves: Sequence[FastCurve], *, modelled: bool = False) -> Drawing:
         for point in curve.points
     ]
     baselines = list(dict.fromkeys(style.words(curve.baseline) for curve in drawn))
-    colour = style.coloured("baseline", baselines, title="baseline")
+    legend = {"columns": 3, "symbolType": "stroke", "symbolSize": 300, "symbolStrokeWidth": 2}
+    colour = style.coloured("baseline", baselines) | {"legend": legend}
     share = style.quantity("share", f"share of all {drawn[0].tasks} tasks (measured)", ticks="%")
     share["scale"] = {"domain": [0, 1]}
     p = style.quantity("p", "p: correct and more than p times as fast (measured)")
     layers = [
         {
-            "mark": {"type": "area", "interpolate": "step-after", "opacity": 0.16},
-            "encoding": {
-                "x": p,
-                "y": share | {"field": "low"},
-                "y2": {"field": "high"},
-                "color": colour,
-            },
+            "data": style.data(rows[: len(drawn[0].points)]),
+            "mark": {"type": "area", "interpolate": "step-after", "opacity": 0.18},
+            "encoding": {"x": p, "y": share | {"field": "low"}, "y2": {"field": "high"}, "color": colour},
         },
         {
+            "data": style.data(rows),
             "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2},
             "encoding": {
                 "x": p,
                 "y": share,
                 "color": colour,
-                "strokeDash": style.dashed("baseline", baselines, title="baseline"),
+                "strokeDash": style.dashed("baseline", baselines) | {"legend": legend},
                 "tooltip": style.tip(baseline="baseline", p="p", share="share", low="from", high="to"),
             },
         },
         style.reference("x", 1.0),
     ]
-    said = "; ".join(f"against {curve.baseline}, {_at_one(curve)}" for curve in drawn)
+    said = "; ".join(f"against {style.words(curve.baseline)}, {_at_one(curve)}" for curve in drawn)
     return figure(
         name,
-        "fast_p",
-        f"Share of {drawn[0].tasks} tasks that are correct and more than p times as fast as a baseline, with its 95 % "
-        f"interval over tasks (measured): {style.words(said)}.",
-        {"data": style.data(rows), "layer": layers},
+        title,
+        f"Share of {drawn[0].tasks} tasks that are correct and more than p times as fast as a baseline, with 95 % "
+        f"intervals over tasks (measured): {said}. The band is that of {baselines[0]}.",
+        {"layer": layers},
     )
+
+
+def _full(baseline: str) -> str:
+    return "the fastest baseline" if baseline == FASTEST else style.words(baseline)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "unnamed"
 
 
 def _at_one(curve: FastCurve) -> str:
@@ -93,26 +109,27 @@ def speedups(tasks: Sequence[TaskSummary], links: Mapping[str, str], *, modelled
     with_one = _by_speedup(tasks)
     if modelled or not with_one:
         return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
-    rows = [row | {"rank": rank} for rank, row in enumerate((_speedup_row(task, links) for task in with_one), 1)]
+    rows = [row | {"rank": rank} for rank, row in enumerate(_speedup_rows(with_one, links), 1)]
     without = len(tasks) - len(rows)
     rank = style.quantity("rank", f"tasks by speedup: {len(rows)} of {len(tasks)} have one", ticks="d", zero=False)
     rank["axis"] |= {"grid": False}
     rank["scale"] = {"domain": [0, len(rows) + 1], "nice": False}
     spread = [row[end] for row in rows for end in ("speedup", "low", "high") if end in row]
-    axis = style.logarithmic("speedup", "times as fast as the fastest baseline (measured)", spread, about=(1.0,))
+    axis = style.logarithmic("speedup", "speedup over the fastest baseline (measured)", spread, about=(1.0,))
     values = [row["speedup"] for row in rows]
     return figure(
         name,
         "Speedups of the tasks",
         f"Speedup of {len(rows)} tasks against their fastest baseline (measured), from {times(values[0])} to "
-        f"{times(values[-1])}; {sum(value > 1 for value in values)} are above 1; {without} of {len(tasks)} tasks have none.",
+        f"{times(values[-1])}; {sum(value > 1 for value in values)} are above 1; {without} of {len(tasks)} tasks have "
+        "none.",
         {
             "data": style.data(rows),
             "layer": [
                 style.reference("y", 1.0),
                 _interval("y", axis, {"x": rank}),
                 {
-                    "mark": _point(links),
+                    "mark": _point(links) | {"size": 42 if len(rows) <= MANY else 20},
                     "encoding": {"x": rank, "y": axis, **_outcome(), "tooltip": _SPEEDUP_TIP},
                 },
             ],
@@ -127,9 +144,9 @@ def task_bars(tasks: Sequence[TaskSummary], links: Mapping[str, str], *, modelle
     if modelled or not with_one:
         return Absent(name=name, why=MODELLED if modelled else NO_SPEEDUP)
     shown, left_out = _ends(with_one)
-    rows = [_speedup_row(task, links) | {"one": 1.0} for task in shown]
+    rows = [row | {"one": 1.0} for row in _speedup_rows(shown, links)]
     spread = [row[end] for row in rows for end in ("speedup", "low", "high") if end in row]
-    axis = style.logarithmic("speedup", "times as fast as the fastest baseline (measured)", spread, about=(1.0,))
+    axis = style.logarithmic("speedup", "speedup over the fastest baseline (measured)", spread, about=(1.0,))
     y = style.names("task")
     values = [task.speedup for task in with_one]
     return figure(
@@ -145,7 +162,7 @@ def task_bars(tasks: Sequence[TaskSummary], links: Mapping[str, str], *, modelle
                     "mark": {"type": "bar", "height": {"band": 0.62}, **_pointer(links)},
                     "encoding": {
                         "y": y,
-                        "x": axis,
+                        "x": style.below(axis),
                         "x2": {"field": "one"},
                         "color": _outcome()["color"],
                         "tooltip": _SPEEDUP_TIP,
@@ -170,13 +187,14 @@ def task_dram(tasks: Sequence[TaskSummary], links: Mapping[str, str]) -> Drawing
     origin = _counter_origin(with_one)
     rows = [
         style.linked(
-            {"task": style.words(task.task), "ratio": task.dram_ratio, "bytes": task.dram_bytes, "one": 1.0},
+            {"task": label, "ratio": task.dram_ratio, "bytes": task.dram_bytes, "one": 1.0},
             links.get(task.task),
         )
-        for task in shown
+        for task, label in zip(shown, style.labels([task.task for task in shown]), strict=True)
     ]
     ratios = [task.dram_ratio for task in with_one if task.dram_ratio is not None]
-    axis = style.logarithmic("ratio", f"DRAM bytes over the least there can be, times ({origin})", ratios, about=(1.0,))
+    about = (1.0, 2.0, 1.15 * max(ratios))  # room for the numbers beside the bars
+    axis = style.logarithmic("ratio", f"DRAM bytes / least there can be ({origin})", ratios, about=about)
     return figure(
         name,
         "DRAM traffic by task" + left_out,
@@ -191,7 +209,7 @@ def task_dram(tasks: Sequence[TaskSummary], links: Mapping[str, str]) -> Drawing
                     "mark": {"type": "bar", "height": {"band": 0.62}, "color": style.BLUE, **_pointer(links)},
                     "encoding": {
                         "y": style.names("task"),
-                        "x": axis,
+                        "x": style.below(axis),
                         "x2": {"field": "one"},
                         "tooltip": style.tip(task="task", ratio="times the least", bytes="DRAM bytes"),
                     },
@@ -220,20 +238,24 @@ def _by_speedup(tasks: Sequence[TaskSummary]) -> list[TaskSummary]:
     )
 
 
-def _speedup_row(task: TaskSummary, links: Mapping[str, str]) -> Row:
-    assert task.speedup is not None
-    low, high = task.speedup_lower, task.speedup_upper
+def _speedup_rows(tasks: Sequence[TaskSummary], links: Mapping[str, str]) -> Iterator[Row]:
+    for task, label in zip(tasks, style.labels([task.task for task in tasks]), strict=True):
+        yield style.linked(_speedup_row(task, label), links.get(task.task))
+
+
+def _speedup_row(task: TaskSummary, label: str) -> Row:
+    speedup, low, high = task.speedup or 0.0, task.speedup_lower, task.speedup_upper
     outcome = _CLOSE
-    if (task.speedup if low is None else low) > 1:
+    if (speedup if low is None else low) > 1:
         outcome = _FASTER
-    elif (task.speedup if high is None else high) < 1:
+    elif (speedup if high is None else high) < 1:
         outcome = _SLOWER
-    row: Row = {"task": style.words(task.task), "speedup": task.speedup, "outcome": outcome}
+    row: Row = {"task": label, "speedup": speedup, "outcome": outcome}
     if style.positive(low):
         row["low"] = low
     if style.positive(high):
         row["high"] = high
-    return style.linked(row, links.get(task.task))
+    return row
 
 
 def _outcome() -> dict[str, style.Encoding]:
@@ -256,7 +278,7 @@ def _interval(
 
 
 def _point(links: Mapping[str, str]) -> dict[str, object]:
-    return {"type": "point", "filled": True, "size": 42, "opacity": 1, **_pointer(links)}
+    return {"type": "point", "filled": True, "opacity": 1, **_pointer(links)}
 
 
 def _pointer(links: Mapping[str, str]) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelforge.report.anytime import Spent
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing
 from kernelforge.report.figures.style import figure
 from kernelforge.report.funnel import FunnelStep
-from kernelforge.report.anytime import Spent
-from kernelforge.report.text import duration, percent
+from kernelforge.report.text import duration, number, percent
 
 _BAR = {"type": "bar", "height": {"band": 0.66}, "color": style.BLUE}
 _KINDS = {"agent": "agents", "evaluation": "evaluations", "rest": "the rest"}
@@ -72,24 +72,28 @@ def spent_money(spent: Sequence[Spent]) -> Drawing:
     parts = sorted((one for one in spent if style.positive(one.dollars)), key=lambda one: -(one.dollars or 0))
     if not parts:
         return Absent(name=name, why="nothing was bought, or no price is known")
+    unknown = [style.words(one.what) for one in spent if one.kind == "agent" and one.dollars is None]
     rows = [{"what": style.words(one.what), "amount": one.dollars, "kind": _KINDS[one.kind]} for one in parts]
     return _bars(
         name,
-        "Where the money went",
+        "Where the money went" + (" (not all prices are known)" if unknown else ""),
         "US dollars paid to models: "
-        + ", ".join(f"{style.words(one.what)} ${one.dollars or 0:.2f}" for one in parts)
+        + ", ".join(f"{style.words(one.what)} ${number(one.dollars)}" for one in parts)
+        + (f"; the price is unknown for {', '.join(unknown)}" if unknown else "")
         + ".",
         rows,
         "US dollars paid to models",
-        "$,.2f",
+        "$,.3~r",
     )
 
 
 def _bars(name: str, title: str, description: str, rows: list[style.Row], axis: str, ticks: str) -> Drawing:
-    x = style.quantity("amount", axis, ticks=ticks)
+    x = style.below(style.quantity("amount", axis, ticks=ticks), ticks=5)
     y = style.names("what")
     kinds = [kind for kind in _KINDS.values() if any(row["kind"] == kind for row in rows)]
     colour = style.coloured("kind", kinds, [_COLOURS[kind] for kind in kinds])
+    if len(kinds) == 1:
+        colour["legend"] = None
     return figure(
         name,
         title,

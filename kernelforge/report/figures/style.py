@@ -6,6 +6,7 @@ Colours of text, axes and background are the reader's (a page's theme, or that o
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def figure(name: str, title: str, description: str, spec: Mapping[str, Any]) -> 
 
 def rows_height(rows: int) -> int:
     """Height of a chart with one bar per row."""
-    return ROW * max(rows, 2)
+    return ROW * max(rows, 1)
 
 
 def data(rows: Sequence[Row]) -> dict[str, Any]:
@@ -56,6 +57,16 @@ def data(rows: Sequence[Row]) -> dict[str, Any]:
 def words(text: str) -> str:
     """Text of others as a datum: on one line, with control characters written out."""
     return one_line(text, 200)
+
+
+def labels(texts: Sequence[str]) -> list[str]:
+    """:func:`words` of each, told apart by a number where they are the same."""
+    seen: Counter[str] = Counter()
+    found = []
+    for text in map(words, texts):
+        seen[text] += 1
+        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return found
 
 
 def linked(row: Row, href: str | None) -> Row:
@@ -92,17 +103,14 @@ def logarithmic(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """At most nine round numbers between the two: powers of ten; or 1, 2, 5; or finer ones."""
+    """At most nine round numbers between the two: even steps if they are near each other; else powers of ten, or with 2
+    and 5 between them."""
+    if high < 3 * low:
+        step = next(step for step in _even_steps(high - low) if (high - low) / step <= 7)
+        return [float(f"{n * step:.6g}") for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps: Sequence[float]
     found: list[float] = []
-    for steps in (
-        (1,),
-        (1, 2, 5),
-        (1, 1.5, 2, 3, 5, 7),
-        [1 + n / 10 for n in range(90)],
-        [1 + n / 50 for n in range(450)],
-    ):
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
         finer = [float(f"{step * 10.0**power:.6g}") for power in exponents for step in steps]
         finer = [tick for tick in finer if low <= tick <= high]
         if found and len(finer) > 9:
@@ -111,6 +119,11 @@ def log_ticks(low: float, high: float) -> list[float]:
         if len(found) >= 5:
             break
     return found
+
+
+def _even_steps(span: float) -> Iterable[float]:
+    power = math.floor(math.log10(span)) - 1 if span > 0 else 0
+    return (step * 10.0**exponent for exponent in range(power, power + 4) for step in (1, 2, 5))
 
 
 def names(field: str, *, title: str | None = None) -> Encoding:

@@ -43,7 +43,7 @@ def draw_task(view: TaskView, links: Mapping[str, str] | None = None) -> tuple[D
         else _attempts(
             nodes,
             _Quantity(
-                "attempts-speedup", "speedup", "Speedup by attempt", "times as fast as the fastest baseline (measured)"
+                "attempts-speedup", "speedup", "Speedup by attempt", "speedup over the fastest baseline (measured)"
             ),
             links,
             NO_SPEEDUP.replace("task", "attempt"),
@@ -56,9 +56,7 @@ def draw_task(view: TaskView, links: Mapping[str, str] | None = None) -> tuple[D
         ),
         _attempts(
             nodes,
-            _Quantity(
-                "attempts-dram", "dram_ratio", "DRAM traffic by attempt", f"DRAM bytes over the least, times ({origin})"
-            ),
+            _Quantity("attempts-dram", "dram_ratio", "DRAM traffic by attempt", f"DRAM bytes / least ({origin})"),
             links,
             "no attempt has counters of DRAM traffic",
         ),
