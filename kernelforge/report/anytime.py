@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal
 
 from kernelforge.records import Attempt, Message
-from kernelforge.report.cost import total_cost
+from kernelforge.report.cost import paid, total_cost
 from kernelforge.report.curves import FASTEST, speedup_over
 from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import View, dram_ratio
@@ -68,7 +68,7 @@ def seconds_between(started: str, ended: str | None) -> float | None:
 def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     """One point per attempt, in the order in which they ended."""
     ended = sorted((ended_after(records, one), place, one) for place, one in enumerate(records.attempts))
-    paid = _payments(records, [attempt for _, _, attempt in ended])
+    said = _said_by(records, [attempt for _, _, attempt in ended])
     gains = dict.fromkeys(records.run.config.tasks, 0.0)
     ratios: dict[str, float] = {}
     ordered: list[float] = []
@@ -77,7 +77,7 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     points: list[AnytimePoint] = []
     dollars: float | None = 0.0
     for number, (seconds, _, attempt) in enumerate(ended, 1):
-        cost = total_cost(paid[attempt.id]).dollars
+        cost = paid(said[attempt.id])
         dollars = None if dollars is None or cost is None else dollars + cost
         if attempt.accepted and attempt.number > bests.get(attempt.task, -1):
             bests[attempt.task] = attempt.number
@@ -108,20 +108,20 @@ def _replace(ordered: list[float], known: dict[str, float], task: str, value: fl
         insort(ordered, value)
 
 
-def _payments(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
+def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
     """What was said, by the attempt with which it is paid; every message once, if there is any attempt."""
-    paid: dict[str, list[Message]] = defaultdict(list)
+    said: dict[str, list[Message]] = defaultdict(list)
     first: dict[str, str] = {}
     last: dict[str, str] = {}
     for attempt in ended:
-        paid[attempt.id] += attempt.messages
+        said[attempt.id] += attempt.messages
         first.setdefault(attempt.task, attempt.id)
         last[attempt.task] = attempt.id
     for task, messages in records.messages.items() if ended else ():
         for message in messages:
             side = first if message.agent == "tester" else last
-            paid[side.get(task, ended[-1].id)].append(message)
-    return paid
+            said[side.get(task, ended[-1].id)].append(message)
+    return said
 
 
 def spent(records: RunRecords) -> tuple[Spent, ...]:

@@ -35,6 +35,11 @@ def total_cost(messages: Iterable[Message]) -> Cost:
     return Cost(**_sums([message.usage for message in messages if message.usage is not None]))
 
 
+def paid(messages: Iterable[Message]) -> float | None:
+    """Dollars of all replies alone: None once a price is unknown, 0 where nothing was bought."""
+    return _sum([message.usage for message in messages if message.usage is not None], _dollars)
+
+
 def agent_costs(messages: Iterable[Message]) -> tuple[AgentCost, ...]:
     """By agent and provider, in order of their first reply."""
     parts: dict[tuple[AgentName, str], list[Usage]] = {}

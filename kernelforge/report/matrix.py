@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.records import Attempt, Stage, Verdict
-from kernelforge.report.cost import total_cost
+from kernelforge.report.cost import paid
 from kernelforge.report.funnel import Step, step_reached
 from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import View, step_name
@@ -59,7 +59,7 @@ def _row(records: RunRecords, name: str) -> MatrixRow:
         level=task.level if task else None,
         tags=task.tags if task else (),
         seconds=round(sum(attempt.seconds for attempt in attempts), 3),
-        dollars=total_cost([*said, *records.messages.get(name, ())]).dollars,
+        dollars=paid([*said, *records.messages.get(name, ())]),
         cells=tuple(map(_cell, attempts)),
     )
 

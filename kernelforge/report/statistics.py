@@ -131,15 +131,16 @@ def win_rate(lowers: Sequence[float]) -> Estimate | None:
 
 
 def share_of_floor(shares: Sequence[float]) -> Estimate | None:
-    """Mean over all tasks of floor / time, a task without a time as 0.
+    """Mean over all tasks of floor / time, a task without a time as 0, a share above 1 as 1.
 
     The floor is the memory side of the roofline (Williams, Waterman & Patterson, CACM 2009): bytes that must be read
-    and written, at the peak bandwidth of the device's memory. 1 is as fast as memory allows.
+    and written, at the peak bandwidth of the device's memory. 1 is as fast as memory allows; an L2 that still holds
+    what was written allows a little more, which must not make up for slow kernels elsewhere.
 
     Args:
         shares: One per task; NaN where nothing correct was timed or no bandwidth is known.
     """
-    return estimate(np.nan_to_num(np.asarray(shares, dtype=np.float64), nan=0.0).tolist(), _mean)
+    return estimate([min(share, 1.0) if share == share else 0.0 for share in shares], _mean)
 
 
 def _mean(values: Values) -> Values:
