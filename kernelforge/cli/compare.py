@@ -44,7 +44,7 @@ def compare(
         runs = [store.run(which) for which in (a, b)]
         if runs[0].id == runs[1].id:
             raise UsageError(f"'{a}' and '{b}' are one run, {runs[0].id}: name two")
-        view = compare_view(*(RunRecords.load(store, run) for run in runs))
+        view = compare_view(*(RunRecords.load(store, run, texts=False) for run in runs))
     if form is Form.JSON:
         write_text(view.model_dump_json(indent=2) + "\n", output)
     elif form is Form.CSV:

@@ -85,7 +85,7 @@ def _within(run: Run, rest: str) -> Reference:
 def _show_run(store: Store, run: Run, *, as_json: bool) -> None:
     from kernelforge.report import RunRecords, run_view
 
-    view = run_view(RunRecords.load(store, run))
+    view = run_view(RunRecords.load(store, run, texts=False))
     if as_json:
         print_json(view)
     else:
@@ -97,7 +97,7 @@ def _show_run(store: Store, run: Run, *, as_json: bool) -> None:
 def _show_task(store: Store, run: Run, task: str, *, as_json: bool) -> None:
     from kernelforge.report import RunRecords, task_view
 
-    view = task_view(RunRecords.load(store, run), task)
+    view = task_view(RunRecords.load(store, run, texts=False).full(store, task), task)
     if as_json:
         print_json(view)
     else:

@@ -117,7 +117,7 @@ def text_diff(
     against: str,
 ) -> Diff:
     """The difference of two texts."""
-    old, new = ([], []) if before == after else (before.splitlines(), after.splitlines())
+    old, new = ([], []) if before == after else (_text_lines(before), _text_lines(after))
     if len(old) + len(new) > MAX_DIFF_LINES:
         return Diff(name=name, beside=beside, against=against, added=0, removed=0, compared=False, lines=())
     blocks = list(_joined(_Comparer(old, new).blocks()))
@@ -130,6 +130,12 @@ def text_diff(
         compared=True,
         lines=tuple(_lines(old, new, blocks)),
     )
+
+
+def _text_lines(text: str) -> list[str]:
+    """Lines as a compiler counts them; ``splitlines`` also parts them at characters that only some programs obey."""
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def unified(diff: Diff) -> str | None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kernelforge.report.tables import check_table, metric_table, trial_table
 from kernelforge.report.terminal.diff import diff_parts
-from kernelforge.report.terminal.parts import block, cost_line, field, hanging, heading, parts_of_time, where, why
+from kernelforge.report.terminal.parts import Block, cost_line, field, hanging, heading, parts_of_time, where, why
 from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.text import ABSENT, duration, number, one_line, percent
 
@@ -45,7 +45,7 @@ def attempt_lines(view: AttemptView) -> Group:
         field("took", f"{duration(view.seconds)}: {parts_of_time(view.timings) or ABSENT}"),
     ]
     if view.reason:
-        parts += [*heading("Reason"), block(view.reason)]
+        parts += [*heading("Reason"), Block(view.reason)]
     parts += [*heading("What changed"), *_changes(view)]
     parts += [*heading("Is it right"), *map(_gate, view.gates)]
     if view.checks:
@@ -82,7 +82,7 @@ def _changes(view: AttemptView) -> Iterable[RenderableType]:
             yield from diff_parts(diff)
         else:
             yield Text(f"{name}:", style="bold")
-            yield block(whole)
+            yield Block(whole)
     if view.choices:
         yield Text(f"tune: {', '.join(_choice(view, name, value) for name, value in view.choices.items())}")
     beside = [diff for diff in view.diffs if diff.beside == "best"]
@@ -152,4 +152,4 @@ def _why(view: AttemptView) -> list[RenderableType]:
 
 
 def _message(message: Message) -> list[RenderableType]:
-    return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), block(message.content)]
+    return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), Block(message.content)]

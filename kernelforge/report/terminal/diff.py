@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from kernelforge.report.terminal.parts import field
+from kernelforge.report.terminal.parts import field, folded
 from kernelforge.report.text import one_line, printable
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class DiffBody:
         width = max(options.max_width - 2 * self._digits - 3, 8)
         for line in self._lines:
             if line.kind == "gap":
-                yield from (Segment(f"{'':>{2 * self._digits}} @@ {line.text}"[: options.max_width], styles["gap"]),)
+                yield Segment(f"{'':>{2 * self._digits}} @@ {line.text}"[: options.max_width], styles["gap"])
                 yield Segment.line()
                 continue
             gutter = f"{line.old_number or '':>{self._digits}} {line.new_number or '':>{self._digits}} "
@@ -81,6 +80,4 @@ def _pieces(text: str, width: int) -> list[str]:
     shown = printable(text[:MAX_CHARS]).replace("\n", "\\n").expandtabs(4)
     if len(text) > MAX_CHARS:
         shown += f"… ({len(text):,} characters)"
-    if cell_len(shown) <= width:
-        return [shown]
-    return chop_cells(shown, width)
+    return folded(shown, width)

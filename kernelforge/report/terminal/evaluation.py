@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kernelforge.report.tables import check_table, metric_table
 from kernelforge.report.task_view import profile_metrics
-from kernelforge.report.terminal.parts import block, field, heading, parts_of_time, where
+from kernelforge.report.terminal.parts import Block, field, heading, parts_of_time, where
 from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.text import ABSENT, byte_count
 
@@ -27,7 +27,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
         field("took", parts_of_time(evaluation.seconds) or ABSENT),
     ]
     if evaluation.reason:
-        parts += [*heading("Reason"), block(evaluation.reason)]
+        parts += [*heading("Reason"), Block(evaluation.reason)]
     if evaluation.correctness:
         parts += [Text(), check_table(evaluation.correctness.sizes).to_rich()]
     parts += [*heading("Is it fast"), *speed_lines(evaluation.performance, evaluation.build)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
+from rich.cells import chop_cells
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -43,9 +45,25 @@ def heading(title: str) -> list[RenderableType]:
     return [Text(), Text(one_line(title), style="bold underline")]
 
 
-def block(text: str) -> Text:
-    """A text of several lines as it is."""
-    return Text(printable(text), overflow="fold")
+class Block:
+    """A text of several lines as it is, folded at the width of the terminal wherever that falls."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = printable(text).expandtabs(4).split("\n")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Segments, not Text: finding where words could be parted takes seconds for a megabyte.
+        for line in self._lines:
+            for piece in folded(line, options.max_width):
+                yield Segment(piece)
+                yield Segment.line()
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in pieces that are at most ``width`` cells wide."""
+    if line.isascii():
+        return [line[at : at + width] for at in range(0, len(line), width)] or [""]
+    return chop_cells(line, width) or [""]
 
 
 def bar(share: float, width: int) -> str:
