@@ -1,0 +1,216 @@
+"""``kernelforge figure``: what a run, a task, an attempt, two runs or a board show, as pictures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
+from kernelforge.cli.show import resolve
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.report.figures import Drawing, Figure
+    from kernelforge.store import Store
+
+_BOARD = "leaderboard"
+_FORMS = (".svg", ".png")
+
+
+def figure(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which figure; see --list.")] = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WHAT]",
+            help="Of what: RUN, RUN/TASK or RUN/TASK/NUMBER as in 'show'; RUN..RUN compares two; 'leaderboard' is the "
+            "newest board, 'leaderboard/2' the one after it. The latest run if left out.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE", help="FILE.svg or FILE.png; with --all a folder; with --json any file."
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every figure there is, as SVG and as PNG, into a folder.")
+    ] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Say which figures there are, and why others are not.")
+    ] = False,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            "--width", metavar="PIXELS", min=120, max=4000, help="Of the picture; else one column of a paper."
+        ),
+    ] = None,
+    height: Annotated[
+        int | None,
+        typer.Option("--height", metavar="PIXELS", min=60, max=8000, help="Of the plot; else the figure's own."),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option("--scale", metavar="FACTOR", min=0.5, max=10, help="Pixels of a PNG per pixel of the picture; 3."),
+    ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Without the title: a paper has a caption.")] = False,
+    as_json: JsonOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Draw a figure as SVG or PNG, or write its Vega-Lite specification."""
+    if listed or every:
+        if what is not None:
+            raise UsageError("--list and --all take WHAT alone, without the NAME of a figure")
+        if listed and every:
+            raise UsageError("--list and --all are two commands")
+        name, what = None, name
+    with open_store(results, read_only=True) as store:
+        drawings = _drawings(store, what or "latest")
+    if listed:
+        _list(drawings, as_json=as_json)
+        return
+    look = _Look(width, height, scale, bare)
+    if every:
+        _write_all(drawings, output, look, as_json=as_json)
+        return
+    if name is None:
+        raise UsageError(f"say which figure; there are: {_names(drawings)}")
+    _write_one(_chosen(drawings, name), output, look, as_json=as_json)
+
+
+class _Look:
+    """How pictures are asked to look; what is None is as :mod:`kernelforge.report.pictures` has it."""
+
+    def __init__(self, width: int | None, height: int | None, scale: float | None, bare: bool) -> None:
+        from kernelforge.report import pictures
+
+        self._width, self._height, self._title = width or pictures.WIDTH, height, not bare
+        self._scale = scale or pictures.PNG_SCALE
+
+    def drawn(self, figure: Figure, form: str) -> bytes:
+        """The figure as a file of that form."""
+        from kernelforge.report import pictures
+
+        if form == ".svg":
+            return pictures.svg(figure, width=self._width, height=self._height, title=self._title).encode()
+        return pictures.png(figure, width=self._width, height=self._height, title=self._title, scale=self._scale)
+
+
+def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
+    """Every figure of what is named, drawn or absent."""
+    from kernelforge.report import RunRecords, attempt_view, run_view, task_view
+    from kernelforge.report.compare_view import compare_view
+    from kernelforge.report.figures import draw_attempt, draw_compare, draw_run, draw_task
+
+    if what == _BOARD or what.startswith(_BOARD + "/"):
+        return _board_drawings(store, what)
+    first, both, second = what.partition("..")
+    if both and first and second:
+        return draw_compare(compare_view(*(RunRecords.load(store, store.run(one)) for one in (first, second))))
+    named = resolve(store, what)
+    if named.number is not None:
+        attempt = store.attempt(f"{named.run.id}/{named.task}/{named.number}")
+        return draw_attempt(attempt_view(attempt, store.attempt(attempt.parent) if attempt.parent else None))
+    records = RunRecords.load(store, named.run)
+    return draw_run(run_view(records)) if named.task is None else draw_task(task_view(records, named.task))
+
+
+def _board_drawings(store: Store, what: str) -> tuple[Drawing, ...]:
+    from kernelforge.report import RunRecords, leaderboard
+    from kernelforge.report.figures import draw_board
+
+    boards = leaderboard(RunRecords.load(store, run) for run in store.runs()).boards
+    number = what.partition("/")[2] or "1"
+    if not (number.isdecimal() and 1 <= int(number) <= len(boards)):
+        raise UsageError(
+            f"there is no board '{what}'; how many there are: {len(boards)}, from leaderboard/1, the newest, on"
+        )
+    return draw_board(boards[int(number) - 1])
+
+
+def _chosen(drawings: tuple[Drawing, ...], name: str) -> Figure:
+    from kernelforge.report.figures import Absent
+
+    found = next((one for one in drawings if one.name == name), None)
+    if found is None:
+        raise UsageError(f"there is no figure '{name}'; there are: {_names(drawings)}")
+    if isinstance(found, Absent):
+        raise UsageError(f"'{name}' cannot be drawn: {found.why}; there are: {_names(drawings)}")
+    return found
+
+
+def _names(drawings: tuple[Drawing, ...]) -> str:
+    return ", ".join(one.name for one in _there(drawings)) or "none"
+
+
+def _there(drawings: tuple[Drawing, ...]) -> list[Figure]:
+    from kernelforge.report.figures import Figure
+
+    return [one for one in drawings if isinstance(one, Figure)]
+
+
+def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
+    from kernelforge.report.figures import Figure
+    from kernelforge.report.text import printable
+
+    if as_json:
+        import json
+
+        rows = [one.model_dump(exclude={"spec"}) for one in drawings]
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    from rich.table import Table
+
+    rows = Table.grid(padding=(0, 2))
+    for one in drawings:
+        rows.add_row(one.name, printable(one.title) if isinstance(one, Figure) else f"– ({printable(one.why)})")
+    console().print(rows)
+
+
+def _write_one(figure: Figure, output: Path | None, look: _Look, *, as_json: bool) -> None:
+    if as_json:
+        write_text(_spec(figure), output)
+        return
+    if output is None or output.suffix.lower() not in _FORMS:
+        raise UsageError("say where the picture goes and in which form: --output FILE.svg or --output FILE.png")
+    _write(output, look.drawn(figure, output.suffix.lower()))
+    console(stderr=True).print(f"{output}: {figure.title}")
+
+
+def _write_all(drawings: tuple[Drawing, ...], output: Path | None, look: _Look, *, as_json: bool) -> None:
+    from kernelforge.report.figures import Absent
+
+    if output is None:
+        raise UsageError("--all needs a folder: --output FOLDER")
+    figures = _there(drawings)
+    if not figures:
+        raise UsageError(
+            "; ".join(f"'{one.name}' cannot be drawn: {one.why}" for one in drawings if isinstance(one, Absent))
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    for one in figures:
+        if as_json:
+            write_text(_spec(one), output / f"{one.name}.json")
+        else:
+            for form in _FORMS:
+                _write(output / f"{one.name}{form}", look.drawn(one, form))
+    console(stderr=True).print(f"{output}: {len(figures)} figures")
+
+
+def _spec(figure: Figure) -> str:
+    import json
+
+    return json.dumps(figure.spec, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write(output: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    part = output.with_name(output.name + ".part")
+    try:
+        part.write_bytes(content)
+        part.replace(output)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
