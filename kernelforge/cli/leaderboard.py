@@ -129,8 +129,7 @@ def build(
             raise typer.Exit(1)
     else:
         write_texts(texts, output)
-    boards = len(view.boards)
-    out.print(f"{output}: {len(submitted.entries)} entries on {boards} board{'s' if boards != 1 else ''}")
+    out.print(f"{output}: {_counted(len(submitted.entries), 'entry')} on {_counted(len(view.boards), 'board')}")
 
 
 @app.command("verify")
@@ -197,6 +196,12 @@ def verify(
     if as_json:
         typer.echo("[" + ",".join(record.model_dump_json(indent=2) for record in records) + "]")
     raise typer.Exit(0 if all(record.agrees for record in records) else 1)
+
+
+def _counted(count: int, what: str) -> str:
+    """``1 entry``, ``2 entries``."""
+    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{count} {what if count == 1 else many}"
 
 
 def _sample(text: str) -> int | None:

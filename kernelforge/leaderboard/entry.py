@@ -6,7 +6,6 @@ An entry has no totals. A board computes every statistic from the rows per task,
 from __future__ import annotations
 
 import json
-import math
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -28,6 +27,9 @@ from kernelforge.records import (
 from kernelforge.report.board_key import BoardKey, KeyParts
 
 FORMAT: Final = "kernelforge-entry/1"
+
+_HUGE = 1e30
+"""No count of bytes or operations comes near; sums and ratios below it stay finite."""
 
 Line = Annotated[str, StringConstraints(max_length=200)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -78,7 +80,7 @@ class Best(Record):
     evaluation: Evaluation
     evaluation_key: Hash
     profile: Profile | None
-    compulsory_bytes: float | None = Field(ge=0, allow_inf_nan=False)
+    compulsory_bytes: float | None = Field(ge=0, lt=_HUGE)
     """Bytes that must be read or written at the full size, where the run knew them."""
 
     @model_validator(mode="after")
@@ -103,8 +105,8 @@ class Best(Record):
                     f"compulsory_bytes is {self.compulsory_bytes}, its profile has {roof.compulsory_bytes}"
                 )
             numbers = (roof.flops, roof.dram_bytes, roof.compulsory_bytes, roof.arithmetic_intensity, roof.time_us)
-            if not all(0 <= number < math.inf for number in numbers):
-                raise ValueError("a number of the roofline is negative or not finite")
+            if not all(0 <= number < _HUGE for number in numbers):
+                raise ValueError("a number of the roofline is negative, not finite or beyond belief")
         return self
 
 
@@ -118,12 +120,12 @@ class TaskRow(Record):
     """OK when something correct was found, else the latest attempt's; None when the run never came to the task."""
     finished: Line | None
     """Why work on it ended."""
-    attempts: int = Field(ge=0)
+    attempts: int = Field(ge=0, lt=10**9)
     infra: int = Field(ge=0)
     quarantined: int = Field(ge=0)
-    tokens: int | None = Field(ge=0)
+    tokens: int | None = Field(ge=0, lt=2**53)
     """Of all models; None where a part is unknown."""
-    dollars: float | None = Field(ge=0, allow_inf_nan=False)
+    dollars: float | None = Field(ge=0, lt=1e9)
     moves: tuple[Line, ...] = Field(max_length=10_000)
     best: Best | None
 

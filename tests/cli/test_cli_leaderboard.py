@@ -1,0 +1,100 @@
+"""``leaderboard entry``, ``schema``, ``build`` and ``verify``: what they print, write and leave with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "leaderboard"
+ENTRY = REFERENCE / "entries" / "builtin-core-h100.json"
+
+
+@pytest.fixture
+def golden_results(tmp_path: Path) -> None:
+    """A results folder with a modelled and a measured run."""
+    from golden_runs import golden_store
+
+    golden_store(tmp_path / "results", "modelled", "measured-c")
+
+
+def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):
+    from golden_runs import golden
+
+    for name in ("modelled", "measured-c"):
+        done = cli(
+            "leaderboard", "entry", golden(name).run.id, "--by", "Ann", "--note", "first", "--output", f"{name}.json"
+        )
+        assert (done.code, done.out) == (0, "")
+        assert f"{name}.json: " in done.err
+    built = cli("leaderboard", "build", "modelled.json", "measured-c.json", "--output", "board")
+    assert (built.code, built.err) == (0, "board: 2 entries on 2 boards\n")
+    shown = cli("leaderboard", "show", "--json").json()
+    data = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
+    for mine, theirs in zip(data["boards"], shown["boards"], strict=True):
+        assert mine["key"] == theirs["key"]
+        for field in ("fast_p", "geomean_speedup", "win_rate", "correct", "tokens_per_task", "attempts"):
+            assert mine["entries"][0][field] == theirs["entries"][0][field], field
+    assert cli("leaderboard", "schema").out == (tmp_path / "board" / "entry.schema.json").read_text()
+
+
+def test_check_tells_a_board_that_is_out_of_date(cli, tmp_path: Path):
+    (tmp_path / "entries").mkdir()
+    (tmp_path / "entries" / "a.json").write_bytes(ENTRY.read_bytes())
+    stale = cli("leaderboard", "build", "--output", ".", "--check")
+    assert stale.code == 1
+    assert "leaderboard.json" in stale.err
+    assert not (tmp_path / "leaderboard.json").exists()
+    assert cli("leaderboard", "build", "--output", ".").code == 0
+    assert cli("leaderboard", "build", "--output", ".", "--check").code == 0
+
+
+def test_a_bad_entry_is_one_line_and_leaves_the_board_alone(cli, tmp_path: Path):
+    (tmp_path / "bad.json").write_text(ENTRY.read_text().replace('"by": "KernelForge"', '"by": "Mallory"'))
+    done = cli("leaderboard", "build", str(ENTRY), "bad.json", "--output", "board")
+    assert done.code == 2
+    assert done.err.startswith("error: bad.json: digest: ")
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "board").exists()
+    assert cli("leaderboard", "verify", "bad.json").code == 2
+
+
+def test_verify_without_a_sample_checks_the_file_alone(cli, tmp_path: Path):
+    done = cli("leaderboard", "verify", str(ENTRY), "--sample", "0", "--seed", "4", "--output", "v.json", "--json")
+    assert done.code == 0
+    (record,) = done.json()
+    assert record == json.loads((tmp_path / "v.json").read_text())
+    assert (record["seed"], record["sample"], record["fingerprint"]) == (4, 0, None)
+    assert all(check["ok"] for check in record["checks"])
+    assert {task["status"] for task in record["tasks"]} == {"not re-run"}
+    told = cli("leaderboard", "verify", str(ENTRY), "--sample", "0").out
+    assert "nothing differs: 7 of 7 checks of the file hold, 0 of 16 tasks re-run" in told
+
+
+def test_verify_leaves_with_1_where_something_differs(cli, golden_results):
+    from golden_runs import golden
+
+    cli("leaderboard", "entry", golden("measured-c").run.id, "--by", "Ann", "--output", "c.json")
+    done = cli("leaderboard", "verify", "c.json")
+    assert done.code == 1
+    assert "suite: differs: core is " in done.out
+    assert "it differs" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["verify", str(ENTRY), "--sample", "some"], "--sample 'some'"),
+        (["verify", "nowhere.json"], "nowhere.json: no such file"),
+        (["verify", str(ENTRY), str(ENTRY), "--output", "one.json"], "a folder that exists"),
+        (["entry", "nobody", "--by", "Ann", "--output", "x.json"], "no run 'nobody'"),
+        (["entry", "latest", "--by", " ", "--output", "x.json"], "--by"),
+        (["build", "--output", "board"], "entries"),
+    ],
+)
+def test_bad_input_is_one_line(cli, golden_results, arguments: list[str], told: str):
+    done = cli("leaderboard", *arguments)
+    assert done.code == 2
+    assert told in done.err
+    assert done.err.count("\n") == 1

@@ -1,0 +1,67 @@
+"""Entries made of golden runs and of the reference run, and forgeries of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
+from kernelforge.leaderboard.making import make_entry
+from kernelforge.leaderboard.reading import digest_of
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "leaderboard"
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., EntryFile]:
+    """``made("measured-a", by="someone")``: the entry of a golden run."""
+    from golden_runs import golden_records
+
+    def make(name: str, *, by: str = "somebody", note: str = "") -> EntryFile:
+        records = golden_records(name)
+        return make_entry(records, {task: one.digest for task, one in records.tasks.items()}, by=by, note=note)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def forged() -> Callable[..., EntryFile]:
+    """``forged(entry, change)``: the entry after ``change`` of its JSON, with all hashes made right again."""
+
+    def forge(entry: EntryFile, change: Callable[[dict[str, Any]], None]) -> EntryFile:
+        data = json.loads(entry_text(entry))
+        change(data)
+        rehash(data)
+        return parse_entry(data, "forged.json")
+
+    return forge
+
+
+def rehash(data: dict[str, Any]) -> None:
+    """What a careful forger does last."""
+    from kernelforge.records import Candidate, Evaluation
+
+    for row in data["tasks"]:
+        best = row["best"]
+        if best is not None:
+            best["candidate_hash"] = best["evaluation"]["candidate"] = Candidate.model_validate(best["candidate"]).hash
+            best["evaluation_key"] = Evaluation.model_validate(best["evaluation"]).key
+    data["digest"] = digest_of(data)
+
+
+@pytest.fixture(scope="session")
+def reference_folder() -> Path:
+    """The leaderboard that is kept in the repository."""
+    return REFERENCE
+
+
+@pytest.fixture(scope="session")
+def reference() -> EntryFile:
+    """The entry that is kept in the repository: a real run."""
+    from kernelforge.leaderboard.entry import load_entry
+
+    return load_entry(REFERENCE / "entries" / "builtin-core-h100.json")

@@ -1,0 +1,167 @@
+"""Boards built from files: everything computed anew, all of it written or nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelforge.errors import UsageError
+from kernelforge.leaderboard.build import BOARD_FILES, board_texts, build, read_submitted, stale, write_texts
+from kernelforge.leaderboard.entry import EntryFile, entry_text
+from kernelforge.leaderboard.reading import EntryError
+from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
+
+HOSTILE = "\x1b[31m </script><script>x</script> | =1+1 [a](b) \u202e `c`"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, made: Callable[..., EntryFile]) -> Path:
+    """Three entries: two of one board, one of another."""
+    for name in ("measured-a", "measured-c", "modelled"):
+        (tmp_path / f"{name}.json").write_text(entry_text(made(name)))
+    return tmp_path
+
+
+def record(entry: EntryFile, rerun: int, *, differs: bool = False, when: str = "2026-11-21T10:00:00+00:00"):
+    statuses = ["differs" if differs and number == 0 else "agrees" for number in range(rerun)]
+    return Verification(
+        entry=entry.digest, run=entry.run.id, when=when, kernelforge="0.1.0", host="linux-x86_64", fingerprint=None,
+        seed=1, sample=rerun, checks=(Check(name="entry", ok=True),),
+        tasks=tuple(
+            TaskCheck(task=row.task, status=statuses[number] if number < rerun else "not re-run", reason="r")
+            for number, row in enumerate(entry.tasks)
+        ),
+    )  # fmt: skip
+
+
+def test_entries_that_differ_in_key_never_share_a_table(folder: Path):
+    boards = build(read_submitted([folder])).boards
+    assert sorted(len(board.entries) for board in boards) == [1, 2]
+    for board in boards:
+        measured = board.key.origin.value == "measured"
+        assert all(bool(entry.fast_p) == measured for entry in board.entries)
+        assert all((entry.geomean_speedup is not None) == measured for entry in board.entries)
+
+
+def test_the_same_entry_twice_is_one_and_the_same_name_twice_is_two(folder: Path, made: Callable[..., EntryFile]):
+    (folder / "copy.json").write_bytes((folder / "modelled.json").read_bytes())
+    (folder / "again.json").write_text(entry_text(made("modelled", note="another file")))
+    entries = [entry for board in build(read_submitted([folder])).boards for entry in board.entries]
+    assert len(entries) == 4
+    assert [entry.by for entry in entries] == ["somebody"] * 4
+
+
+def test_every_denominator_is_all_tasks(folder: Path):
+    for board in build(read_submitted([folder])).boards:
+        for entry in board.entries:
+            assert entry.correct.value == entry.tasks_ok / board.key.task_count
+            for point in entry.fast_p:
+                faster = [one for one in entry.tasks if one.best and point.p < (one.speedup or 0.0)]
+                expected = entry.tasks_ok if point.p == 0 else len(faster)
+                assert point.value == pytest.approx(expected / board.key.task_count)
+                assert point.low <= point.value <= point.high
+
+
+def test_json_csv_and_page_say_the_same(folder: Path):
+    texts = board_texts(build(read_submitted([folder])))
+    data = json.loads(texts["leaderboard.json"])
+    rows = {row["digest"]: row for row in csv.DictReader(io.StringIO(texts["leaderboard.csv"]))}
+    page = texts["LEADERBOARD.md"]
+    entries = [entry for board in data["boards"] for entry in board["entries"]]
+    assert {entry["digest"] for entry in entries} == set(rows)
+    for entry in entries:
+        row = rows[entry["digest"]]
+        for name in ("correct", "geomean_speedup", "win_rate", "floor_share", "median_dram_ratio"):
+            for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
+                told = row[name + suffix]
+                assert (float(told) if told else None) == (entry[name][end] if entry[name] else None)
+        points = {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
+        assert {name: float(row[name]) for name in points} == points
+        assert entry["run"] in page
+    tasks = list(csv.DictReader(io.StringIO(texts["tasks.csv"])))
+    assert len(tasks) == sum(entry["tasks_total"] for entry in entries)
+
+
+def test_what_strangers_wrote_is_shown_and_not_obeyed(tmp_path: Path, made: Callable[..., EntryFile]):
+    (tmp_path / "x.json").write_text(entry_text(made("modelled", by=HOSTILE, note=HOSTILE)))
+    texts = board_texts(build(read_submitted([tmp_path])))
+    for name in ("LEADERBOARD.md", "leaderboard.csv"):
+        assert "\x1b" not in texts[name]
+        assert "\u202e" not in texts[name]
+    assert "<script>" not in texts["LEADERBOARD.md"]
+    (row,) = csv.DictReader(io.StringIO(texts["leaderboard.csv"]))
+    assert not row["note"].startswith("=")
+
+
+def test_a_bad_file_is_named_and_nothing_is_built(folder: Path):
+    path = folder / "zzz.json"
+    data = json.loads((folder / "modelled.json").read_text())
+    data["tasks"][0]["attempts"] = "many"
+    path.write_text(json.dumps(data))
+    with pytest.raises(EntryError, match=r"zzz\.json: tasks\.0\.attempts: "):
+        read_submitted([folder])
+    path.write_text('{"format": "something"}')
+    with pytest.raises(EntryError, match=r"zzz\.json: format: "):
+        read_submitted([folder])
+
+
+def test_a_folder_without_entries_says_how_to_make_one(tmp_path: Path):
+    with pytest.raises(UsageError, match="leaderboard entry"):
+        read_submitted([tmp_path])
+
+
+def test_files_are_written_whole_and_found_stale_when_an_entry_goes(folder: Path, tmp_path: Path):
+    output = tmp_path / "board"
+    texts = board_texts(build(read_submitted([folder])))
+    assert stale(texts, output) == BOARD_FILES
+    write_texts(texts, output)
+    assert {path.name for path in output.iterdir()} == set(BOARD_FILES)
+    assert stale(texts, output) == ()
+    (folder / "modelled.json").unlink()
+    changed = stale(board_texts(build(read_submitted([folder]))), output)
+    assert set(changed) == {"leaderboard.json", "leaderboard.csv", "tasks.csv", "LEADERBOARD.md"}
+
+
+def test_a_failed_write_leaves_the_old_board(folder: Path, tmp_path: Path):
+    output = tmp_path / "board"
+    texts = board_texts(build(read_submitted([folder])))
+    write_texts(texts, output)
+    with pytest.raises(UnicodeEncodeError):
+        write_texts(dict.fromkeys(texts, "new") | {"tasks.csv": "\ud800"}, output)
+    assert stale(texts, output) == ()
+    assert {path.name for path in output.iterdir()} == set(BOARD_FILES)
+
+
+def test_a_verification_counts_for_the_very_entry_alone(folder: Path, made: Callable[..., EntryFile]):
+    (folder / "c.verification.json").write_text(record(made("measured-c"), 5).text())
+    (folder / "a.verification.json").write_text(record(made("measured-a", note="an older file"), 5).text())
+    view = build(read_submitted([folder]))
+    found = {entry.run: entry.verified for board in view.boards for entry in board.entries}
+    shown = found.pop(made("measured-c").run.id)
+    assert (shown.rerun, shown.tasks, shown.agree) == (5, 12, True)
+    assert set(found.values()) == {None}
+    assert "5 of 12 re-run" in board_texts(view)["LEADERBOARD.md"]
+
+
+def test_a_verification_that_differs_is_never_hidden_by_one_that_agrees(folder: Path, made: Callable[..., EntryFile]):
+    entry = made("measured-c")
+    (folder / "bad.verification.json").write_text(record(entry, 1, differs=True).text())
+    (folder / "good.verification.json").write_text(record(entry, 9, when="2026-11-22T10:00:00+00:00").text())
+    page = board_texts(build(read_submitted([folder])))["LEADERBOARD.md"]
+    assert "1 of 12 re-run: DIFFERS" in page
+    assert "9 of 12" not in page
+
+
+def test_the_schema_in_the_repository_is_that_of_the_model(reference_folder: Path):
+    from kernelforge.leaderboard.entry import entry_schema
+
+    assert (reference_folder / "entry.schema.json").read_text() == entry_schema()
+
+
+def test_the_board_in_the_repository_is_built_from_its_entries(reference_folder: Path):
+    assert stale(board_texts(build(read_submitted([reference_folder / "entries"]))), reference_folder) == ()

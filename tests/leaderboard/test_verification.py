@@ -1,0 +1,226 @@
+"""Verification: what a forger does, and where it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.workshop import Workshop
+from kernelforge.leaderboard.checks import static_checks
+from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
+from kernelforge.leaderboard.reading import EntryError
+from kernelforge.leaderboard.rerun import _problems, incomparable, rerun
+from kernelforge.leaderboard.verify import drawn, measure_of, suite_of, verify
+from kernelforge.records import Evaluation, Verdict
+from kernelforge.tasks import load_suite
+
+Forge = Callable[..., EntryFile]
+
+
+def never() -> Workshop:
+    raise AssertionError("nothing is to be run")
+
+
+def row_of(data: dict[str, Any], task: str) -> dict[str, Any]:
+    return next(row for row in data["tasks"] if row["task"] == task)
+
+
+def failed(entry: EntryFile) -> dict[str, str]:
+    """Checks of the file that do not hold, with what they say."""
+    return {check.name: check.detail for check in static_checks(entry, suite_of(entry)) if not check.ok}
+
+
+def test_the_reference_entry_holds_without_running_anything(reference: EntryFile):
+    assert failed(reference) == {}
+
+
+def test_a_changed_source_is_refused_when_the_file_is_read(reference: EntryFile):
+    data = json.loads(entry_text(reference))
+    data["tasks"][0]["best"]["candidate"]["source"] += " "
+    with pytest.raises(EntryError, match=r"tasks\.0\.best: .*candidate_hash"):
+        parse_entry(data, "x.json")
+
+
+def test_a_changed_time_does_not_fit_its_roofline(reference: EntryFile, forged: Forge):
+    def faster(data: dict[str, Any]) -> None:
+        row_of(data, "softmax")["best"]["evaluation"]["performance"]["time_us"] = 0.5
+
+    problem = failed(forged(reference, faster))
+    assert set(problem) == {"times"}
+    assert "softmax: 0.5 us" in problem["times"]
+
+
+def test_another_suite_digest_is_not_the_suite_here(reference: EntryFile, forged: Forge):
+    def other(data: dict[str, Any]) -> None:
+        data["suite_digest"] = data["key"]["suite_digest"] = "0123456789abcdef"
+
+    assert "0123456789abcdef in the entry" in failed(forged(reference, other))["suite"]
+
+
+def test_another_task_digest_is_not_the_task_here(reference: EntryFile, forged: Forge):
+    def easier(data: dict[str, Any]) -> None:
+        row = row_of(data, "softmax")
+        row["task_digest"] = row["best"]["evaluation"]["task"] = "0123456789abcdef"
+
+    assert "softmax" in failed(forged(reference, easier))["tasks"]
+
+
+def test_a_hidden_size_that_was_left_out_is_missed(reference: EntryFile, forged: Forge):
+    def drop(data: dict[str, Any]) -> None:
+        correctness = row_of(data, "softmax")["best"]["evaluation"]["correctness"]
+        correctness["sizes"] = [one for one in correctness["sizes"] if not one["size"].startswith("hidden")]
+
+    assert "softmax was not checked at hidden" in failed(forged(reference, drop))["sizes"]
+
+
+def test_a_suite_that_is_not_here_is_said(reference: EntryFile, forged: Forge):
+    def rename(data: dict[str, Any]) -> None:
+        data["suite"] = data["key"]["suite"] = "nowhere"
+
+    entry = forged(reference, rename)
+    assert suite_of(entry) is None
+    assert "--suite" in failed(entry)["suite"]
+    record = verify(entry, None, sample=None, seed=0, open_workshop=never)
+    assert (record.agrees, record.rerun, record.fingerprint) == (False, 0, None)
+
+
+def _speedup(performance: dict[str, Any]) -> None:
+    performance["speedup"] *= 2
+
+
+def _median(performance: dict[str, Any]) -> None:
+    performance["time_us"] /= 2
+    performance["interval_us"] = [end / 2 for end in performance["interval_us"]]
+
+
+def _ratio(performance: dict[str, Any]) -> None:
+    _speedup(performance)
+    performance["speedup_lower"] *= 2
+    ratio = next(one for one in performance["timing"]["ratios"] if one["baseline"] == performance["timing"]["fastest"])
+    ratio["speedup"] *= 2
+    ratio["interval"] = [end * 2 for end in ratio["interval"]]
+
+
+def _side(performance: dict[str, Any]) -> None:
+    _median(performance)
+    side = performance["timing"]["candidate"]
+    side["median_us"] /= 2
+    side["interval_us"] = [end / 2 for end in side["interval_us"]]
+
+
+@pytest.mark.parametrize("forgery", [_speedup, _median, _ratio, _side])
+def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], forged: Forge, forgery: Callable):
+    def change(data: dict[str, Any]) -> None:
+        forgery(row_of(data, "softmax")["best"]["evaluation"]["performance"])
+
+    honest = made("measured-c")
+    assert "times" not in failed(honest)
+    assert "softmax: " in failed(forged(honest, change))["times"]
+
+
+def again(evaluation: Evaluation, scale: float) -> Evaluation:
+    """The same evaluation with a speedup that was measured ``scale`` times as high."""
+    data = json.loads(evaluation.model_dump_json())
+    performance = data["performance"]
+    for name in ("speedup", "speedup_lower", "speedup_eager"):
+        performance[name] *= scale
+    for ratio in performance["timing"]["ratios"]:
+        ratio["speedup"] *= scale
+        ratio["interval"] = [end * scale for end in ratio["interval"]]
+    return Evaluation.model_validate(data)
+
+
+@pytest.mark.parametrize(("scale", "agrees"), [(1.0, True), (1.001, True), (0.5, False), (2.0, False)])
+def test_two_measured_speedups_agree_where_their_intervals_overlap(made, scale: float, agrees: bool):
+    best = next(row.best for row in made("measured-c").tasks if row.task == "softmax")
+    problems = list(_problems(best, EvaluationResult(again(best.evaluation, scale), best.profile)))
+    assert (problems == []) == agrees
+    assert agrees or "the entry says" in problems[0]
+
+
+def _fewer_bytes(best: dict[str, Any]) -> None:
+    next(one for one in best["profile"]["metrics"] if one["name"] == "dram__bytes.sum")["value"] -= 32
+
+
+def _half_the_time(best: dict[str, Any]) -> None:
+    best["profile"]["roofline"]["time_us"] /= 2
+    best["evaluation"]["performance"]["time_us"] /= 2
+
+
+def _one_kernel(best: dict[str, Any]) -> None:
+    best["profile"]["kernels"][0]["launches"] += 1
+
+
+@pytest.mark.parametrize(
+    ("forgery", "told"),
+    [(_fewer_bytes, "dram__bytes.sum"), (_half_the_time, "modelled time"), (_one_kernel, "kernel's counters")],
+)
+def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, told: str):
+    """Nothing in the file contradicts the forgery; what was found here does."""
+
+    def change(data: dict[str, Any]) -> None:
+        forgery(row_of(data, "softmax")["best"])
+
+    entry = forged(reference, change)
+    assert failed(entry) == {}
+    honest, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (reference, entry))
+    found = EvaluationResult(honest.evaluation, honest.profile)
+    assert list(_problems(honest, found)) == []
+    assert any(told in problem for problem in _problems(best, found))
+
+
+def test_numbers_of_another_device_or_evaluator_are_not_compared(reference: EntryFile, made: Callable[..., EntryFile]):
+    here = reference.fingerprints[0]
+    assert incomparable(here, here) is None
+    assert incomparable(here.model_copy(update={"evaluator": f"{here.evaluator}+tests.0123"}), here) is None
+    assert "evaluator 1" in incomparable(here.model_copy(update={"evaluator": "1"}), here)
+    assert "counters would differ" in incomparable(here.model_copy(update={"toolchain": "nvrtc 1.0"}), here)
+    assert "emulated:a100" in incomparable(here.model_copy(update={"device": "emulated:a100"}), here)
+    gpu = made("measured-c").fingerprints[0]
+    assert "H200" in incomparable(gpu.model_copy(update={"evaluator": here.evaluator}), here)
+
+
+def test_a_sample_is_the_same_for_the_same_seed(reference: EntryFile):
+    names = [row.task for row in drawn(reference.tasks, 5, 1)]
+    assert len(names) == 5
+    assert names == [row.task for row in drawn(reference.tasks, 5, 1)]
+    assert names != [row.task for row in drawn(reference.tasks, 5, 2)]
+    assert drawn(reference.tasks, None, 1) == drawn(reference.tasks, 99, 1) == reference.tasks
+    assert drawn(reference.tasks, 0, 1) == ()
+
+
+def test_an_entry_decides_neither_on_a_path_nor_on_how_long_its_timing_takes(made, forged: Forge, tmp_path: Path):
+    def greedy(data: dict[str, Any]) -> None:
+        data["run"]["measure"]["seconds"] = 1e9
+
+    entry = forged(made("measured-c"), greedy)
+    assert measure_of(entry).seconds < 100
+    folder = tmp_path / "core"
+    folder.mkdir()
+    (folder / "suite.toml").write_text("this is no manifest")
+    assert suite_of(entry) == load_suite("core")
+
+
+def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
+    workshop: Workshop, reference: EntryFile, forged: Forge
+):
+    """Every hash of the forgery is right; only running it tells."""
+
+    def wrong(data: dict[str, Any]) -> None:
+        candidate = row_of(data, "transpose")["best"]["candidate"]
+        assert candidate["source"].count("] = ") > 0
+        candidate["source"] = candidate["source"].replace("] = ", "] = 2.0f * ")
+
+    suite = suite_of(reference)
+    told = {}
+    for name, entry in (("honest", reference), ("wrong", forged(reference, wrong))):
+        rows = [row for row in entry.tasks if row.task == "transpose"]
+        assert failed(entry) == {}
+        (told[name],) = rerun(entry, rows, suite, workshop)
+    assert (told["honest"].status, told["honest"].verdict) == ("agrees", Verdict.OK)
+    assert (told["wrong"].status, told["wrong"].verdict) == ("differs", Verdict.WRONG)
