@@ -21,7 +21,7 @@
     const lines = { domainColor: ink, domainOpacity: 0.45, tickColor: ink, tickOpacity: 0.45, gridColor: ink, gridOpacity: 0.12 };
     const words = { labelColor: ink, titleColor: ink, labelFontSize: 11, titleFontSize: 12, titleFontWeight: "normal" };
     return {
-      aria: false, // the element around the drawing has the description; the drawing itself is one picture
+      aria: false, // the element around the drawing has the description
       background: "transparent",
       font,
       axis: { ...lines, ...words },
@@ -101,6 +101,7 @@
   async function draw(figure, { ink } = {}) {
     const chart = charts.get(figure);
     const plot = figure.querySelector(".chart-plot");
+    let view = null;
     try {
       if (typeof vega === "undefined" || typeof vegaLite === "undefined" || typeof vegaInterpreter === "undefined") {
         throw new Error("the scripts that draw it are not there");
@@ -108,22 +109,28 @@
       const style = getComputedStyle(plot);
       chart.spec = chart.spec || JSON.parse(document.getElementById(figure.dataset.figure).textContent);
       if (chart.view) chart.view.finalize();
-      plot.setAttribute("role", "img");
-      plot.setAttribute("aria-label", chart.spec.description || "");
-      chart.view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily), {
+      view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily), {
         renderer: "svg",
         container: plot,
         hover: true,
         tooltip: tooltip(tooltipBox()),
       });
-      chart.view.addEventListener("click", (_event, item) => {
+      chart.view = view;
+      view.addEventListener("click", (_event, item) => {
         const url = destination(item);
         if (url) location.assign(url);
       });
-      await chart.view.runAsync();
+      await view.runAsync();
+      if (chart.view !== view) return; // drawn again in the meantime
+      // One picture with a description; what Vega says of its parts is in no one's words.
+      plot.setAttribute("role", "img");
+      plot.setAttribute("aria-label", chart.spec.description || "");
+      plot.removeAttribute("aria-roledescription");
+      plot.querySelector("svg").setAttribute("aria-hidden", "true");
       figure.dataset.drawn = "true";
       offerSaving(figure);
     } catch (error) {
+      if (view && chart.view !== view) return;
       chart.view = null;
       plot.removeAttribute("role");
       plot.removeAttribute("aria-label");
