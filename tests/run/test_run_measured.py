@@ -26,6 +26,8 @@ from kernelforge.errors import DeviceError
 from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
+from kernelforge.leaderboard.making import make_entry
+from kernelforge.leaderboard.verify import verify
 from kernelforge.records import (
     Attempt,
     Budget,
@@ -46,7 +48,7 @@ from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_li
 from kernelforge.rewards import reward
 from kernelforge.run import StopSignal, loop, resume, start
 from kernelforge.sandbox import Zygote, probe
-from kernelforge.tasks import load_task
+from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
 
 pytestmark = [
@@ -289,3 +291,23 @@ def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Pa
     assert {one.evaluation.fingerprint.device for one in runs.attempts} == {"cuda:1"}
     (told,) = [message for message in runs.warnings if "set aside" in message]
     assert told.startswith("cuda:0 is set aside: ")
+
+
+def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Runs, suite: Path) -> None:
+    with open_store(finished.folder) as store:
+        records = RunRecords.load(store, store.run("latest"))
+    entry = make_entry(records, {}, by="somebody")
+
+    def again() -> Workshop:
+        return SoftwareWorkshop("cuda:0", opened=[Gpu(0, "create", True)], measure=config_of(suite).measure)
+
+    record = verify(entry, load_suite(suite), sample=1, seed=0, open_workshop=again)
+    assert record.agrees, record
+    (found,) = [one for one in record.tasks if one.status != "not re-run"]
+    claimed = next(row.best for row in entry.tasks if row.task == found.task)
+    assert claimed is not None
+    assert claimed.evaluation.performance is not None
+    assert found.verdict is Verdict.OK
+    assert found.speedup == pytest.approx(claimed.evaluation.performance.speedup, rel=0.1)
+    assert record.fingerprint is not None
+    assert record.fingerprint.gpu == entry.key.device
