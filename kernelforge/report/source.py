@@ -51,8 +51,8 @@ class RunRecords:
     """By task, bytes that its full size must read and write."""
 
     texts: bool = True
-    """False: contents of messages are empty, kernels have no metrics of their own, and there are no facts. Views of the
-    whole run need none of these; those of a task and of an attempt do."""
+    """False: as :meth:`Store.attempts` says, and there are no facts. Views of the whole run need none of what is left
+    out; those of a task and of an attempt do."""
 
     @classmethod
     def load(cls, store: Store, run: Run, *, texts: bool = True) -> RunRecords:

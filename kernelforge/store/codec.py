@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from kernelforge.records import (
     Attempt,
@@ -222,7 +223,8 @@ def attempt_from_rows(
         head: its row in ``attempts``.
         rows: its rows in the other tables, each list in order of position.
         blobs: content of every blob that the rows name.
-        texts: with the contents of messages and the hot spots of kernels; else they are empty.
+        texts: with the contents of messages and the hot spots of kernels, else they are empty; and with all samples of
+            a time, else the first of each side.
 
     Raises:
         ValueError, KeyError: the rows do not make a valid record.
@@ -246,7 +248,7 @@ def attempt_from_rows(
             "candidate": candidate,
             "finding": None if not findings else _finding(findings[0]),
             "messages": [_message(row, blobs if texts else None) for row in rows.get("messages", ())],
-            "evaluation": _evaluation(rows, blobs),
+            "evaluation": _evaluation(rows, blobs, texts=texts),
             "profile": None if not profiles else _profile(profiles[0], rows, texts=texts),
             "reward": {name: reward[name] for name in ("policy", "value")}
             | {"components": json.loads(reward["components"])},
@@ -303,7 +305,7 @@ def _finding(row: Row) -> dict[str, Any]:
     return {**{name: row[name] for name in columns}, "metrics": json.loads(row["metrics"])}
 
 
-def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> dict[str, Any]:
+def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str], *, texts: bool) -> dict[str, Any]:
     (row,) = rows["evaluations"]
     checks = [
         {
@@ -318,7 +320,7 @@ def _evaluation(rows: Mapping[str, list[Row]], blobs: Mapping[str, str]) -> dict
         "fingerprint": _fingerprint(*(row[name] for name in _FINGERPRINT)),
         "build": None if not rows.get("builds") else _build(rows["builds"][0], blobs),
         "correctness": {"sizes": checks} if row["checked"] else None,
-        "performance": None if row["time_us"] is None else _performance(row),
+        "performance": None if row["time_us"] is None else _performance(row, texts=texts),
         "seconds": {timing["stage"]: timing["seconds"] for timing in rows.get("timings", ())},
     }
 
@@ -329,14 +331,22 @@ def _fingerprint(*values: str | None) -> Fingerprint:
     return Fingerprint.model_validate(dict(zip(_FINGERPRINT, values, strict=True)))
 
 
-def _performance(row: Row) -> dict[str, Any]:
+def _performance(row: Row, *, texts: bool) -> dict[str, Any]:
     low, high = row["interval_low_us"], row["interval_high_us"]
-    timing = row["timing"]
     return {
         **{name: row[name] for name in _SPEED},
         "interval_us": None if low is None else (low, high),
-        "timing": None if timing is None else Timing.model_validate_json(timing),
+        "timing": None if row["timing"] is None else _timing(row["timing"], texts=texts),
     }
+
+
+def _timing(text: str, *, texts: bool) -> Timing:
+    if texts:
+        return Timing.model_validate_json(text)
+    told = from_json(text)
+    for side in (told["candidate"], *told["baselines"]):
+        del side["samples_us"][1:]
+    return Timing.model_validate(told)
 
 
 def _build(row: Row, blobs: Mapping[str, str]) -> dict[str, Any]:

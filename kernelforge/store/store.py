@@ -296,8 +296,8 @@ class Store(TaskNotes):
 
         Args:
             texts: in full. Else without what only an attempt's own page shows and what makes up most of a results
-                file: contents of messages are empty, and kernels have no metrics and no hot spots of their own; those
-                of the whole plan are there.
+                file: contents of messages are empty, kernels have no metrics and no hot spots of their own (metrics of
+                the whole plan are there), and each side of a timing has its first sample alone.
         """
         where, values = ("run = ?", (run_id,)) if task is None else ("run = ? AND task = ?", (run_id, task))
         return self._load(where, values, texts=texts)
