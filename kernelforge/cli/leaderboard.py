@@ -53,7 +53,7 @@ def show(
     with open_store(results, read_only=True) as store:
         chosen = {store.run(which).id for which in run or ()}
         runs = [one for one in store.runs() if not chosen or one.id in chosen]
-        view = leaderboard([RunRecords.load(store, one) for one in runs])
+        view = leaderboard([RunRecords.load(store, one, texts=False) for one in runs])
     if form is Format.JSON:
         write_text(view.model_dump_json(indent=2) + "\n", output)
     elif form is Format.CSV:

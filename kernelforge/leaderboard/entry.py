@@ -176,6 +176,8 @@ class EntryFile(Record):
             if row.best is not None and row.best.evaluation.fingerprint not in known:
                 raise ValueError(f"tasks: the fingerprint of {row.task} is not among those of the run")
         key = self.own_key()
+        if len(key.precision) > 200:
+            raise ValueError("key: precision is longer than 200 characters")
         wrong = [name for name in BoardKey.model_fields if getattr(self.key, name) != getattr(key, name)]
         if wrong:
             raise ValueError(f"key: {wrong[0]} is {getattr(self.key, wrong[0])}, the rows say {getattr(key, wrong[0])}")
