@@ -20,7 +20,13 @@ PNG_SCALE = 3.0
 _INK = "#1a1a1a"
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 _LINES = {"domainColor": "#777777", "tickColor": "#777777", "gridColor": "#e4e4e4"}
-_WORDS = {"labelColor": _INK, "titleColor": _INK, "labelFontSize": 10, "titleFontSize": 10.5, "titleFontWeight": "normal"}
+_WORDS = {
+    "labelColor": _INK,
+    "titleColor": _INK,
+    "labelFontSize": 10,
+    "titleFontSize": 10.5,
+    "titleFontWeight": "normal",
+}
 PAPER: dict[str, Any] = {
     "aria": False,
     "background": "#ffffff",

@@ -35,9 +35,9 @@ _SPEEDUP = _Measure("speedup", "geomean_speedup", "Speedup", "geomean of max(spe
 _CORRECT = _Measure("correct", "tasks_ok", "Correct tasks", "correct tasks, of {tasks}")
 _DRAM = _Measure("dram", "median_dram_ratio", "DRAM traffic", "median DRAM bytes / least ({origin})")
 _BUDGETS = (
-    _Budget("dollars", "US dollars paid", "$,~g", "nothing was bought, or a price is unknown"),
+    _Budget("dollars", "US dollars paid", "$" + style.PLAIN, "nothing was bought, or a price is unknown"),
     _Budget("evaluations", "evaluations", "d", ""),
-    _Budget("seconds", "seconds since the run began (wall time)", ",~g", ""),
+    _Budget("seconds", "seconds since the run began (wall time)", style.PLAIN, ""),
 )
 
 

@@ -53,7 +53,7 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
     first = view.entries[0]
     y = style.names("entry")
     y["axis"] |= {"grid": True, "labelLimit": 260}
-    x = style.quantity("share", f"share of all {view.key.task_count} tasks (measured)", ticks="%")
+    x = style.below(style.quantity("share", f"share of all {view.key.task_count} tasks (measured)", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     offset = {"field": "p", "type": "nominal", "sort": None}
     colour = style.coloured("p", thresholds, title="fast_p at p =")
@@ -113,7 +113,7 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
     ]
     y = style.names("entry")
     y["axis"] |= {"labelLimit": 260}
-    x = style.quantity("share", f"share of all {view.key.task_count} tasks with something correct", ticks="%")
+    x = style.below(style.quantity("share", f"correct, share of all {view.key.task_count} tasks", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     first = view.entries[0]
     return figure(

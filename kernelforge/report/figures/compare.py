@@ -48,7 +48,7 @@ def _scatter(view: CompareView, links: Mapping[str, str]) -> Drawing:
         return Absent(name=name, why="no task has a value in both runs that may be compared")
     unit = _AXES[view.quantity]
     spread = [row[side] for row in rows for side in ("a", "b")]
-    ticks = "~g" if view.quantity == "time_us" else "~s"
+    ticks = style.PLAIN if view.quantity == "time_us" else "~s"
     x = style.logarithmic("a", f"a: {style.words(view.a)}, {unit}", spread, ticks=ticks)
     y = style.logarithmic("b", f"b: {style.words(view.b)}, {unit}", spread, ticks=ticks)
     ends = x["scale"]["domain"]

@@ -27,6 +27,8 @@ DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 4), (1, 3))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 
 HEIGHT = 240
+PLAIN = ",.6~r"
+"""Format of numbers on axes: grouped, without an exponent, with as many digits as they need up to six."""
 ROW = 17
 """Height of one row of bars."""
 LABEL_LIMIT = 170
@@ -74,7 +76,7 @@ def linked(row: Row, href: str | None) -> Row:
     return row if href is None else row | {"href": href}
 
 
-def quantity(field: str, title: str, *, ticks: str = "~g", zero: bool = True, grid: bool = True) -> Encoding:
+def quantity(field: str, title: str, *, ticks: str = PLAIN, zero: bool = True, grid: bool = True) -> Encoding:
     """A linear axis with the unit and the origin in its title."""
     return {
         "field": field,
@@ -86,7 +88,7 @@ def quantity(field: str, title: str, *, ticks: str = "~g", zero: bool = True, gr
 
 
 def logarithmic(
-    field: str, title: str, values: Iterable[float], *, ticks: str = "~g", about: Sequence[float] = ()
+    field: str, title: str, values: Iterable[float], *, ticks: str = PLAIN, about: Sequence[float] = ()
 ) -> Encoding:
     """A logarithmic axis that holds all of ``values`` and ``about``, with ticks where a reader expects them."""
     shown = [value for value in (*values, *about) if positive(value)]

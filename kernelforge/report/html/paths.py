@@ -84,13 +84,18 @@ class FolderLinks:
 
 
 class OneFileLinks:
-    """Fragments between the sections of one file."""
+    """Fragments between the sections of one file.
 
-    def __init__(self, page: str) -> None:
+    Args:
+        twin: a page that is not there because the front page shows the same.
+    """
+
+    def __init__(self, page: str, twin: str | None = None) -> None:
         self._page = page
+        self._twin = twin
 
     def to(self, path: str, part: str = "") -> str:
-        return f"#{section_id(path)}" + (f"--{part}" if part else "")
+        return f"#{section_id(INDEX if path == self._twin else path)}" + (f"--{part}" if part else "")
 
     def id(self, part: str) -> str:
         return f"{section_id(self._page)}--{part}"

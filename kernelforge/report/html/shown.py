@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from kernelforge.records import Attempt, Origin
@@ -15,14 +15,23 @@ from kernelforge.report.source import RunRecords
 from kernelforge.report.summary import best_of
 from kernelforge.report.task_view import TaskView, task_view
 
+Full = Callable[[RunRecords, str], RunRecords]
+"""From a run's records without texts to those of one of its tasks in full."""
+
 
 class ShownRun:
-    """Views of one run."""
+    """Views of one run.
 
-    def __init__(self, records: RunRecords) -> None:
+    Args:
+        full: where ``records`` have no texts, reads those of a task when one of its pages is asked for.
+    """
+
+    def __init__(self, records: RunRecords, full: Full | None = None) -> None:
         self.records = records
         self.id = records.run.id
         self.tasks = records.run.config.tasks
+        self._full = full
+        self._kept: tuple[str, RunRecords] | None = None  # one task's records: its pages are asked for together
 
     @cached_property
     def view(self) -> RunView:
@@ -31,6 +40,11 @@ class ShownRun:
     @cached_property
     def by_id(self) -> Mapping[str, Attempt]:
         return {attempt.id: attempt for attempt in self.records.attempts}
+
+    def prepare(self) -> None:
+        """Compute what many pages share."""
+        for shared in ("view", "by_id", "made_by"):
+            getattr(self, shared)
 
     @property
     def origin(self) -> Origin | None:
@@ -43,14 +57,24 @@ class ShownRun:
         prints = (attempt.evaluation.fingerprint for attempt in self.records.attempts)
         return tuple(dict.fromkeys(f"{where_words(one)}, evaluator {one.evaluator}" for one in prints))
 
-    def task(self, name: str) -> TaskView:
-        return task_view(self.records, name)
+    def in_full(self, task: str) -> RunRecords:
+        """Records of a task with all their texts."""
+        if self.records.texts or self._full is None:
+            return self.records
+        if self._kept is None or self._kept[0] != task:
+            self._kept = task, self._full(self.records, task)
+        return self._kept[1]
 
-    def attempt(self, attempt: Attempt) -> AttemptView:
-        records = self.records
+    def task(self, name: str) -> TaskView:
+        return task_view(self.in_full(name), name)
+
+    def attempt(self, task: str, number: int) -> AttemptView:
+        records = self.in_full(task)
+        by_id = {one.id: one for one in records.of_task(task)}
+        attempt = next(one for one in by_id.values() if one.number == number)
         return attempt_view(
             attempt,
-            self.by_id.get(attempt.parent or ""),
+            by_id.get(attempt.parent or ""),
             best=best_of(records.of_task(attempt.task)),
             task=records.tasks.get(attempt.task),
             facts=records.facts.get(attempt.task),

@@ -11,6 +11,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from kernelforge.records import Attempt, Origin
 from kernelforge.report.board import Leaderboard, leaderboard
 from kernelforge.report.compare_view import CompareView, compare_view
@@ -21,8 +23,9 @@ from kernelforge.report.html.contexts.run import run_context, runs_context, task
 from kernelforge.report.html.contexts.task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, assets, environment, policy
-from kernelforge.report.html.shown import ShownRun
+from kernelforge.report.html.shown import Full, ShownRun
 from kernelforge.report.source import RunRecords
+from kernelforge.report.tables import compare_table
 from kernelforge.version import __version__
 
 _PAIRED = 4
@@ -54,12 +57,20 @@ class Site:
 
     Args:
         runs: what is shown, in this order.
+        full: where the records have no texts, reads those of one task.
         live: the pages come from a server that pushes news: they may connect to it, and load its script.
         templates: folders of further templates.
     """
 
-    def __init__(self, runs: Sequence[RunRecords], *, live: bool = False, templates: Sequence[Path] = ()) -> None:
-        self.runs = {records.run.id: ShownRun(records) for records in runs}
+    def __init__(
+        self,
+        runs: Sequence[RunRecords],
+        *,
+        full: Full | None = None,
+        live: bool = False,
+        templates: Sequence[Path] = (),
+    ) -> None:
+        self.runs = {records.run.id: ShownRun(records, full) for records in runs}
         self.live = live
         self._environment = environment(*templates)
         self._comparisons: dict[tuple[str, str], CompareView] = {}
@@ -100,11 +111,44 @@ class Site:
     def section(self, path: str) -> str:
         """A page as a section of a larger document."""
         first = path == next(iter(self._pages))
-        return self._write(self._pages[path], OneFileLinks(path), layout="section.html.j2", first=first, files=False)
+        return self._write(
+            self._pages[path], OneFileLinks(path, self.twin), layout="section.html.j2", first=first, files=False
+        )
 
     def _write(self, page: Page, links: Links, **more: Any) -> str:
         shared = {"links": links, "page": page, "site": self, "paths": paths, "version": __version__}
         return self._environment.get_template(page.template).render(**shared, **page.context(links), **more)
+
+    def shell(self, *, links: Links, style: str, scripts: Sequence[str], policy: str) -> tuple[str, str]:
+        """What stands before and after the sections of a document that holds them all.
+
+        Args:
+            style, scripts: texts of our own files, which go into the document as they are.
+        """
+        cut = "\x00"
+        whole = self._environment.get_template("onefile.html.j2").render(
+            site=self,
+            page=self._pages[paths.INDEX],
+            paths=paths,
+            links=links,
+            policy=policy,
+            style=Markup(style),
+            scripts=[Markup(script) for script in scripts],
+            version=__version__,
+            cut=Markup(cut),
+        )
+        before, _, after = whole.partition(cut)
+        return before, after
+
+    def prepare(self) -> None:
+        """Compute what many pages share, so that processes forked from this one need not."""
+        for run in self.runs.values():
+            run.prepare()
+
+    @property
+    def twin(self) -> str | None:
+        """The page that shows the same as the front page, if there is one."""
+        return paths.run_page(next(iter(self.runs))) if len(self.runs) == 1 else None
 
     @property
     def front(self) -> str:
@@ -144,7 +188,7 @@ class Site:
             data=_files("leaderboard", "json", "csv"),
         )
         for a, b in self.pairs:
-            path, data = paths.compare_page(a.id, b.id), _files(_pair_name(a, b), "json")
+            path, data = paths.compare_page(a.id, b.id), _files(_pair_name(a, b), "json", "csv")
             context = partial(self._compare_context, a, b)
             yield Page(path, f"{a.id} and {b.id}", "compare.html.j2", context, above, data=data)
         for run in runs:
@@ -189,6 +233,7 @@ class Site:
             yield paths.data_file(run.id, "csv"), lambda run=run: tasks_table(run.view).to_csv()
         for a, b in self.pairs:
             yield paths.data_file(_pair_name(a, b), "json"), partial(_json, partial(self._compared, a, b))
+            yield paths.data_file(_pair_name(a, b), "csv"), partial(_pairs_csv, partial(self._compared, a, b))
         yield paths.data_file("leaderboard", "json"), partial(_json, lambda: self.leaderboard)
         yield paths.data_file("leaderboard", "csv"), lambda: leaderboard_csv(self.leaderboard)
 
@@ -199,6 +244,10 @@ def _files(name: str, *suffixes: str) -> tuple[Crumb, ...]:
 
 def _pair_name(a: ShownRun, b: ShownRun) -> str:
     return f"compare {a.id} {b.id}"
+
+
+def _pairs_csv(view: Callable[[], CompareView]) -> str:
+    return compare_table(view()).to_csv()
 
 
 def _json(view: Callable[[], Any]) -> str:

@@ -4,78 +4,91 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from markupsafe import Markup, escape
 
 from kernelforge.records import Verdict
-from kernelforge.report.table import Table
+from kernelforge.report.table import Column, Table
+from kernelforge.report.text import one_line
 
 Link = Callable[[Mapping[str, Any]], str | None]
 """From a row, by column key, to the address of one of its cells; None for no link."""
 
 _VERDICTS = frozenset(verdict.value for verdict in Verdict)
-
-
-class HtmlColumn(NamedTuple):
-    """Heading of a column."""
-
-    key: str
-    label: str
-    numeric: bool
-
-
-class HtmlCell(NamedTuple):
-    """One cell."""
-
-    text: str
-    raw: str | None
-    """The value as JSON has it, where it is a number; None for anything else."""
-    numeric: bool
-    href: str | None
-    verdict: str
-    """The verdict that the cell holds; empty for any other cell."""
-    heading: bool
-    """Whether it says what the row is."""
-    wide: bool
-    """Whether its text may fold."""
+_TIGHT = 40
+"""Characters that a cell shows on one line."""
+_MARKED = {"passed": "good", "win": "good", "failed": "bad", "loss": "bad", "guarded": "quiet", "skipped": "quiet"}
+_MARKED |= {"not reached": "quiet", "not applicable": "quiet", "both-failed": "quiet", "tie": "quiet"}
 
 
 class HtmlTable(NamedTuple):
-    """A table, ready to be written."""
+    """A table, ready to be placed on a page."""
 
     title: str
-    columns: tuple[HtmlColumn, ...]
-    rows: tuple[tuple[HtmlCell, ...], ...]
+    head: Markup
+    """Row of its headings."""
+    body: Markup
+    """Its rows; cells hold text alone, links of ours and classes."""
+    count: int
+    """How many rows there are."""
 
 
-def html_table(table: Table, links: Mapping[str, Link] | None = None) -> HtmlTable:
+def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: str = "") -> HtmlTable:
     """A table with links from some of its cells.
+
+    Put together here and not in a template: a large report has a million cells.
 
     Args:
         links: by column key, where a cell of that column leads.
+        mark: a column whose text every row carries in ``data-<mark>``, for filters.
     """
     links = links or {}
-    columns = tuple(HtmlColumn(one.key, one.label, one.align == "right") for one in table.columns)
-    keys = [column.key for column in columns]
+    keys = [column.key for column in table.columns]
+    head = "".join(
+        f'<th scope="col" data-key="{escape(one.key)}"{_NUMERIC if one.align == "right" else ""}>{escape(one.label)}</th>'
+        for one in table.columns
+    )
     rows = []
     for values in table.rows:
-        row = dict(zip(keys, values, strict=True)) if links else {}
-        cells = []
-        for index, (column, value) in enumerate(zip(table.columns, values, strict=True)):
-            find = links.get(column.key)
-            shown = column.show(value)
-            cells.append(
-                HtmlCell(
-                    text=shown,
-                    raw=raw_number(value),
-                    numeric=column.align == "right",
-                    href=find(row) if find is not None else None,
-                    verdict=shown if shown in _VERDICTS else "",
-                    heading=index == 0,
-                    wide=column.wide,
-                )
-            )
-        rows.append(tuple(cells))
-    return HtmlTable(table.title, columns, tuple(rows))
+        row = dict(zip(keys, values, strict=True)) if links or mark else {}
+        cells = [
+            _cell(column, value, "td" if index else "th", links[column.key](row) if column.key in links else None)
+            for index, (column, value) in enumerate(zip(table.columns, values, strict=True))
+        ]
+        told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
+        rows.append(f"<tr{told}>{''.join(cells)}</tr>")
+    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), len(rows))
+
+
+_NUMERIC = ' class="num"'
+
+
+def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | None) -> str:
+    """One cell: the text that people read, and beside a number its value as JSON and CSV have it."""
+    shown = one_line(column.show(value))
+    text: str = escape(shown)
+    style = _style(column.key, shown)
+    if href is not None:
+        text = f'<a href="{escape(href)}">{text}</a>'
+    elif style:
+        text = f'<span class="{style}">{text}</span>'
+    raw = raw_number(value)
+    held = "" if raw is None else f' data-value="{raw}"'
+    scope = ' scope="row"' if element == "th" else ""
+    return f'<{element}{scope} class="{_width(column, shown)}"{held}>{text}</{element}>'
+
+
+def _width(column: Column, shown: str) -> str:
+    if column.align == "right":
+        return "num"
+    return "tight" if not column.wide and len(shown) <= _TIGHT else "wide"
+
+
+def _style(key: str, shown: str) -> str:
+    if shown in _VERDICTS:
+        return f"verdict v-{shown}"
+    return _MARKED.get(shown, "") if key in ("status", "outcome") else ""
 
 
 def raw_number(value: Any) -> str | None:

@@ -1,29 +1,162 @@
-"""A site as a folder, or as one file. The old one stays whole until the new one is."""
+"""A site as a folder, or as one file. What was there before stays whole until the new one is."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import multiprocessing
+import os
+import secrets
 import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from kernelforge.errors import UsageError
+from kernelforge.report.html.onefile import document
 from kernelforge.report.html.site import Site
+from kernelforge.version import __version__
 
-MARK = "report.json"
-"""Its presence in a folder says that the folder is a report of ours, which a new one may replace."""
+MARK = "kernelforge-report.json"
+"""A folder that holds it is a report of ours, which a new one may replace."""
+
+_SHARED_FROM = 200
+"""Pages from which on writing is shared between processes."""
+_PART = 100
+"""Pages that a process writes before it asks for more, those of a task together."""
 
 
-def write_folder(site: Site, folder: Path) -> int:
-    """Write every page, file of data and asset; gives back the size in bytes."""
-    size = 0
-    for path in (*site.pages(), *site.data()):
-        text = site.render(path)
-        assert text is not None
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        data = text.encode()
-        target.write_bytes(data)
-        size += len(data)
-    (folder / "assets").mkdir(exist_ok=True)
-    for name, source in site.assets().items():
-        shutil.copyfile(source, folder / "assets" / name)
-        size += source.stat().st_size
+def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
+    """Write every page, file of data and asset to a folder; gives back the size in bytes.
+
+    The pages are written beside the folder and take its place at the end: whoever reads the old report never sees half
+    of the new one, and a kill leaves the old one as it was.
+
+    Raises:
+        UsageError: the folder holds something that is no report.
+    """
+    _may_replace(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(folder) as part:
+        part.mkdir()
+        size = _write_pages(site, part, processes)
+        assets = part / "assets"
+        assets.mkdir()
+        for name, source in site.assets().items():
+            size += len(data := source.read_bytes())
+            (assets / name).write_bytes(data)
+        mark = json.dumps({"kernelforge": __version__, "runs": list(site.runs), "pages": len(site.pages())}, indent=1)
+        (part / MARK).write_text(mark + "\n", encoding="utf-8")
+        _replace_folder(part, folder)
+    return size + len(mark) + 1
+
+
+def write_file(site: Site, file: Path) -> int:
+    """Write the whole site as one HTML file; gives back its size in bytes.
+
+    Raises:
+        UsageError: there is a folder of that name, or a file that is no report.
+    """
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; name a file for --one-file, such as {file}.html")
+    if file.exists() and not _begins_as_report(file):
+        raise UsageError(f"{file} is not a report of KernelForge: name another file, or move it away")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(file) as part:
+        size = 0
+        with part.open("wb") as out:
+            for text in document(site):
+                size += out.write(text.encode())
+        part.replace(file)
     return size
+
+
+def _may_replace(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is not a folder: name another one with --output")
+    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise UsageError(f"{folder} holds something that is no report: name another folder with --output")
+
+
+def _begins_as_report(file: Path) -> bool:
+    with file.open("rb") as data:
+        return b'<meta name="generator" content="KernelForge' in data.read(4096)
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name beside ``path``, hidden, of which nothing is left afterwards."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+    finally:
+        if part.is_dir():
+            shutil.rmtree(part)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def _replace_folder(new: Path, folder: Path) -> None:
+    """Two renames with nothing between them: a folder that holds files cannot be renamed over."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    new.chmod(stat.S_IMODE(folder.stat().st_mode))
+    with _beside(folder) as old:
+        folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+
+
+def _write_pages(site: Site, folder: Path, processes: int) -> int:
+    files = [*site.pages(), *site.data()]
+    for parent in sorted({os.path.dirname(path) for path in files}):
+        (folder / parent).mkdir(parents=True, exist_ok=True)
+    parts = _parts(files)
+    if processes < 2 or len(files) < _SHARED_FROM:
+        return sum(_write_part(site, folder, part) for part in parts)
+    site.prepare()  # what all pages share is computed once, before the processes part
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(site, folder)) as pool:
+        return sum(pool.map(_write_kept, parts))
+
+
+def _parts(files: Sequence[str]) -> list[list[str]]:
+    """Parts of about equal size, with the pages of a folder together."""
+    parts: list[list[str]] = [[]]
+    last = ""
+    for path in files:
+        parent = os.path.dirname(path)
+        if len(parts[-1]) >= _PART and parent != last:
+            parts.append([])
+        parts[-1].append(path)
+        last = parent
+    return parts
+
+
+def _write_part(site: Site, folder: Path, paths: Sequence[str]) -> int:
+    size = 0
+    for path in paths:
+        text = site.render(path)
+        if text is None:
+            raise AssertionError(f"the site lists {path} and has no such page")
+        size += len(data := text.encode())
+        (folder / path).write_bytes(data)
+    return size
+
+
+_kept: list[tuple[Site, Path]] = []
+"""In a process that writes: what and where. It comes with the fork; a site cannot be pickled."""
+
+
+def _keep(site: Site, folder: Path) -> None:
+    _kept[:] = [(site, folder)]
+
+
+def _write_kept(paths: Sequence[str]) -> int:
+    site, folder = _kept[0]
+    return _write_part(site, folder, paths)

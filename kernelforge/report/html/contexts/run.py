@@ -84,13 +84,13 @@ def run_context(shown: ShownRun, links: Links) -> Context:
         "fast": html_table(fast_table(view.fast_curves)) if view.fast_curves else None,
         "fast_chart": charts.pop("fast-p", None),
         "anytime": html_table(anytime_table(view.anytime), to_attempt) if view.anytime else None,
-        "anytime_tabs": _anytime_tabs(charts, view),
+        "anytime_tabs": _anytime_tabs(charts),
         "funnel": funnel_rows(view.funnel),
         "spent": html_table(spent_table(view.spent)),
         "most_spent": max((one.seconds for one in view.spent), default=0.0),
         "costs": html_table(cost_table(view.costs)) if view.costs else None,
         "charts": charts,
-        "tasks": html_table(tasks_table(view), link),
+        "tasks": html_table(tasks_table(view), link, mark="task"),
         "to_task": to_task,
         "letters": _LETTERS,
         "steps": STEPS,
@@ -156,14 +156,13 @@ def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
     ]
 
 
-def _anytime_tabs(charts: dict[str, Chart], view: RunView) -> list[tuple[str, Chart]]:
-    """One tab per budget, of the measure that says most; the other measures' figures are not shown."""
+def _anytime_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
+    """One tab per budget, each with every measure that can be drawn against it."""
     found = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
-    for measure in ("speedup", "dram", "correct"):
-        tabs = [(label, found[name]) for key, label in _TABS.items() if (name := f"anytime-{measure}-{key}") in found]
-        if tabs:
-            return tabs
-    return []
+    tabs = [
+        (label, [chart for name, chart in found.items() if name.endswith(f"-{key}")]) for key, label in _TABS.items()
+    ]
+    return [(label, inside) for label, inside in tabs if inside]
 
 
 def _filters(view: RunView) -> Mapping[str, list[Choice]]:

@@ -59,7 +59,8 @@ def task_context(shown: ShownRun, name: str, links: Links) -> Context:
 
 def attempt_context(shown: ShownRun, attempt: Attempt, links: Links) -> Context:
     """One attempt."""
-    view = shown.attempt(attempt)
+    view = shown.attempt(attempt.task, attempt.number)
+    named = [one for one in view.metrics if one.named]
     siblings = shown.records.of_task(attempt.task)
     place = siblings.index(attempt)
     return {
@@ -72,6 +73,7 @@ def attempt_context(shown: ShownRun, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
         "charts": charts_of(attempt_figures(view), links),
         "tables": _tables(view),
+        "named": html_table(metric_table(named, title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
     }
 

@@ -49,7 +49,15 @@
 
   function fragment() {
     const [part, query] = location.hash.slice(1).split("?", 2);
-    return { part: decodeURIComponent(part), state: new URLSearchParams(query || "") };
+    return { part: decoded(part), state: new URLSearchParams(query || "") };
+  }
+
+  function decoded(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text; // no address of ours
+    }
   }
 
   function setFragment(part, state) {
@@ -77,7 +85,7 @@
   function sortable(table) {
     const headings = [...table.tHead.rows[0].cells];
     headings.forEach((heading, column) => {
-      if (heading.querySelector("button") || heading.hasAttribute("data-unsorted")) return;
+      if (heading.tagName !== "TH" || heading.querySelector("button") || heading.hasAttribute("data-unsorted")) return;
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";

@@ -122,7 +122,7 @@
       });
       await view.runAsync();
       if (chart.view !== view) return; // drawn again in the meantime
-      // One picture with a description; what Vega says of its parts is in no one's words.
+      // One picture with one description: Vega's own labels would be read out mark by mark.
       plot.setAttribute("role", "img");
       plot.setAttribute("aria-label", chart.spec.description || "");
       plot.removeAttribute("aria-roledescription");

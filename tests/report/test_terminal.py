@@ -1,0 +1,164 @@
+"""Pages on a terminal: they fit 80 and 120 columns, say nothing by colour alone, and let nothing hostile out."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from golden_runs import golden_records
+from rich.console import Console, RenderableType
+
+from kernelforge.report import attempt_view, run_view, task_view
+from kernelforge.report.compare_view import compare_view
+from kernelforge.report.diff import diff_view, text_diff
+from kernelforge.report.summary import best_of
+from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, task_lines
+from kernelforge.report.terminal.diff import MAX_CHARS, DiffBody
+from kernelforge.report.terminal.parts import Block, bar
+
+BAD = "\x1b\x07\u202e\u200b"
+
+
+def drawn(renderable: RenderableType, width: int = 120, *, colours: bool = False) -> str:
+    console = Console(
+        width=width, file=io.StringIO(), markup=False, highlight=False, emoji=False, force_terminal=colours
+    )
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def pages(name: str) -> list[RenderableType]:
+    """Every page of a golden run, with the attempts of its first and its last two tasks."""
+    records = golden_records(name)
+    found: list[RenderableType] = [run_lines(run_view(records))]
+    for task in (records.run.config.tasks[0], *records.run.config.tasks[-2:]):
+        attempts = records.of_task(task)
+        by_id = {one.id: one for one in attempts}
+        found.append(task_lines(task_view(records, task)))
+        for one in attempts:
+            parent = by_id.get(one.parent or "")
+            found.append(attempt_lines(attempt_view(one, parent, best=best_of(attempts), messages=True)))
+            if parent and parent.candidate and one.candidate:
+                found.append(diff_lines(diff_view(parent, one)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["modelled", "measured-a", "hostile"])
+def test_no_line_is_wider_than_the_terminal_and_nothing_hostile_gets_out(name: str) -> None:
+    for page in pages(name):
+        for width in (80, 120):
+            text = drawn(page, width)
+            assert max(map(len, text.splitlines()), default=0) <= width
+            assert not [bad for bad in BAD if bad in text]
+
+
+def test_a_funnel_has_a_bar_for_each_step_and_says_what_was_lost() -> None:
+    view = run_view(golden_records("modelled"))
+    text = drawn(run_lines(view))
+    bars = []
+    for step in view.funnel:
+        (line,) = re.findall(rf"^{step.step} +{step.count} (.*)$", text, re.M)
+        bars.append(line.count("█"))
+        for verdict, count in step.lost.items():
+            assert f"{count} {verdict.value}" in line
+    assert bars == sorted(bars, reverse=True)
+
+
+def test_the_matrix_reads_without_colours() -> None:
+    view = run_view(golden_records("modelled"))
+    text = drawn(run_lines(view))
+    letters = {"WRONG": "w", "POLICY": "p", "BUILD": "b", "CRASH": "c", "TIMEOUT": "t", "LIMIT": "l", "INFRA": "i"}
+    for row in view.matrix:
+        expected = "".join(
+            ("A" if cell.accepted else "o") if cell.verdict.value == "OK" else letters[cell.verdict.value]
+            for cell in row.cells
+        )
+        assert re.search(rf"^{re.escape(row.task)} +{expected or 'no attempt'} *$", text, re.M)
+    for verdict in {cell.verdict.value for row in view.matrix for cell in row.cells} - {"OK"}:
+        assert f"{letters[verdict]} {verdict}" in text
+
+
+def test_many_attempts_go_on_below_and_none_is_left_out() -> None:
+    view = run_view(golden_records("modelled"))
+    row = view.matrix[0]
+    long = view.model_copy(update={"matrix": (row.model_copy(update={"cells": row.cells[:1] * 200}),)})
+    text = drawn(run_lines(long), 80).partition("Attempts")[2].partition("Where time went")[0]
+    assert sum(line.count("A") for line in text.splitlines()[2:]) == 200
+
+
+def test_a_measured_run_shows_fast_p_with_intervals_and_a_modelled_one_shows_none() -> None:
+    view = run_view(golden_records("measured-a"))
+    text = drawn(run_lines(view))
+    curve = view.fast_curves[0]
+    for p in (0, 1, 1.2, 1.5, 2):
+        point = next(point for point in curve.points if point.p == p)
+        told = f"{100 * point.value:.0f} % [{100 * point.low:.0f} %, {100 * point.high:.0f} %]"
+        assert re.search(rf"^> {p:g} +{re.escape(told)}", text, re.M)
+    modelled = drawn(run_lines(run_view(golden_records("modelled"))))
+    assert "fast" not in modelled
+    assert "geomean" not in modelled
+
+
+def test_gates_are_a_checklist() -> None:
+    records = golden_records("modelled")
+    attempts = records.of_task("matmul")
+    text = drawn(attempt_lines(attempt_view(attempts[2], attempts[1])))
+    assert re.search(r"^✓ small +passed", text, re.M)
+    assert re.search(r"^✗ hidden +failed", text, re.M)
+    assert re.search(r"^· full +not reached", text, re.M)
+    assert re.search(r"^– timing +not applicable: times are modelled", text, re.M)
+
+
+def test_metrics_that_did_not_change_are_counted_and_not_listed() -> None:
+    records = golden_records("measured-a")
+    seed, child = records.of_task("softmax")
+    same = child.model_copy(update={"profile": seed.profile, "finding": None})
+    view = attempt_view(same, seed)
+    text = drawn(attempt_lines(view))
+    still = sum(one.change == 0 for one in view.metrics)
+    assert still > 5
+    assert f"{still} more did not change" in text
+    assert "dram__bytes_read.sum" not in text
+
+
+def test_a_difference_is_numbered_and_goes_on_under_its_own_text() -> None:
+    found = text_diff("a\n" + "b" * 50, "a\n" + "c" * 50, name="source", beside="parent", against="r/t/00")
+    lines = drawn(DiffBody(found.lines), 40).splitlines()
+    assert lines[0] == "  1   1  a"
+    assert lines[1] == "  2     -" + "b" * 31
+    assert lines[2] == "        -" + "b" * 19
+    assert lines[3] == "      2 +" + "c" * 31
+    coloured = drawn(DiffBody(found.lines), 40, colours=True)
+    assert "\x1b[32m" in coloured
+    assert "\x1b[31m" in coloured
+
+
+def test_a_line_of_a_megabyte_is_cut_and_says_how_long_it_is() -> None:
+    found = text_diff("x", "\x1b" * 1_000_000, name="source", beside="parent", against="r/t/00")
+    text = drawn(DiffBody(found.lines), 80)
+    assert "(1,000,000 characters" in text
+    assert "\x1b" not in text
+    assert len(text) < 8 * MAX_CHARS
+
+
+def test_a_block_of_text_keeps_every_character_that_can_be_seen() -> None:
+    text = "wide 你好 " * 30 + "\n\n\tend"
+    shown = drawn(Block(text), 37)
+    assert shown.replace("\n", "") == text.expandtabs(4).replace("\n", "")
+    assert "\n\n" in shown
+
+
+def test_a_bar_is_never_empty_for_more_than_nothing() -> None:
+    assert (bar(0, 30), bar(1, 30), bar(2, 30)) == ("", "█" * 30, "█" * 30)
+    assert bar(1e-9, 30) == "▏"
+    assert len(bar(0.5, 30)) == 15
+
+
+def test_a_comparison_says_how_times_were_compared_and_what_is_apart() -> None:
+    a, b = golden_records("measured-a"), golden_records("measured-b")
+    text = re.sub(r"\s+", " ", drawn(compare_lines(compare_view(a, b)), 80))
+    assert "3 better, 2 worse, 4 the same, 1 failed in both" in text
+    assert "did not take turns" in text
+    assert "only_in_b" in text
+    assert "no task is in both" in drawn(compare_lines(compare_view(golden_records("hostile"), a)))
