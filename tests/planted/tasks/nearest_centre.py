@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-POINTS = 65536
+POINTS = 33792
 CENTRES = 4
 DIM = 128
 

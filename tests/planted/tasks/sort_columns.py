@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 24
-COLS = 131072
+COLS = 67584
 
 
 class Model(nn.Module):
