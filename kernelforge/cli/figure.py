@@ -108,20 +108,24 @@ def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
         return _board_drawings(store, what)
     first, both, second = what.partition("..")
     if both and first and second:
-        return draw_compare(compare_view(*(RunRecords.load(store, store.run(one)) for one in (first, second))))
+        return draw_compare(
+            compare_view(*(RunRecords.load(store, store.run(one), texts=False) for one in (first, second)))
+        )
     named = resolve(store, what)
     if named.number is not None:
         attempt = store.attempt(f"{named.run.id}/{named.task}/{named.number}")
         return draw_attempt(attempt_view(attempt, store.attempt(attempt.parent) if attempt.parent else None))
-    records = RunRecords.load(store, named.run)
-    return draw_run(run_view(records)) if named.task is None else draw_task(task_view(records, named.task))
+    records = RunRecords.load(store, named.run, texts=False)
+    if named.task is None:
+        return draw_run(run_view(records))
+    return draw_task(task_view(records.full(store, named.task), named.task))
 
 
 def _board_drawings(store: Store, what: str) -> tuple[Drawing, ...]:
     from kernelforge.report import RunRecords, leaderboard
     from kernelforge.report.figures import draw_board
 
-    boards = leaderboard(RunRecords.load(store, run) for run in store.runs()).boards
+    boards = leaderboard(RunRecords.load(store, run, texts=False) for run in store.runs()).boards
     number = what.partition("/")[2] or "1"
     if not (number.isdecimal() and 1 <= int(number) <= len(boards)):
         raise UsageError(
@@ -163,10 +167,10 @@ def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    rows = Table.grid(padding=(0, 2))
+    lines = Table.grid(padding=(0, 2))
     for one in drawings:
-        rows.add_row(one.name, printable(one.title) if isinstance(one, Figure) else f"– ({printable(one.why)})")
-    console().print(rows)
+        lines.add_row(one.name, printable(one.title) if isinstance(one, Figure) else f"– ({printable(one.why)})")
+    console().print(lines)
 
 
 def _write_one(figure: Figure, output: Path | None, look: _Look, *, as_json: bool) -> None:

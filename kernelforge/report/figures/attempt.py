@@ -89,8 +89,8 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         },
         {
             "data": {"values": [{"intensity": least, "what": "least traffic"}]},
-            "mark": {"type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -4},
-            "encoding": {"x": x, "y": {"value": {"expr": "height"}}, "text": {"field": "what"}},
+            "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 4, "dy": 3},
+            "encoding": {"x": x, "y": {"value": 0}, "text": {"field": "what"}},
         },
         {
             "data": style.data(points[::-1]),
