@@ -15,6 +15,9 @@ from kernelforge.tasks.suites import Suite
 _SLACK = 1.05
 """Times of very many samples are kept at even steps, so that the kept ones may span a little less than all."""
 
+_CLEARLY = 1.1
+"""The fastest baseline is found in a few blocks: another may turn out to be a little faster."""
+
 
 def static_checks(entry: EntryFile, suite: Suite | None) -> tuple[Check, ...]:
     """Checks of an entry against a suite of this machine, and of its numbers against each other.
@@ -100,6 +103,10 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
         if not _spans(side):
             yield f"{side.name}: a median of {side.median_us:.6g} us, its samples have {median(side.samples_us):.6g} us"
     sides = {side.name: side for side in timing.baselines}
+    fastest = sides.get(timing.fastest or "")
+    for side in () if timing.protocol.startswith("kernelbench") else timing.baselines:
+        if fastest and side.interval_us[1] * _CLEARLY < fastest.interval_us[0]:
+            yield f"{side.name} at {side.median_us:.6g} us beats {fastest.name}, which is called the fastest baseline"
     for ratio in timing.ratios:
         fast, slow = timing.candidate.samples_us, sides[ratio.baseline].samples_us
         if not min(slow) / max(fast) / _SLACK <= ratio.speedup <= max(slow) / min(fast) * _SLACK:

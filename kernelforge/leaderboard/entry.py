@@ -68,6 +68,13 @@ class RunFacts(Record):
         datetime.fromisoformat(value)
         return value
 
+    @field_validator("measure")
+    @classmethod
+    def _a_rate(cls, value: MeasureSettings) -> MeasureSettings:
+        if value.qps is not None and not 0.1 <= value.qps <= 1e6:
+            raise ValueError(f"qps {value.qps:g} is no rate at which anybody could measure again")
+        return value
+
 
 class Best(Record):
     """The best attempt at a task, with all that a second look needs."""

@@ -137,6 +137,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("key", "origin", value="modelled"), "key: origin"),
         (_set("tasks", 0, "verdict", value="WRONG"), "verdict OK"),
         (_set("fingerprints", 0, "gpu", value="x" * 201), "fingerprint"),
+        (_set("run", "measure", "qps", value=1e-9), r"run\.measure: .*qps"),
         (_set("run", "started", value="yesterday"), "run.started: "),
         (_set("tasks", 0, "best", "evaluation", "verdict", value="WRONG"), r"tasks\.0\.best"),
         (_set("tasks", 0, "best", "profile", "roofline", "dram_bytes", value=-1.0), "roofline"),

@@ -113,7 +113,15 @@ def _side(performance: dict[str, Any]) -> None:
     side["interval_us"] = [end / 2 for end in side["interval_us"]]
 
 
-@pytest.mark.parametrize("forgery", [_speedup, _median, _ratio, _side])
+def _slow_baseline(performance: dict[str, Any]) -> None:
+    """Another baseline, three times as fast, is kept and not compared with."""
+    timing = performance["timing"]
+    slow = next(side for side in timing["baselines"] if side["name"] == timing["fastest"])
+    quick = {name: [one / 3 for one in slow[name]] for name in ("samples_us", "interval_us")}
+    timing["baselines"].append(slow | quick | {"name": "quick", "median_us": slow["median_us"] / 3})
+
+
+@pytest.mark.parametrize("forgery", [_speedup, _median, _ratio, _side, _slow_baseline])
 def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], forged: Forge, forgery: Callable):
     def change(data: dict[str, Any]) -> None:
         forgery(row_of(data, "softmax")["best"]["evaluation"]["performance"])
