@@ -173,7 +173,7 @@ def timing_table(sides: Iterable[SideRow]) -> Table:
     """The candidate and its baselines, and the speedup against each that took turns with it."""
     columns = (
         Column("name", "side"),
-        Column("fastest", "", lambda fastest: "fastest" if fastest else ""),
+        Column("fastest", "fastest", lambda fastest: "yes" if fastest else ""),
         Column("median_us", "median µs", number, "right"),
         Column("low_us", "from", number, "right"),
         Column("high_us", "to", number, "right"),
@@ -204,7 +204,7 @@ def metric_table(changes: Iterable[MetricChange], *, title: str = "Why", compare
     named = compared and any(one.named for one in metrics)
     columns = [Column("name", "metric", wide=True)]
     if named:
-        columns += [Column("named", "", lambda named: "*" if named else "")]
+        columns += [Column("named", "*", lambda named: "*" if named else "")]
     if compared:
         columns += [Column("before", "parent", number, "right")]
     columns += [Column("after", "this" if compared else "value", number, "right")]
@@ -251,8 +251,8 @@ def lineage_table(nodes: Iterable[LineageNode], *, origin: Origin) -> Table:
         *middle,
         Column("delta", "vs parent", change, "right"),
         Column("delta_of", "of what", lambda of: _DELTAS.get(of, ABSENT)),
-        Column("accepted", "", lambda accepted: "accepted" if accepted else ""),
-        Column("best", "best", lambda best: "best" if best else ""),
+        Column("accepted", "accepted", lambda accepted: "yes" if accepted else ""),
+        Column("best", "best", lambda best: "yes" if best else ""),
         Column("dollars", "dollars", number, "right"),
         Column("seconds", "took", duration, "right"),
     )
@@ -285,7 +285,7 @@ def baseline_table(baselines: Iterable[BaselineTime]) -> Table:
         Column("high_us", "to", number, "right"),
         Column("samples", "samples", number, "right"),
         Column("captured", "timed as", lambda captured: "graph" if captured else "launches"),
-        Column("attempt", "beside attempt", wide=True),
+        Column("attempt", "beside attempt", lambda attempt: attempt.rpartition("/")[2]),
     )
     return Table.of("Baselines", columns, baselines)
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kernelforge.report.phrases import cost_words, note_words, timing_words, where_words
 from kernelforge.report.tables import check_table, metric_table, trial_table
 from kernelforge.report.terminal.diff import diff_parts
-from kernelforge.report.terminal.parts import Block, cost_line, field, hanging, heading, parts_of_time, where, why
+from kernelforge.report.terminal.parts import Block, field, hanging, heading
 from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.text import ABSENT, duration, number, one_line, percent
 
@@ -36,13 +37,15 @@ def attempt_lines(view: AttemptView) -> Group:
     parts: list[RenderableType] = [
         field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
         field("verdict", f"{view.verdict.value} at stage {view.stage}"),
-        field("status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", why(view.note))))),
+        field(
+            "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", note_words(view.note))))
+        ),
         field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
         *([field("coder", _coder(view))] if view.coder else []),
-        *([field("cost", cost_line(view.cost))] if view.cost.calls else []),
+        *([field("cost", cost_words(view.cost))] if view.cost.calls else []),
         *([field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
-        field("where", where(view.fingerprint)),
-        field("took", f"{duration(view.seconds)}: {parts_of_time(view.timings) or ABSENT}"),
+        field("where", where_words(view.fingerprint)),
+        field("took", f"{duration(view.seconds)}: {timing_words(view.timings) or ABSENT}"),
     ]
     if view.reason:
         parts += [*heading("Reason"), Block(view.reason)]

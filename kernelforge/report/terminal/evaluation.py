@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kernelforge.report.phrases import timing_words, where_words
 from kernelforge.report.tables import check_table, metric_table
 from kernelforge.report.task_view import profile_metrics
-from kernelforge.report.terminal.parts import Block, field, heading, parts_of_time, where
+from kernelforge.report.terminal.parts import Block, field, heading
 from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.text import ABSENT, byte_count
 
@@ -23,8 +24,8 @@ def evaluation_lines(view: EvaluationView) -> Group:
     parts: list[RenderableType] = [
         field("verdict", f"{evaluation.verdict.value} at stage {evaluation.stage}"),
         field("candidate", evaluation.candidate),
-        field("where", where(evaluation.fingerprint)),
-        field("took", parts_of_time(evaluation.seconds) or ABSENT),
+        field("where", where_words(evaluation.fingerprint)),
+        field("took", timing_words(evaluation.seconds) or ABSENT),
     ]
     if evaluation.reason:
         parts += [*heading("Reason"), Block(evaluation.reason)]

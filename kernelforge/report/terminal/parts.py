@@ -10,11 +10,10 @@ from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
-from kernelforge.report.text import duration, one_line, percent, printable
+from kernelforge.report.phrases import interval_words
+from kernelforge.report.text import one_line, percent, printable
 
 if TYPE_CHECKING:
-    from kernelforge.records import Fingerprint
-    from kernelforge.report.cost import Cost
     from kernelforge.report.curves import FastPoint
     from kernelforge.report.statistics import Estimate
 
@@ -77,33 +76,4 @@ def bar(share: float, width: int) -> str:
 
 def interval(estimate: Estimate | FastPoint) -> str:
     """``67 % [33 %, 100 %]``."""
-    return f"{percent(estimate.value)} [{percent(estimate.low)}, {percent(estimate.high)}]"
-
-
-def cost_line(cost: Cost) -> str:
-    """Calls, tokens and dollars in a line."""
-    cached = "" if not cost.cached_tokens else f" ({cost.cached_tokens:,} cached)"
-    tokens = (
-        "tokens unknown"
-        if cost.input_tokens is None or cost.output_tokens is None
-        else f"{cost.input_tokens:,} tokens in{cached}, {cost.output_tokens:,} out"
-    )
-    dollars = "dollars unknown" if cost.dollars is None else f"${cost.dollars:,.4f}"
-    return f"{cost.calls} calls, {tokens}, {dollars}, {duration(cost.seconds)}"
-
-
-def where(fingerprint: Fingerprint) -> str:
-    """Device, toolchain and jail."""
-    hardware = (
-        "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
-    )
-    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
-
-
-def parts_of_time(timings: dict[str, float]) -> str:
-    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())
-
-
-def why(note: str) -> str:
-    """A note without the word that is shown before it anyway."""
-    return note.removeprefix("not accepted: ").removeprefix("accepted: ")
+    return f"{percent(estimate.value)} {interval_words(estimate, percent)}"

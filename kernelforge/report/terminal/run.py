@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from kernelforge.report.phrases import budget_words, cost_words, dollar_words, interval_words
 from kernelforge.report.statistics import FAST_P
 from kernelforge.report.table import Column, Table
 from kernelforge.report.tables import task_table
-from kernelforge.report.terminal.parts import STYLES, bar, cost_line, field, heading, interval
+from kernelforge.report.terminal.parts import STYLES, bar, field, heading, interval
 from kernelforge.report.text import duration, number, one_line, percent, times
 
 if TYPE_CHECKING:
-    from kernelforge.records import Budget, Limits
     from kernelforge.report.curves import FastCurve
     from kernelforge.report.funnel import FunnelStep
     from kernelforge.report.matrix import Cell, MatrixRow
@@ -67,13 +67,13 @@ def _head(view: RunView) -> list[RenderableType]:
         ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
         ("device", view.device + (f"; times are {view.origin.value}" if view.origin else "")),
         ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
-        ("budget", _budget(view.budget)),
+        ("budget", budget_words(view.budget)),
         ("started", f"{view.started}{ended}{took}"),
         ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
-        *(("cost", f"{one.agent} {one.provider}: {cost_line(one)}") for one in view.costs),
+        *(("cost", f"{one.agent} {one.provider}: {cost_words(one)}") for one in view.costs),
     ]
     if len(view.costs) > 1:
-        rows.append(("cost", f"in all: {cost_line(view.cost)}"))
+        rows.append(("cost", f"in all: {cost_words(view.cost)}"))
     if view.pass_at_k:
         rows.append(("pass@k", ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())))
     return [field(label, value) for label, value in rows]
@@ -94,7 +94,7 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
             yield field(label, f"{interval(estimate)} {_MEANS[label]}")
     for label, estimate in (("geomean", line.geomean_speedup), ("", line.geomean_correct)):
         if estimate is not None:
-            told = f"{times(estimate.value)} [{times(estimate.low)}, {times(estimate.high)}]"
+            told = f"{times(estimate.value)} {interval_words(estimate, times)}"
             yield field(label, f"{told} {_MEANS[label]}")
     if view.median_dram_ratio is not None:
         yield field("DRAM", f"{times(view.median_dram_ratio)} the least bytes, median over tasks")
@@ -136,7 +136,7 @@ def _best_so_far(view: RunView) -> Text | None:
     else:
         values = [float(point.tasks_ok) for point in points]
         told = f"{points[0].tasks_ok} → {last.tasks_ok} tasks correct"
-    dollars = "" if not last.dollars else f", ${last.dollars:,.2f}"
+    dollars = "" if not last.dollars else f", {dollar_words(last.dollars)}"
     return Text(f"{_spark(values)} {told} in {last.evaluations} evaluations, {duration(last.seconds)}{dollars}")
 
 
@@ -164,7 +164,7 @@ def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
 def _spent(view: RunView) -> Iterator[RenderableType]:
     whole = sum(one.seconds for one in view.spent) or 1.0
     for one in sorted(view.spent, key=lambda part: -part.seconds):
-        dollars = "" if one.dollars is None else f"  ${one.dollars:,.4f}"
+        dollars = "" if one.dollars is None else f"  {dollar_words(one.dollars)}"
         line = Text(f"{one_line(one.what, 20):<9} ", style="bold")
         line.append(f"{percent(one.seconds / whole):>5} ", style="not bold")
         line.append(f"{bar(one.seconds / whole, _BAR):<{_BAR}} ", style="not bold cyan")
@@ -213,21 +213,3 @@ def _glyph(cell: Cell) -> tuple[str, str]:
     if cell.verdict.value == "OK":
         return (_ACCEPTED, "bold green") if cell.accepted else (_CORRECT, "not bold green")
     return _LETTERS[cell.verdict.value], f"not bold {STYLES[cell.verdict.value]}"
-
-
-def _budget(budget: Budget) -> str:
-    """The limits that are set, in a line."""
-    rounds = [] if budget.rounds is None else [f"{budget.rounds} rounds a task"]
-    each = _limits(budget.per_task)
-    return (", ".join(rounds + _limits(budget)) or "no limit for the run") + (
-        f"; for each task {', '.join(each)}" if each else ""
-    )
-
-
-def _limits(limits: Limits) -> list[str]:
-    return [
-        *([] if limits.evaluations is None else [f"{limits.evaluations} evaluations"]),
-        *([] if limits.tokens is None else [f"{limits.tokens:,} tokens"]),
-        *([] if limits.dollars is None else [f"${limits.dollars:g}"]),
-        *([] if limits.wall_seconds is None else [f"{duration(limits.wall_seconds)} wall time"]),
-    ]

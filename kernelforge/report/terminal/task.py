@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from kernelforge.report.phrases import cost_words, note_words
 from kernelforge.report.tables import baseline_table, size_table
-from kernelforge.report.terminal.parts import STYLES, cost_line, field, heading, why
+from kernelforge.report.terminal.parts import STYLES, field, heading
 from kernelforge.report.text import byte_count, change, number, one_line, percent, times
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def task_lines(view: TaskView) -> Group:
         *([field("floor", _floor(view))] if view.floor_us is not None else []),
         field("best", _best(view)),
         field("state", view.summary.finished or "not finished"),
-        *([field("cost", cost_line(view.cost))] if view.cost.calls else []),
+        *([field("cost", cost_words(view.cost))] if view.cost.calls else []),
         *(field("test", _test(one)) for one in view.tests),
         *(field("lesson", f"{one.family}: {one.text}") for one in view.lessons),
     ]
@@ -103,7 +104,7 @@ def _numbers(node: LineageNode) -> Iterator[str]:
 
 def _because(node: LineageNode) -> Iterator[str]:
     """What it did to the metric that the Judge named, and why it stands where it stands."""
-    note = why(node.note) if node.accepted or not node.reason else node.reason
+    note = note_words(node.note) if node.accepted or not node.reason else node.reason
     for one in [one for one in node.changes if one.change is not None and one.name not in note][:1]:
         yield one_line(f"{one.name} {change(one.change)}")
     if note:
