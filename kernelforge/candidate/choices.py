@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kernelforge.candidate.language.text import chosen_first, normalise
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.errors import CandidateError
@@ -13,11 +15,16 @@ def chosen_values(candidate: Candidate) -> dict[str, int]:
 
     Of a plan that cannot be read, what the candidate chooses.
     """
+    return {**_first_values(candidate.plan), **candidate.choices}
+
+
+@lru_cache(maxsize=256)  # reports ask of every attempt as itself, as a parent and as the best
+def _first_values(plan: str) -> dict[str, int]:
+    """The first value of every ``# tune:`` name; none of a plan that cannot be read."""
     try:
-        tunables = parse_plan(candidate.plan).tunables
+        return {name: values[0] for name, values in parse_plan(plan).tunables.items()}
     except CandidateError:
-        return dict(candidate.choices)
-    return {name: values[0] for name, values in tunables.items()} | candidate.choices
+        return {}
 
 
 def plan_as_chosen(candidate: Candidate) -> str:

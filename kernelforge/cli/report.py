@@ -2,30 +2,82 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.report import RunRecords
+    from kernelforge.store import Store
 
 
 def report(
     run: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Ids of runs, unique beginnings of them, or 'latest'."),
+        typer.Argument(
+            metavar="[RUN]...", help="Ids of runs, unique beginnings of them, or 'latest', which is it if left out."
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FOLDER", help="Where the report goes.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every run of the results folder.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FOLDER|FILE.html", help="Where it goes; 'report' in the results folder if left out."
+        ),
+    ] = None,
+    one_file: Annotated[bool, typer.Option("--one-file", help="One HTML file instead of a folder.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Write runs as web pages that need no network."""
+    """Write runs as web pages: a folder, or one file, that needs no network and no server."""
+    if every and run:
+        raise UsageError("--all takes every run; leave out the names of runs, or leave out --all")
+    one_file = one_file or (output is not None and output.suffix == ".html")
+    target = output or results / ("report.html" if one_file else "report")
     from kernelforge.report import RunRecords
     from kernelforge.report.html.site import Site
-    from kernelforge.report.html.write import write_folder
+    from kernelforge.report.html.write import write_file, write_folder
+    from kernelforge.report.text import byte_count, one_line
 
     with open_store(results, read_only=True) as store:
-        found = {one.id: one for one in map(store.run, run or ["latest"])}
-        records = [RunRecords.load(store, one) for one in found.values()]
-    folder = output or results / "report"
-    write_folder(Site(records), folder)
-    typer.echo(str(folder / "index.html"))
+        chosen = store.runs() if every else [store.run(which) for which in run or ("latest",)]
+        records = [RunRecords.load(store, one, texts=False) for one in {one.id: one for one in chosen}.values()]
+    if not records:
+        raise UsageError(f"there is no run in {results}: start one with 'kernelforge run'")
+    site = Site(records, full=_Reader(results))
+    if one_file:
+        size, index = write_file(site, target), target
+    else:
+        size, index = write_folder(site, target, processes=len(os.sched_getaffinity(0))), target / "index.html"
+    pages = len(site.pages())
+    typer.echo(f"{pages} {'page' if pages == 1 else 'pages'}, {byte_count(size)}: {one_line(str(index))}")
+    url = index.resolve().as_uri()
+    typer.echo(url)
+    if show:
+        _open(url)
+
+
+class _Reader:
+    """Reads the records of one task in full, by a connection of the process that asks."""
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._stores: dict[int, Store] = {}
+
+    def __call__(self, records: RunRecords, task: str) -> RunRecords:
+        process = os.getpid()
+        if process not in self._stores:
+            self._stores[process] = open_store(self._results, read_only=True)
+        return records.full(self._stores[process], task)
+
+
+def _open(url: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(url):
+        typer.echo("no browser could be started: open the address above in one", err=True)
