@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from typing import Literal
 
 from kernelforge.candidate import chosen_values
@@ -265,6 +266,12 @@ def sides_of(timing: Timing) -> tuple[SideRow, ...]:
     return tuple(rows)
 
 
+@cache
+def _shipped() -> frozenset[str]:
+    """Suites that came with KernelForge; a report asks for each of thousands of attempts."""
+    return frozenset(list_suites())
+
+
 def _replay(attempt: Attempt, task: Task | None) -> tuple[str, ...]:
     """Commands for a shell. Where a suite lies that did not come with KernelForge is not journalled, so its candidates
     can be shown but there is no line that evaluates them."""
@@ -273,7 +280,7 @@ def _replay(attempt: Attempt, task: Task | None) -> tuple[str, ...]:
     if attempt.candidate is not None and attempt.candidate.lane == "plan":
         file = shlex.quote(f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md")
         lines.append(f"{show} --candidate > {file}")
-        if task is not None and task.suite in list_suites():
+        if task is not None and task.suite in _shipped():
             device = shlex.quote(attempt.evaluation.fingerprint.device)
             lines.append(f"kernelforge eval {file} --task {shlex.quote(f'{task.suite}/{task.name}')} --device {device}")
     return tuple(lines)
