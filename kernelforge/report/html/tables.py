@@ -45,10 +45,7 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     """
     links = links or {}
     keys = [column.key for column in table.columns]
-    head = "".join(
-        f'<th scope="col" data-key="{escape(one.key)}"{_NUMERIC if one.align == "right" else ""}>{escape(one.label)}</th>'
-        for one in table.columns
-    )
+    head = "".join(map(_heading, table.columns))
     rows = []
     for values in table.rows:
         row = dict(zip(keys, values, strict=True)) if links or mark else {}
@@ -61,7 +58,9 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), len(rows))
 
 
-_NUMERIC = ' class="num"'
+def _heading(column: Column) -> str:
+    numeric = ' class="num"' if column.align == "right" else ""
+    return f'<th scope="col" data-key="{escape(column.key)}"{numeric}>{escape(column.label)}</th>'
 
 
 def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | None) -> str:

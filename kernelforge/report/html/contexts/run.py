@@ -82,7 +82,7 @@ def run_context(shown: ShownRun, links: Links) -> Context:
         "view": view,
         "numbers": headline(view),
         "fast": html_table(fast_table(view.fast_curves)) if view.fast_curves else None,
-        "fast_chart": charts.pop("fast-p", None),
+        "fast_tabs": _fast_tabs(charts),
         "anytime": html_table(anytime_table(view.anytime), to_attempt) if view.anytime else None,
         "anytime_tabs": _anytime_tabs(charts),
         "funnel": funnel_rows(view.funnel),
@@ -154,6 +154,12 @@ def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
         )
         for one in steps
     ]
+
+
+def _fast_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
+    """All baselines in one figure, then each by itself with its band."""
+    found = [name for name in charts if name == "fast-p" or name.startswith("fast-p-")]
+    return [(name.removeprefix("fast-p-") if name != "fast-p" else "all", [charts.pop(name)]) for name in found]
 
 
 def _anytime_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:

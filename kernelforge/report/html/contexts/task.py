@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -85,7 +86,7 @@ def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
         "gates": html_table(gate_table(view.gates)),
         "kernels": html_table(kernel_table(view.build.kernels)) if view.build else None,
         "places": html_table(place_table(places)) if places else None,
-        "checks": html_table(check_table(view.checks)) if view.checks else None,
+        "checks": html_table(replace(check_table(view.checks), title="By size")) if view.checks else None,
         "timing": html_table(timing_table(view.sides)) if view.sides else None,
         "trials": html_table(trial_table(view.trials, origin=origin)) if view.trials else None,
         "metrics": html_table(metric_table(view.metrics, title="Metrics", compared=view.parent is not None))

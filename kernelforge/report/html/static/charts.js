@@ -17,7 +17,7 @@
   const charts = new Map(); // figure element -> {spec, view}
 
   /** Colours and type of a chart: everything that is no data takes the ink of the text around it. */
-  function themed(ink, font) {
+  function themed(ink, font, width) {
     const lines = { domainColor: ink, domainOpacity: 0.45, tickColor: ink, tickOpacity: 0.45, gridColor: ink, gridOpacity: 0.12 };
     const words = { labelColor: ink, titleColor: ink, labelFontSize: 11, titleFontSize: 12, titleFontWeight: "normal" };
     return {
@@ -25,7 +25,8 @@
       background: "transparent",
       font,
       axis: { ...lines, ...words },
-      legend: { ...words, orient: "top", offset: 4, symbolOpacity: 1 },
+      axisY: { labelLimit: Math.round(0.42 * width) }, // names of rows leave room for the rows
+      legend: { ...words, orient: "top", offset: 4, symbolOpacity: 1, columns: Math.max(Math.floor(width / 135), 1) },
       text: { color: ink, fontSize: 11 },
       style: { ink: { stroke: ink } }, // lines of data that must stand on bars and page alike
       view: { stroke: null },
@@ -109,7 +110,7 @@
       const style = getComputedStyle(plot);
       chart.spec = chart.spec || JSON.parse(document.getElementById(figure.dataset.figure).textContent);
       if (chart.view) chart.view.finalize();
-      view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily), {
+      view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily, plot.clientWidth), {
         renderer: "svg",
         container: plot,
         hover: true,
@@ -153,7 +154,7 @@
 
   async function save(figure) {
     const spec = { ...charts.get(figure).spec, width: PAPER.width };
-    const config = { ...themed(PAPER.ink, PAPER.font), background: PAPER.background };
+    const config = { ...themed(PAPER.ink, PAPER.font, PAPER.width), background: PAPER.background };
     const view = viewOf(spec, config, { renderer: "none" });
     const url = URL.createObjectURL(new Blob([await view.toSVG()], { type: "image/svg+xml" }));
     view.finalize();
