@@ -36,11 +36,12 @@ class Viewer:
     Args:
         token: what opens it.
         port: where it listens.
+        news: of that journal, with other limits than the usual ones.
     """
 
-    def __init__(self, journal: Journal, *, token: str, port: int) -> None:
+    def __init__(self, journal: Journal, *, token: str, port: int, news: News | None = None) -> None:
         self.journal = journal
-        self.news = News(journal.look)
+        self.news = news or News(journal.look)
         self._assets = {**assets(), **{path.name: path for path in STATIC.iterdir() if path.is_file()}}
         routes = [
             Route("/assets/{name}", self._asset),

@@ -1,4 +1,5 @@
-"""The results folder as the viewer sees it: records kept in memory, and only what is new of them read again."""
+"""The results folder as the viewer sees it: records kept in memory without their texts, and only what is new of them
+read again."""
 
 from __future__ import annotations
 
@@ -101,13 +102,18 @@ class Journal:
         with self._lock:
             self._refresh()
             if self._site is None:
-                self._site = Site([known.records for known in self._known.values()], live=True, templates=[TEMPLATES])
+                records = [known.records for known in self._known.values()]
+                self._site = Site(records, full=self._full, live=True, templates=[TEMPLATES])
             return self._site
 
     def render(self, path: str) -> str | None:
         """A page or a file of data; None where there is none of that path."""
         with self._lock:
             return self.site().render(path)
+
+    def _full(self, records: RunRecords, task: str) -> RunRecords:
+        """What the pages of a task are made from, texts and all; read when they are asked for, and not kept."""
+        return records.full(self._store, task)
 
     def _chosen(self, which: str | None) -> str:
         if which is not None:
@@ -142,7 +148,7 @@ class Journal:
         marks = self._store.task_marks(run.id)
         live = run.state is RunState.RUNNING and self._store.is_live(run.id)
         if known is None:
-            return _Known(RunRecords.load(self._store, run), marks)
+            return _Known(RunRecords.load(self._store, run, texts=False), marks)
         ended = run.state is not known.records.run.state
         if marks == known.marks and run == known.records.run and live == known.records.live:
             return known
@@ -152,20 +158,18 @@ class Journal:
     def _reread(self, known: RunRecords, run: Run, live: bool, changed: Collection[str]) -> RunRecords:
         """Records with those tasks' part read again."""
         store, names = self._store, sorted({attempt.task for attempt in known.attempts} | set(changed))
-        again = {name: tuple(store.attempts(run.id, name)) for name in changed}
+        again = {name: tuple(store.attempts(run.id, name, texts=False)) for name in changed}
         attempts = tuple(one for name in names for one in (again[name] if name in again else known.of_task(name)))
-        facts = {name: store.facts(run.id, name) for name in changed}
         return replace(
             known,
             run=run,
             attempts=attempts,
             finished=store.finished_tasks(run.id),
             live=live,
-            messages={**known.messages, **{name: store.task_messages(run.id, name) for name in changed}},
+            messages={**known.messages, **{name: store.task_messages(run.id, name, texts=False) for name in changed}},
             generators={**known.generators, **{name: store.generators(run.id, name) for name in changed}},
             lessons={**known.lessons, **{name: store.lessons_of(run.id, name) for name in changed}},
             tasks={**known.tasks, **{name: store.task(run.id, name) for name in changed}},
-            facts={**known.facts, **{name: found for name, found in facts.items() if found is not None}},
             compulsory_bytes=store.compulsory_bytes(run.id),
         )
 

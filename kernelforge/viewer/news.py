@@ -57,6 +57,11 @@ class News:
         self._over = asyncio.Event()
 
     @property
+    def listeners(self) -> int:
+        """How many listen now."""
+        return self._streams
+
+    @property
     def full(self) -> bool:
         """Whether nobody else can listen."""
         return self._streams >= self._most or self._over.is_set()

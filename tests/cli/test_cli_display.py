@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import signal
+import struct
+import subprocess
+import termios
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -184,9 +192,69 @@ def test_whatever_is_shown_others_can_read_how_the_run_stands(display: str, tmp_
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    import time
-
     end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+TERMINAL = """
+import sys, time
+from pathlib import Path
+from golden_run import fill, golden_attempts, make_run
+from kernelforge.cli.run import Display, conduct
+from kernelforge.records import RunState
+from kernelforge.run.events import Event
+from kernelforge.store import Store
+
+results = Path("results")
+store = Store.open(results / "kernelforge.db")
+run = make_run(tasks=tuple(f"{number:03d}_a_task" for number in range(250)), jobs=40)
+
+def work(observer, stop):
+    store.start_run(run)
+    observer.on_event(Event("run_started", message=run.id))
+    for task in run.config.tasks[:40]:
+        observer.on_event(Event("stage", task=task, round=0, stage="coder"))
+    observer.on_event(Event("warning", task="000_a_task", message="waiting \\x1b[2J"))
+    while not stop.draining:
+        time.sleep(0.05)
+    store.update_run(run.id, RunState.STOPPED, "2026-11-21T06:10:00+00:00")
+    observer.on_event(Event("run_finished", message="stopped"))
+    return run.model_copy(update={"state": RunState.STOPPED})
+
+conduct(work, run.config, store, results, display=Display.FULL)
+"""
+
+
+def test_on_a_terminal_of_24_rows_a_run_is_drawn_in_place_and_gives_the_terminal_back(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    # rich asks the environment first.
+    sizes = {"TERM": "xterm-256color", "FORCE_COLOR": "1", "NO_COLOR": "", "COLUMNS": "80", "LINES": "24"}
+    process = start("-c", TERMINAL, stdout=slave, stderr=slave, stdin=slave, env=sizes)
+    os.close(slave)
+    said, interrupted, end = "", False, time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            said += os.read(master, 65536).decode()
+        except OSError:  # the other end is closed
+            break
+        if "more: " in said and "waiting" in said and not interrupted:
+            process.send_signal(signal.SIGINT)
+            interrupted = True
+    process.kill()
+    os.close(master)
+    assert process.wait(60) == 0, said[-2000:]
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
+    frame = next(lines[at : at + 23] for at, line in enumerate(lines) if line.startswith("r1  running"))
+    assert any(re.match(r" 0  000_a_task +round 0  coder  \d s", line) for line in frame)
+    assert any(re.search(r"and \d\d more: \d\d at work, 0 idle", line) for line in frame)
+    assert all(len(line) <= 80 for line in frame)
+    assert len([line for line in frame if "_a_task" in line]) < 20
+    assert "warning: 000_a_task: waiting \\x1b[2J" in lines
+    assert "\x1b[2J" not in said
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
+    assert "r1 stopped" in said[said.rindex("\x1b[?25h") :]

@@ -100,15 +100,15 @@
   /** What a reader has done to the page, and how to do it again to the one that replaces it. */
   function keep(main) {
     const [left, top] = [scrollX, scrollY];
-    const open = new Map([...main.querySelectorAll("details")].map((one, index) => [nameOf(one, index), one.open]));
+    const open = new Map(named(main).map(([name, one]) => [name, one.open]));
     const regions = [...main.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
     const fields = new Map([...main.querySelectorAll("input, select")].map((one, index) => [one.name || one.id || index, one.value]));
     const focus = main.contains(document.activeElement) ? pathTo(main, document.activeElement) : null;
     return () => {
-      [...main.querySelectorAll("details")].forEach((one, index) => {
-        const was = open.get(nameOf(one, index));
+      for (const [name, one] of named(main)) {
+        const was = open.get(name);
         if (was !== undefined) one.open = was;
-      });
+      }
       [...main.querySelectorAll("input, select")].forEach((one, index) => {
         const was = fields.get(one.name || one.id || index);
         if (was === undefined || was === one.value) return;
@@ -124,9 +124,16 @@
     };
   }
 
-  function nameOf(details, index) {
-    const summary = details.querySelector("summary");
-    return details.id || `${index} ${summary ? summary.textContent : ""}`;
+  /** What unfolds, with a name that stays when something else comes or goes: where it is, and its summary. */
+  function named(main) {
+    const times = new Map();
+    return [...main.querySelectorAll("details")].map((one) => {
+      if (one.id) return [`#${one.id}`, one];
+      const summary = one.querySelector("summary");
+      const name = `${one.parentElement.closest("[id]").id} ${summary ? summary.textContent : ""}`;
+      times.set(name, (times.get(name) || 0) + 1);
+      return [`${name} ${times.get(name)}`, one];
+    });
   }
 
   function pathTo(main, element) {
@@ -154,8 +161,9 @@
       const { progress } = JSON.parse(event.data);
       const was = over;
       over = ENDED.includes(progress.state);
-      say(over ? `the run has ended: ${progress.state}` : `live: ${progress.run} ${progress.state}`);
-      if (document.getElementById("live") || over !== was) refresh();
+      const own = document.getElementById("live");
+      say(over ? `the run has ended: ${progress.state}` : own ? "" : `live: ${progress.run} ${progress.state}`);
+      if (own || over !== was) refresh();
     });
     events.addEventListener("changed", refresh);
     events.addEventListener("error", () => {

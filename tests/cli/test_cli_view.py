@@ -1,0 +1,104 @@
+"""``kernelforge view`` as a process: its address, its end, what it refuses, and that it holds no key."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_prints_its_address_and_ends_in_good_order_while_pages_listen(
+    start: Start, journal: Path, number: signal.Signals
+) -> None:
+    process = start("-m", "kernelforge", "view", "--port", "0", "--results", str(journal))
+    address = process.stdout.readline().removeprefix("kernelforge: open ").strip()
+    url, token = address.split("/?token=")
+    assert url.startswith("http://127.0.0.1:")
+    assert len(token) == 43
+    with httpx2.Client(follow_redirects=True, timeout=60) as browser:
+        page = browser.get(address)
+        assert (page.status_code, str(page.url)) == (200, f"{url}/")
+        assert "newer" in page.text
+        assert "older" in page.text
+        with browser.stream("GET", f"{url}/events") as events:
+            lines = events.iter_lines()
+            while next(lines) != "event: progress":
+                pass
+            process.send_signal(number)
+            assert list(lines)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out == ""
+    assert "Traceback" not in err
+    assert token not in err
+
+
+def test_one_run_can_be_shown_alone(start: Start, journal: Path) -> None:
+    process = start("-m", "kernelforge", "view", "older", "--port", "0", "--results", str(journal))
+    address = process.stdout.readline().removeprefix("kernelforge: open ").strip()
+    with httpx2.Client(follow_redirects=True, timeout=60) as browser:
+        page = browser.get(address)
+        assert "newer" not in page.text
+        assert browser.get(f"{address.split('/?')[0]}/runs/newer/index.html").status_code == 404
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--results", "nowhere"], "there is no results database at nowhere"),
+        (["none"], "there is no run 'none'"),
+        (["--port", "70000"], "65535"),
+        (["--host", "0.0.0.0"], "--host"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(cli: Callable, journal: Path, words: list[str], said: str) -> None:
+    done = cli("view", *words)
+    assert done.code in (1, 2)
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_port_in_use_is_refused_in_a_line(cli: Callable, journal: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = cli("view", "--port", str(port))
+    assert done.code == 2
+    assert done.err == f"error: cannot listen on 127.0.0.1:{port}, it is in use: choose another with --port\n"
+
+
+def test_an_empty_database_says_how_to_begin(cli: Callable, tmp_path: Path) -> None:
+    from kernelforge.store import Store
+
+    Store.open(tmp_path / "results" / "kernelforge.db").close()
+    done = cli("view")
+    assert done.code == 2
+    assert "start one with 'kernelforge run'" in done.err
+
+
+def test_it_names_what_is_not_installed(cli: Callable, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.cli.view.find_spec", lambda name: None if name == "uvicorn" else name)
+    done = cli("view")
+    assert done.code == 2
+    assert "(uvicorn)" in done.err
+    assert "pip install 'kernelforge[server]'" in done.err
+
+
+def test_the_viewer_forgets_what_its_environment_held(start: Start) -> None:
+    code = "import json, os; from kernelforge.cli import view; view._forget_keys(); print(json.dumps(dict(os.environ)))"
+    secrets = {"OPENAI_API_KEY": "canary", "ANTHROPIC_API_KEY": "canary", "KERNELFORGE_TOKEN": "canary", "X": "canary"}
+    out, _ = start("-c", code, env=secrets).communicate(timeout=60)
+    left = json.loads(out)
+    assert left["PATH"] == os.environ["PATH"]
+    assert "canary" not in left.values()

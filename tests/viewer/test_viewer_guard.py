@@ -1,0 +1,179 @@
+"""Who may look, and at what: nobody without the token, nobody by another name, and no file but the viewer's own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import httpx2
+import pytest
+from viewer_tools import HOST, Open, opened
+
+from kernelforge.viewer.guard import HEADERS
+
+ROUTES = (
+    "/", "/index.html", "/live", "/live.html", "/live.html?run=r1", "/events", "/events?run=r1", "/leaderboard.html",
+    "/runs/r1/index.html", "/runs/r1/softmax/01.html", "/data/r1.json", "/assets/style.css", "/assets/live.js", "/none",
+)  # fmt: skip
+CANARY = "CANARY-7f3a"
+
+
+async def asked(one: Open, path: str, *hosts: str) -> bytes:
+    """The answer to a request that is sent as it stands, without a client that would tidy it."""
+    reader, writer = await asyncio.open_connection(HOST, one.port)
+    lines = [f"GET {path} HTTP/1.1", *(f"Host: {host}" for host in hosts)]
+    lines += [f"Cookie: kernelforge-view-{one.port}={one.token}", "Connection: close", "", ""]
+    writer.write("\r\n".join(lines).encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def test_every_route_needs_the_token(results: Path) -> None:
+    async def all_of_it() -> None:
+        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as stranger:
+            name = f"kernelforge-view-{one.port}"
+            for cookie in ("", f"{name}=", f"{name}={'x' * 43}", f"{name}={one.token[:-1]}", f"other={one.token}"):
+                for route in ROUTES:
+                    answer = await stranger.get(route, headers={"Cookie": cookie})
+                    assert answer.status_code == 401, (route, cookie)
+                    assert one.token not in answer.text
+                    assert "r1" not in answer.text
+            for token in ("", "x", one.token[:-1], one.token + "x", "%00", "ü"):
+                answer = await stranger.get(f"/?token={token}")
+                assert answer.status_code == 401, token
+                assert "set-cookie" not in answer.headers
+            twice = await stranger.get(f"/?token={one.token}&token=x")
+            assert twice.status_code == 401
+
+    asyncio.run(all_of_it())
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> None:
+    async def all_of_it() -> None:
+        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as browser:
+            answer = await browser.get(f"/live.html?run=r1&token={one.token}")
+            assert answer.status_code == 303
+            assert answer.headers["location"] == "/live.html?run=r1"
+            cookie = answer.headers["set-cookie"].lower()
+            assert cookie.startswith(f"kernelforge-view-{one.port}={one.token}".lower())
+            assert {part.strip() for part in cookie.split(";")[1:]} == {"httponly", "path=/", "samesite=strict"}
+            assert (await browser.get("/")).status_code == 200
+            for path in ("//evil.example/", "/\\evil.example/", "/%2F%2Fevil.example/"):
+                answer = await browser.get(f"{one.url}{path}?token={one.token}")
+                location = answer.headers["location"]
+                assert location.startswith("/")
+                assert not location.startswith(("//", "/\\"))
+
+    asyncio.run(all_of_it())
+
+
+def test_a_request_must_name_this_machine(results: Path) -> None:
+    async def all_of_it() -> None:
+        async with opened(results) as one:
+            for host in ("evil.example", f"evil.example:{one.port}", HOST, f"{HOST}:1", f"0.0.0.0:{one.port}", ""):
+                for route in (*ROUTES, f"/?token={one.token}"):
+                    answer = await one.client.get(route, headers={"Host": host})
+                    assert answer.status_code == 403, (host, route)
+            assert (await one.client.get("/", headers={"Host": f"LOCALHOST:{one.port}"})).status_code == 200
+            for hosts in ((), (f"{HOST}:{one.port}", "evil.example"), ("evil.example", f"{HOST}:{one.port}")):
+                assert status(await asked(one, "/", *hosts)) in (400, 403)
+
+    asyncio.run(all_of_it())
+
+
+def test_it_shows_and_takes_nothing(results: Path) -> None:
+    async def all_of_it() -> None:
+        before = (results / "kernelforge.db").read_bytes()
+        async with opened(results) as one:
+            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+                for route in ROUTES:
+                    answer = await one.client.request(method, route)
+                    assert answer.status_code == 405
+                    assert answer.headers["allow"] == "GET, HEAD"
+            for route in ROUTES[:-1]:
+                answer = await one.client.head(route)
+                assert (answer.status_code, answer.content) == (200, b"")
+        assert (results / "kernelforge.db").read_bytes() == before
+
+    asyncio.run(all_of_it())
+
+
+def test_every_answer_carries_the_policy(results: Path) -> None:
+    async def all_of_it() -> None:
+        async with opened(results) as one:
+            for route, host in [(route, None) for route in ROUTES if "events" not in route] + [("/", "evil.example")]:
+                answer = await one.client.get(route, headers={} if host is None else {"Host": host})
+                assert {name: answer.headers[name] for name in HEADERS} == HEADERS, route
+                assert "server" not in answer.headers
+            policy = HEADERS["Content-Security-Policy"]
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert policy.startswith("default-src 'none'")
+
+    asyncio.run(all_of_it())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/kernelforge.db", "/../kernelforge.db", "/..%2fkernelforge.db", "/%2e%2e/kernelforge.db", "/secret.txt",
+        "/assets/../secret.txt", "/assets/..%2f..%2fsecret.txt", "/assets/%2e%2e%2fguard.py", "/assets/..%5cguard.py",
+        "/data/..%2f..%2fsecret.txt", "/data/%2e%2e/%2e%2e/secret.txt", "/runs/r1/..%2f..%2fsecret.txt",
+        "/locks/r1.lock",        "/assets//etc/passwd", "//etc/passwd", "/assets/%00", "/%c0%ae%c0%ae/secret.txt",
+        "/live.html/../secret.txt",
+        "/runs/%2e%2e%2f%2e%2e%2fsecret.txt", "/assets/live.html.j2",
+    ],
+)  # fmt: skip
+def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
+    (results / "secret.txt").write_text(CANARY)
+    (results.parent / "secret.txt").write_text(CANARY)
+
+    async def all_of_it() -> bytes:
+        async with opened(results) as one:
+            return await asked(one, path, f"{HOST}:{one.port}")
+
+    answer = asyncio.run(all_of_it())
+    assert status(answer) in (400, 404), answer[:200]
+    assert CANARY.encode() not in answer
+    assert b"SQLite format" not in answer
+
+
+def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    (results / "server.db").write_text(CANARY)
+    (results / "report").mkdir()
+    (results / "report" / "index.html").write_text(CANARY)
+
+    async def all_of_it() -> None:
+        async with opened(results) as one:
+            site = one.viewer.journal.site()
+            for path in (*site.pages(), *site.data(), "live.html", *(f"assets/{name}" for name in site.assets())):
+                answer = await one.client.get(f"/{path}")
+                assert answer.status_code == 200, path
+                assert CANARY not in answer.text
+                assert str(results) not in answer.text
+                assert one.token not in answer.text
+
+    asyncio.run(all_of_it())
+
+
+def test_a_folder_that_cannot_be_written_can_be_looked_at(results: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(results / "kernelforge.db", copy)
+    copy.chmod(0o555)
+
+    async def all_of_it() -> None:
+        async with opened(copy) as one:
+            assert "r1" in (await one.client.get("/")).text
+
+    try:
+        asyncio.run(all_of_it())
+    finally:
+        copy.chmod(0o755)

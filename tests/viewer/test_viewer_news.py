@@ -1,0 +1,282 @@
+"""What open pages are told: how a run stands, and that something is new, whoever wrote it and whenever they came."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from golden_run import HOSTILE, TASKS, golden_attempts, make_facts, make_graph, make_run, make_task
+from page_tree import text_of, tree, with_class
+from viewer_tools import listening, opened, until
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Attempt, RunState
+from kernelforge.report.progress_view import ProgressView, RunProgress
+from kernelforge.report.source import RunRecords
+from kernelforge.run.events import Event
+from kernelforge.store import Store
+from kernelforge.store.live import end_live, tell_live
+from kernelforge.viewer.journal import Journal
+from kernelforge.viewer.news import News
+
+
+def begun(folder: Path, run_id: str = "r1") -> tuple[Store, list[Attempt]]:
+    """A run with its tasks and the first two attempts at softmax; and all attempts that it is going to make."""
+    run = make_run(run_id)
+    store = Store.open(folder / "kernelforge.db")
+    store.start_run(run)
+    for name in TASKS:
+        store.put_task(run_id, make_task(name), make_facts(make_task(name)), make_graph())
+    attempts = golden_attempts(run)
+    for attempt in attempts[:2]:
+        store.add_attempt(attempt)
+    return store, attempts
+
+
+def standing_at(*events: Event) -> RunProgress:
+    fold = RunProgress(make_run().config, pid=1)
+    for event in (Event("run_started", message="r1"), *events):
+        fold.on_event(event, datetime.now(UTC))
+    return fold
+
+
+def rows_of(page: str, name: str) -> list[str]:
+    """Text of each row of a table."""
+    (table,) = with_class(page, "data", name)
+    return [" ".join(text_of(cell) for cell in row).strip() for row in table.iterfind("tbody/tr")]
+
+
+def test_a_page_hears_of_an_attempt_and_then_shows_it(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, attempts = begun(tmp_path)
+        with store:
+            async with opened(tmp_path) as one, listening(one.client) as next_one:
+                first = await next_one("progress")
+                assert first.data["progress"]["funnel"]["generated"] == 2
+                assert (await one.client.get("/runs/r1/softmax/02.html")).status_code == 404
+                await next_one("changed")
+                store.add_attempt(attempts[2])
+                await next_one("changed")
+                page = await one.client.get("/runs/r1/softmax/02.html")
+                assert "CRASH" in page.text
+                store.add_attempt(attempts[3])
+                assert (await next_one("progress")).data["progress"]["funnel"]["generated"] == 4
+
+    asyncio.run(all_of_it())
+
+
+def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, attempts = begun(tmp_path)
+        with store, store.lock_run("r1"):
+            fold = standing_at(
+                Event("stage", task="softmax", round=2, stage="evaluate"),
+                Event("attempt", task="softmax", attempt=attempts[1]),
+            )
+            tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+            async with opened(tmp_path) as one, listening(one.client) as next_one:
+                told = (await next_one("progress")).data
+                view = ProgressView.model_validate(told["progress"])
+                assert (view.state, view.lanes[0].task, view.lanes[0].stage) == ("running", "softmax", "evaluate")
+                assert told["links"] == {
+                    "softmax": "runs/r1/softmax/index.html",
+                    attempts[1].id: "runs/r1/softmax/01.html",
+                }
+                for path in told["links"].values():
+                    assert (await one.client.get(f"/{path}")).status_code == 200
+                page = (await one.client.get("/live.html")).text
+                working, idle = rows_of(page, "lanes")
+                assert re.fullmatch(r"0 softmax 2 evaluate \d s", working)
+                assert idle == "1 idle"
+                assert rows_of(page, "gains")[0].startswith("softmax vectorise 8.39 MB DRAM, 1.00x the least ")
+                fold.on_event(Event("warning", task="softmax", message=HOSTILE), datetime.now(UTC))
+                tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+                assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
+                page = (await one.client.get("/live.html")).text
+                assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
+                end_live(tmp_path, "r1")
+                store.update_run("r1", RunState.FINISHED, "2026-11-21T06:10:00+00:00")
+                while (await next_one("progress")).data["progress"]["state"] != "finished":
+                    pass
+                page = (await one.client.get("/live.html")).text
+                assert text_of(*with_class(page, "state")) == "finished"
+                assert not with_class(page, "lanes")
+                assert not [bar for bar in tree(page).iter("progress") if "data-since" in bar.attrib]
+
+    asyncio.run(all_of_it())
+
+
+def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store, store.lock_run("r1"):
+        fold = RunProgress(make_run().config, pid=1)
+        fold.on_event(Event("run_started", message="r1"), datetime(2026, 1, 1, tzinfo=UTC))
+        fold.on_event(Event("stage", task="matmul", round=1, stage="evaluate"), datetime(2026, 1, 1, tzinfo=UTC))
+        tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+
+        async def all_of_it() -> str:
+            async with opened(tmp_path) as one:
+                return (await one.client.get("/live.html")).text
+
+        page = asyncio.run(all_of_it())
+    assert len(with_class(page, "stalled")) == 1
+    assert re.fullmatch(r"0 matmul 1 evaluate \d+ h \d\d min stalled", rows_of(page, "lanes")[0])
+
+
+@pytest.mark.parametrize("left", ["{", "[]", '{"run": "r1"}', "\x00" * 10])
+def test_what_a_killed_run_or_another_version_left_is_not_shown(tmp_path: Path, left: str) -> None:
+    store, _ = begun(tmp_path)
+    with store, Journal(store, None)._store as reader:
+        tell_live(tmp_path, "r1", standing_at().view(datetime.now(UTC)).model_dump_json())
+        killed = Journal(reader, None).progress(None).progress
+        assert (killed.state, killed.pid, killed.lanes) == ("interrupted", 0, ())
+        with store.lock_run("r1"):
+            tell_live(tmp_path, "r1", left)
+            other = Journal(reader, None).progress(None).progress
+            assert (other.state, other.pid) == ("running", 0)
+
+
+def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, attempts = begun(tmp_path)
+        with store:
+            async with opened(tmp_path) as one:
+                async with listening(one.client) as next_one:
+                    known = (await next_one("changed")).id
+                await until(lambda: one.viewer.news.listeners == 0)
+                async with listening(one.client, last=known) as next_one:
+                    assert (await next_one("progress")).id == known
+                    store.add_attempt(attempts[2])
+                    missed = await next_one("changed")
+                    assert int(missed.id) > int(known)
+                async with listening(one.client, last=known) as next_one:
+                    assert (await next_one("changed")).id == missed.id
+
+    asyncio.run(all_of_it())
+
+
+def test_listeners_are_bounded_and_leave_nothing_behind(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, _ = begun(tmp_path)
+        with store:
+            async with opened(tmp_path, most=2) as one:
+                async with listening(one.client) as first, listening(one.client, "/events?run=r1") as second:
+                    await first("progress")
+                    await second("progress")
+                    refused = await one.client.get("/events")
+                    assert refused.status_code == 503
+                    assert refused.headers["retry-after"]
+                    assert (await one.client.get("/")).status_code == 200
+                await until(lambda: one.viewer.news.listeners == 0)
+                async with listening(one.client) as again:
+                    await again("progress")
+
+    asyncio.run(all_of_it())
+
+
+def test_without_news_there_is_a_beat(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, _ = begun(tmp_path)
+        with store:
+            async with opened(tmp_path, beat_s=0.05) as one, listening(one.client) as next_one:
+                await next_one("progress")
+                assert (await next_one("")).data == ": nothing new"
+                assert (await next_one("")).data == ": nothing new"
+
+    asyncio.run(all_of_it())
+
+
+def test_a_stream_ends_with_the_viewer(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, _ = begun(tmp_path)
+        with store:
+            async with opened(tmp_path) as one, listening(one.client) as next_one:
+                await next_one("progress")
+                one.stop.asked.set()
+                with pytest.raises(AssertionError, match="the stream ended"):
+                    await next_one("none of that kind")
+
+    asyncio.run(all_of_it())
+
+
+def test_an_unknown_run_is_refused_before_a_stream_begins(tmp_path: Path) -> None:
+    async def all_of_it() -> None:
+        store, _ = begun(tmp_path)
+        with store:
+            async with opened(tmp_path) as one:
+                for route in ("/events?run=none", "/live.html?run=none", "/live.html?run=%3Cscript%3E"):
+                    answer = await one.client.get(route)
+                    assert answer.status_code == 404
+                    assert answer.headers["content-type"].startswith("text/plain")
+
+    asyncio.run(all_of_it())
+
+
+def test_a_run_that_begins_is_shown_unless_one_was_asked_for(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store, Store.open(tmp_path / "kernelforge.db", read_only=True) as reader:
+        every, only = Journal(reader, None), Journal(reader, "r1")
+        assert every.progress(None).progress.run == "r1"
+        news = every.look(None).news
+        store.start_run(make_run("r2", started="2026-11-22T06:00:00+00:00"))
+        assert every.progress(None).progress.run == "r2"
+        assert every.look(None).news == news + 1
+        assert only.progress(None).progress.run == "r1"
+        assert only.render("runs/r2/index.html") is None
+        assert every.render("runs/r2/index.html") is not None
+        with store.lock_run("r1"):
+            assert every.progress(None).progress.run == "r1"
+        with pytest.raises(UsageError):
+            only.look("r2")
+
+
+class Reading(Store):
+    """Remembers what attempts were read of."""
+
+    read: list[str | None]
+
+    def attempts(self, run_id: str, task: str | None = None, *, texts: bool = True) -> list[Attempt]:
+        self.read.append(task)
+        return super().attempts(run_id, task, texts=texts)
+
+
+def test_only_tasks_with_news_are_read_again(tmp_path: Path) -> None:
+    store, attempts = begun(tmp_path)
+    with store, Reading.open(tmp_path / "kernelforge.db", read_only=True) as reader:
+        assert isinstance(reader, Reading)
+        reader.read = []
+        journal = Journal(reader, None)
+        looks = [journal.look(None)]
+        assert reader.read == [None]
+        looks.append(journal.look(None))
+        store.add_attempt(attempts[4])
+        looks.append(journal.look(None))
+        assert reader.read == [None, "matmul"]
+        store.finish_task("r1", "softmax", "nothing more to try")
+        looks.append(journal.look(None))
+        assert reader.read == [None, "matmul", "softmax"]
+        assert [look.news for look in looks] == [1, 1, 2, 3]
+        kept = journal._known["r1"].records
+        assert kept == RunRecords.load(reader, reader.run("r1"), texts=False)
+
+
+def test_a_database_that_is_locked_for_a_while_ends_no_stream() -> None:
+    calls: list[str | None] = []
+
+    def look(which: str | None) -> None:
+        calls.append(which)
+        raise UsageError("locked")
+
+    async def all_of_it() -> None:
+        news = News(look, beat_s=0.05)  # type: ignore[arg-type]
+        stream = news.stream(None, None)
+        said = [await anext(stream) for _ in range(3)]
+        assert said[1:] == [": nothing new\n\n"] * 2
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert news.listeners == 0
+
+    asyncio.run(all_of_it())
+    assert calls
