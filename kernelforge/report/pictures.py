@@ -27,6 +27,9 @@ _WORDS = {
     "titleFontSize": 10.5,
     "titleFontWeight": "normal",
 }
+_LEGEND_COLUMN = 125
+_LABELS = 0.42
+"""Most of a picture's width that the names of rows may take."""
 PAPER: dict[str, Any] = {
     "aria": False,
     "background": "#ffffff",
@@ -54,7 +57,7 @@ def svg(figure: Figure, *, width: int = WIDTH, height: int | None = None, title:
         UsageError: vl-convert is not installed.
     """
     drawn: str = _vl_convert().vegalite_to_svg(
-        _sized(figure, width, height, title), config=PAPER, allowed_base_urls=[], show_warnings=False
+        _sized(figure, width, height, title), config=_fitted(width), allowed_base_urls=[], show_warnings=False
     )
     return drawn
 
@@ -64,9 +67,19 @@ def png(
 ) -> bytes:
     """The figure as the bytes of a PNG file, with ``scale`` pixels to a CSS pixel; else as :func:`svg`."""
     drawn: bytes = _vl_convert().vegalite_to_png(
-        _sized(figure, width, height, title), scale=scale, config=PAPER, allowed_base_urls=[], show_warnings=False
+        _sized(figure, width, height, title),
+        scale=scale,
+        config=_fitted(width),
+        allowed_base_urls=[],
+        show_warnings=False,
     )
     return drawn
+
+
+def _fitted(width: int) -> dict[str, Any]:
+    """The theme with what depends on how wide the picture is."""
+    legend = PAPER["legend"] | {"columns": max(width // _LEGEND_COLUMN, 1)}
+    return PAPER | {"legend": legend, "axisY": {"labelLimit": int(_LABELS * width)}}
 
 
 def _sized(figure: Figure, width: int, height: int | None, title: bool) -> str:

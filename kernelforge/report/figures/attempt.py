@@ -89,8 +89,8 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         },
         {
             "data": {"values": [{"intensity": least, "what": "least traffic"}]},
-            "mark": {"type": "text", "align": "left", "baseline": "top", "dx": 4, "dy": 3},
-            "encoding": {"x": x, "y": {"value": 0}, "text": {"field": "what"}},
+            "mark": {"type": "text", "align": "left", "baseline": "bottom", "dx": 9, "dy": -4},
+            "encoding": {"x": x, "y": {"value": {"expr": "height"}}, "text": {"field": "what"}},
         },
         {
             "data": style.data(points[::-1]),
@@ -166,9 +166,9 @@ def samples(timing: Timing | None) -> Drawing:
     ]
     spread = [row["us"] for row in rows] + [row[end] for row in medians for end in ("low", "high")]
     title = "µs per execution (measured)"
-    x = style.quantity("us", title, zero=False)
+    x = style.below(style.quantity("us", title, zero=False))
     if max(spread) > 4 * min(spread):
-        x = style.logarithmic("us", title, spread)
+        x = style.below(style.logarithmic("us", title, spread))
     y = style.names("side")
     return figure(
         name,
@@ -255,7 +255,7 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
                 {
                     "mark": {"type": "bar", "height": {"band": 0.62}},
                     "encoding": {
-                        "y": y | {"axis": y["axis"] | {"labelLimit": 230}},
+                        "y": y,
                         "x": x,
                         "color": style.coloured("named", groups, (style.BLUE, style.GREY)) | {"legend": {"columns": 1}},
                         "tooltip": style.tip(

@@ -31,8 +31,8 @@ def board_figures(view: Board, links: Mapping[str, str] | None = None) -> tuple[
 
 
 def _label(entry: Entry) -> str:
-    who = f", {entry.by}" if entry.by else ""
-    return style.words(f"{entry.rank}. {entry.coder}{who} ({entry.run})")
+    """Told apart by the rank, which is in the board's table too; the run is in the tooltip."""
+    return style.words(f"{entry.rank}. {entry.coder}" + (f", {entry.by}" if entry.by else ""))
 
 
 def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
@@ -41,7 +41,14 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
         return Absent(name=name, why="the times on this board are modelled, and a modelled time has no speedup")
     rows = [
         style.linked(
-            {"entry": _label(entry), "p": number(point.p), "share": point.value, "low": point.low, "high": point.high},
+            {
+                "entry": _label(entry),
+                "run": style.words(entry.run),
+                "p": number(point.p),
+                "share": point.value,
+                "low": point.low,
+                "high": point.high,
+            },
             links.get(entry.run),
         )
         for entry in view.entries[:MOST_ENTRIES]
@@ -52,7 +59,7 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
     thresholds = list(dict.fromkeys(row["p"] for row in rows))
     first = view.entries[0]
     y = style.names("entry")
-    y["axis"] |= {"grid": True, "labelLimit": 260}
+    y["axis"] |= {"grid": True}
     x = style.below(style.quantity("share", f"share of all {view.key.task_count} tasks (measured)", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     offset = {"field": "p", "type": "nominal", "sort": None}
@@ -86,7 +93,7 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
                         "x": x,
                         "color": colour,
                         "shape": style.shaped("p", thresholds, title="fast_p at p ="),
-                        "tooltip": style.tip(entry="entry", p="p", share="share", low="from", high="to"),
+                        "tooltip": style.tip(entry="entry", run="run", p="p", share="share", low="from", high="to"),
                     },
                 },
             ],
@@ -102,6 +109,7 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
         style.linked(
             {
                 "entry": _label(entry),
+                "run": style.words(entry.run),
                 "share": entry.correct.value,
                 "low": entry.correct.low,
                 "high": entry.correct.high,
@@ -112,7 +120,6 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
         for entry in view.entries[:MOST_ENTRIES]
     ]
     y = style.names("entry")
-    y["axis"] |= {"labelLimit": 260}
     x = style.below(style.quantity("share", f"correct, share of all {view.key.task_count} tasks", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     first = view.entries[0]
@@ -130,7 +137,9 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
                     "encoding": {
                         "y": y,
                         "x": x,
-                        "tooltip": style.tip(entry="entry", ok="tasks", share="share", low="from", high="to"),
+                        "tooltip": style.tip(
+                            entry="entry", run="run", ok="tasks", share="share", low="from", high="to"
+                        ),
                     },
                 },
                 {

@@ -54,11 +54,11 @@ def _fast_p(name: str, title: str, drawn: Sequence[FastCurve]) -> Figure:
         for point in curve.points
     ]
     baselines = list(dict.fromkeys(style.words(curve.baseline) for curve in drawn))
-    legend = {"columns": 3, "symbolType": "stroke", "symbolSize": 300, "symbolStrokeWidth": 2}
+    legend = {"symbolType": "stroke", "symbolSize": 300, "symbolStrokeWidth": 2}
     colour = style.coloured("baseline", baselines) | {"legend": legend}
     share = style.quantity("share", f"share of all {drawn[0].tasks} tasks (measured)", ticks="%")
     share["scale"] = {"domain": [0, 1]}
-    p = style.quantity("p", "p: correct and more than p times as fast (measured)")
+    p = style.quantity("p", "p, times as fast (measured)")
     layers = [
         {
             "data": style.data(rows[: len(drawn[0].points)]),

@@ -31,8 +31,6 @@ PLAIN = ",.6~r"
 """Format of numbers on axes: grouped, without an exponent, with as many digits as they need up to six."""
 ROW = 17
 """Height of one row of bars."""
-LABEL_LIMIT = 170
-"""Longest label of a row, in pixels; the rest is in its tooltip."""
 
 
 def figure(name: str, title: str, description: str, spec: Mapping[str, Any]) -> Figure:
@@ -130,7 +128,7 @@ def _even_steps(span: float) -> Iterable[float]:
 
 def names(field: str, *, title: str | None = None) -> Encoding:
     """One row per name, in the order of the data."""
-    axis = {"labelLimit": LABEL_LIMIT, "ticks": False, "domain": False, "labelPadding": 6, "grid": False}
+    axis = {"ticks": False, "domain": False, "labelPadding": 6, "grid": False}
     return {"field": field, "type": "nominal", "sort": None, "title": title, "axis": axis}
 
 
