@@ -113,11 +113,16 @@ def build(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; leave with 1 if the files there would change.")
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FOLDER", help="Also write the boards as web pages to this folder.")
+    ] = None,
 ) -> None:
     """Build boards from entries: every entry is checked, and every statistic computed from its rows per task."""
     from kernelforge.leaderboard.build import board_texts, read_submitted, stale, write_texts
     from kernelforge.leaderboard.build import build as build_boards
 
+    if check and html is not None:
+        raise UsageError("--check writes nothing: leave --html out")
     submitted = read_submitted(sources or [output / "entries"])
     view = build_boards(submitted)
     texts = board_texts(view)
@@ -129,6 +134,11 @@ def build(
             raise typer.Exit(1)
     else:
         write_texts(texts, output)
+        if html is not None:
+            from kernelforge.leaderboard.site import BoardSite
+            from kernelforge.report.html.write import write_folder
+
+            write_folder(BoardSite(view), html)
     out.print(f"{output}: {_counted(len(submitted.entries), 'entry')} on {_counted(len(view.boards), 'board')}")
 
 

@@ -1,0 +1,97 @@
+"""Boards as web pages: the numbers of the JSON, and nothing of what strangers wrote comes alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from kernelforge.leaderboard.build import Submitted, build
+from kernelforge.leaderboard.entry import EntryFile
+from kernelforge.leaderboard.site import BoardSite
+from kernelforge.report.html.write import write_folder
+
+HOSTILE = """<script>x</script><img src=x onerror=y>"'</table>"""
+
+
+class Page(HTMLParser):
+    """Rows of all tables, a dictionary from column key to ``(text, data-value)`` each; and every element's name."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[dict[str, list[str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._keys: list[str] = []
+        self._cells: list[list[str | None]] = []
+        self._open = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.elements.append((tag, given))
+        if tag == "thead":
+            self._keys = []
+        elif tag == "th" and "data-key" in given:
+            self._keys.append(given["data-key"] or "")
+        elif tag in ("th", "td"):
+            self._cells.append(["", given.get("data-value")])
+            self._open = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("th", "td"):
+            self._open = False
+        elif tag == "tr" and self._cells:
+            self.rows.append(dict(zip(self._keys, self._cells, strict=True)))
+            self._cells = []
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self._cells[-1][0] = (self._cells[-1][0] or "") + data
+
+
+@pytest.fixture(scope="module")
+def folder(made: Callable[..., EntryFile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    entries = (made("measured-a", by=HOSTILE, note=HOSTILE), made("measured-c"), made("modelled"))
+    folder = tmp_path_factory.mktemp("boards") / "site"
+    write_folder(BoardSite(build(Submitted(entries, ()))), folder)
+    return folder
+
+
+def test_a_row_of_the_page_has_the_numbers_of_the_json(folder: Path):
+    entries = [
+        entry
+        for board in json.loads((folder / "data" / "leaderboard.json").read_text())["boards"]
+        for entry in board["entries"]
+    ]
+    rows = {row["run"][0]: row for row in Page((folder / "index.html").read_text()).rows if "rank" in row}
+    assert set(rows) == {entry["run"] for entry in entries}
+    for entry in entries:
+        row = rows[entry["run"]]
+        told = {"attempts": entry["attempts"], "tokens_per_task": entry["tokens_per_task"]}
+        told |= {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
+        for name in ("correct", "geomean_speedup", "win_rate", "floor_share", "median_dram_ratio"):
+            if name in row:
+                told[name] = entry[name] and entry[name]["value"]
+        for name, value in told.items():
+            shown = row[name][1]
+            assert (None if shown is None else float(shown)) == value, name
+    assert sum("fast_1" in row for row in rows.values()) == 2
+
+
+def test_what_strangers_wrote_is_text(folder: Path):
+    page = Page((folder / "index.html").read_text())
+    assert {row["by"][0] for row in page.rows if "by" in row} == {HOSTILE, "somebody"}
+    assert not [name for name, _ in page.elements if name == "img"]
+    inline = [given for name, given in page.elements if name == "script" and "src" not in given]
+    assert {given.get("type") for given in inline} <= {"application/json"}
+
+
+def test_every_link_leads_to_a_page_that_is_there(folder: Path):
+    for path in sorted(folder.glob("*.html")):
+        for name, given in Page(path.read_text()).elements:
+            address = given.get("href") if name in ("a", "link") else given.get("src")
+            if address and not address.startswith(("#", "data:")):
+                assert (path.parent / address.partition("#")[0]).exists(), address
