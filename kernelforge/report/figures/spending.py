@@ -52,7 +52,7 @@ def spent_time(spent: Sequence[Spent]) -> Drawing:
     parts = sorted((one for one in spent if style.positive(one.seconds)), key=lambda one: -one.seconds)
     if not parts:
         return Absent(name="spent-time", why="no time is recorded")
-    rows = [{"what": style.words(one.what), "amount": one.seconds, "kind": _KINDS[one.kind]} for one in parts]
+    rows = _rows(parts, [one.seconds for one in parts])
     total = sum(one.seconds for one in parts)
     return _bars(
         "spent-time",
@@ -73,7 +73,7 @@ def spent_money(spent: Sequence[Spent]) -> Drawing:
     if not parts:
         return Absent(name=name, why="nothing was bought, or no price is known")
     unknown = [style.words(one.what) for one in spent if one.kind == "agent" and one.dollars is None]
-    rows = [{"what": style.words(one.what), "amount": one.dollars, "kind": _KINDS[one.kind]} for one in parts]
+    rows = _rows(parts, [one.dollars for one in parts])
     return _bars(
         name,
         "Where the money went" + (" (not all prices are known)" if unknown else ""),
@@ -85,6 +85,14 @@ def spent_money(spent: Sequence[Spent]) -> Drawing:
         "US dollars paid to models",
         "$,.3~r",
     )
+
+
+def _rows(parts: Sequence[Spent], amounts: Sequence[float | None]) -> list[style.Row]:
+    whats = style.labels([one.what for one in parts])
+    return [
+        {"what": what, "amount": amount, "kind": _KINDS[one.kind]}
+        for one, what, amount in zip(parts, whats, amounts, strict=True)
+    ]
 
 
 def _bars(name: str, title: str, description: str, rows: list[style.Row], axis: str, ticks: str) -> Drawing:
