@@ -144,8 +144,8 @@ def test_a_curve_counts_tasks_as_their_summaries_do(views: dict[str, RunView]):
         assert at[p] == sum((task.speedup or 0.0) > p for task in view.tasks) / view.tasks_total
     assert at[1.0] == view.headline.fast_1.value
     untimed = [task.task for task in view.tasks if task.best is not None and task.speedup is None]
-    assert untimed == ["attention", "only_in_a"]
-    assert view.fast_curves[0].untimed == 2
+    assert untimed == ["attention", "only_in_a"]  # quarantined; not timed
+    assert [curve.untimed for curve in view.fast_curves] == [2] * 5
 
 
 def test_the_run_and_its_board_say_the_same(runs: dict[str, RunRecords], views: dict[str, RunView]):
@@ -165,6 +165,10 @@ def test_the_floor_is_what_must_move_at_the_bandwidth_of_the_gpu_that_measured()
     facts = make_facts(task).at("full").compulsory_bytes
     assert floor_us(blind, facts) == pytest.approx(facts / 4.8e6)
     assert run_view(alone(best)).tasks[0].floor_share == pytest.approx(8388608 / 4.8e6 / 5.0)
+    quarantined = {"quarantined": "too fast", "speedup": None, "speedup_lower": None, "speedup_eager": None}
+    doubted = best.evaluation.performance.model_copy(update=quarantined)
+    unbelieved = best.model_copy(update={"evaluation": best.evaluation.model_copy(update={"performance": doubted})})
+    assert run_view(alone(unbelieved)).tasks[0].floor_share is None
     other = best.evaluation.fingerprint.model_copy(update={"gpu": "Some Other GPU"})
     assert (
         floor_us(best.model_copy(update={"evaluation": best.evaluation.model_copy(update={"fingerprint": other})}))
@@ -204,13 +208,38 @@ def test_attempts_side_by_side_stand_in_the_order_of_their_ends():
     assert [point.tasks_ok for point in points] == [1, 2]
 
 
+def test_an_attempt_that_ends_after_its_successor_does_not_become_the_best_again():
+    run, task = make_run(device="cuda:0"), make_task()
+    long, short = (
+        make_attempt(
+            run, task, number, Verdict.OK, parent=parent, accepted=True, move=move, speedup=speedup
+        ).model_copy(update={"seconds": seconds})
+        for number, parent, move, speedup, seconds in ((0, None, None, 2.0, 30.0), (1, 0, "vectorise", 4.0, 2.0))
+    )
+    points = run_view(alone(long, short)).anytime
+    assert [(point.attempt, point.geomean_speedup) for point in points] == [
+        ("r1/softmax/01", pytest.approx(4.0)), ("r1/softmax/00", pytest.approx(4.0)),
+    ]  # fmt: skip
+
+
+def said(agent: str, dollars: float | None) -> Message:
+    usage = Usage(model="m", dollars=dollars, seconds=1.0)
+    return Message(agent=agent, role="reply", provider="openai:m", content="x", usage=usage)
+
+
+def test_tests_are_paid_before_the_first_attempt_and_lessons_after_the_last():
+    run, task = make_run(device="cuda:0", tasks=("softmax",)), make_task()
+    attempts = tuple(make_attempt(run, task, n, Verdict.WRONG, parent=0 if n else None) for n in range(2))
+    outside = {"softmax": (said("tester", 1.0), said("reflexion", 10.0))}
+    view = run_view(RunRecords(run, attempts, messages=outside))
+    assert [point.dollars for point in view.anytime] == [1.0, 11.0]
+    assert view.matrix[0].dollars == view.cost.dollars == 11.0
+
+
 def test_once_a_price_is_unknown_so_is_every_later_sum():
     def replied(number: int, dollars: float | None) -> Attempt:
-        usage = Usage(model="m", dollars=dollars, seconds=1.0)
-        message = Message(agent="coder", role="reply", provider="openai:m", content="x", usage=usage)
-        run, verdict = make_run(device="cuda:0"), Verdict.WRONG
-        made = make_attempt(run, make_task(), number, verdict, parent=0 if number else None)
-        return made.model_copy(update={"messages": (message,)})
+        made = make_attempt(make_run(), make_task(), number, Verdict.WRONG, parent=0 if number else None)
+        return made.model_copy(update={"messages": (said("coder", dollars),)})
 
     points = run_view(alone(replied(0, 0.5), replied(1, None), replied(2, 0.5))).anytime
     assert [point.dollars for point in points] == [0.5, None, None]

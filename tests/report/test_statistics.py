@@ -98,6 +98,7 @@ def test_a_curve_falls_and_is_fast_p_at_each_of_its_points(values: list[float]):
 def test_fast_p_asks_for_more_than_p():
     assert fast_p([1.0, 1.2, 2.0], 1.0).value == pytest.approx(2 / 3)
     assert fast_p([1.0, 1.2, 2.0], 2.0).value == 0.0
+    assert [point.value for point in fast_p_curve([1.0, 2.0], (1.0, 2.0), [True, True])] == [0.5, 0.0]
 
 
 def test_a_correct_task_without_a_time_counts_at_0_alone():
