@@ -29,12 +29,12 @@ def diff_lines(view: DiffView) -> Group:
         field("from", f"{view.before}  {view.before_verdict.value}"),
         field("to", f"{view.after}  {view.after_verdict.value}"),
     ]
-    return Group(*parts, *(part for diff in view.diffs for part in diff_parts(diff, who="the other's")))
+    return Group(*parts, *(part for diff in view.diffs for part in diff_parts(diff)))
 
 
-def diff_parts(diff: Diff, *, who: str = "") -> Iterator[RenderableType]:
+def diff_parts(diff: Diff) -> Iterator[RenderableType]:
     """One difference under its heading."""
-    whose = who or {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
+    whose = {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
     if not diff.compared:
         yield Text(f"{diff.name}: too long to compare line by line", style="dim")
         return
@@ -43,7 +43,7 @@ def diff_parts(diff: Diff, *, who: str = "") -> Iterator[RenderableType]:
         return
     head = Text()
     head.append(f"{diff.name}", style="bold")
-    head.append(f"  against {whose} ({one_line(diff.against)})  ", style="dim")
+    head.append("  " if diff.beside == "other" else f"  against {whose} ({one_line(diff.against)})  ", style="dim")
     head.append(f"+{diff.added}", style="green")
     head.append(f" -{diff.removed}", style="red")
     yield Text()
