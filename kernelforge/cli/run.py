@@ -307,7 +307,7 @@ def _print_summary_line(run: Run, store: Store) -> None:
     from kernelforge.cli.progress import print_json_line
     from kernelforge.report import RunRecords, run_view
 
-    view = run_view(RunRecords.load(store, run))
+    view = run_view(RunRecords.load(store, run, texts=False))
     print_json_line({"type": "summary", "run": view.model_dump(mode="json")})
 
 
@@ -318,7 +318,7 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
     from kernelforge.report import RunRecords, leaderboard, run_view
     from kernelforge.report.terminal import leaderboard_lines, run_summary
 
-    out, records = console(), RunRecords.load(store, run)
+    out, records = console(), RunRecords.load(store, run, texts=False)
     out.print()
     for line in run_summary(run_view(records)):
         out.print(line)
@@ -344,6 +344,7 @@ def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:
     if best is not None:
         commands.append((f"kernelforge show {run.id}/{best.task}{folder}", "a task's lineage"))
         commands.append((f"kernelforge show {best.id}{folder}", "an attempt, with its diff"))
+    commands.append((f"kernelforge report {run.id} --open{folder}", "all of it as web pages"))
     commands.append((f"kernelforge export {run.id} --output attempts.jsonl{folder}", "every attempt as JSON lines"))
     return commands
 
