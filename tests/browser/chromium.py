@@ -19,6 +19,7 @@ OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--js-flags=--no-opt",  # pages are closed before optimised code would pay
 )
 
 

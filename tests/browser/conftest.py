@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chromium import chromium, missing
-from golden_runs import golden_store
+from golden_runs import golden_records, golden_store
 from visits import Tab, Visit, visit
 
 from kernelforge.report import RunRecords
 from kernelforge.report.html import Site
-from kernelforge.report.html.write import write_folder
+from kernelforge.report.html.write import write_file, write_folder
 from kernelforge.store import Store
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(tmp_path_factory.mktemp("hostile"), "hostile", "escaping")
 
 
+@pytest.fixture(scope="session")
+def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a modelled and a measured run as one file."""
+    file = tmp_path_factory.mktemp("one") / "report.html"
+    write_file(Site([golden_records("modelled"), golden_records("measured-a")]), file)
+    return file
+
+
 @pytest.fixture
 def tab(chrome: Browser) -> Iterator[Callable[..., Tab]]:
     """Opens a page of a report as a reader would; after the test, none of them may have complained or called out."""
@@ -68,13 +76,13 @@ def tab(chrome: Browser) -> Iterator[Callable[..., Tab]]:
 
 
 @pytest.fixture(scope="session")
-def visited(chrome: Browser, report: Path) -> Callable[[str], Visit]:
-    """What a page of the report was like, opened once however many tests ask."""
-    kept: dict[str, Visit] = {}
+def visited(chrome: Browser, report: Path) -> Callable[[str, str], Visit]:
+    """What a page of the report was like in a theme, opened once however many tests ask."""
+    seen: dict[tuple[str, str], Visit] = {}
 
-    def look(page: str) -> Visit:
-        if page not in kept:
-            kept[page] = visit(chrome, report, page)
-        return kept[page]
+    def look(page: str, theme: str) -> Visit:
+        if (page, theme) not in seen:
+            seen[page, theme] = visit(chrome, report, page, theme, again=any(page == one for one, _ in seen))
+        return seen[page, theme]
 
     return look

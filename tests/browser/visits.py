@@ -15,6 +15,9 @@ AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": [
 """WCAG 2.1 at levels A and AA. Preloading would fetch the style sheets, which the policy of the pages forbids."""
 
 
+COLOUR_RULES = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+
+
 @dataclass
 class Heard:
     """What pages said to the console and what they asked for."""
@@ -70,68 +73,69 @@ class Tab:
 
 @dataclass(frozen=True)
 class Visit:
-    """What one page was like, at a desk and on a phone."""
+    """What one page was like."""
 
-    title: str
     faults: list[str]
     strangers: list[str]
     charts: dict[str, int]
     """Marks that each figure drew; -1 where it failed."""
     tables: list[list[dict[str, str]]]
     """Rows of the page's tables: by column key, the raw value of each cell that has one."""
+    data: dict[str, str]
+    """By ending, the path of the file of data that the page offers."""
     overflow: int
-    """Pixels by which the page is wider than a phone."""
-    violations: dict[str, list[str]]
-    """By theme, what axe-core found: rule, element, why."""
+    """Pixels by which the page is wider than what it is seen in."""
+    violations: list[str]
+    """What axe-core found: rule, element, why."""
 
 
-def visit(browser: Browser, folder: Path, page: str) -> Visit:
-    """Open a page at both widths and in both themes, and look at everything."""
+def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool = False) -> Visit:
+    """Open a page at a desk in the light, or on a phone in the dark, and look at everything.
+
+    Args:
+        again: it was looked at in the other theme: only what colour and width may change is of interest.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light")
+    viewport = {"light": DESKTOP, "dark": PHONE}[theme]
+    context = browser.new_context(viewport=viewport, color_scheme=theme)
     tab = Tab(context, folder).open(page)
-    charts = drawn(tab.page)
+    charts = {} if again else drawn(tab.page)
+    found = Axe().run(tab.page, options=AXE | ({"runOnly": COLOUR_RULES} if again else {})).response
+    violations = [
+        f"{rule['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
+        for rule in found["violations"]
+        for node in rule["nodes"][:3]
+    ]
+    offered = tab.page.locator("a[href*='data/']").evaluate_all("links => links.map(link => link.href)")
+    data = {address.rpartition(".")[2]: address.removeprefix(folder.as_uri() + "/") for address in offered}
     tables = tab.page.evaluate(_TABLES)
-    violations = {}
-    for theme in ("light", "dark"):
-        tab.page.emulate_media(color_scheme=theme)
-        tab.page.wait_for_timeout(30)
-        found = Axe().run(tab.page, options=AXE).response
-        violations[theme] = [
-            f"{rule['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
-            for rule in found["violations"]
-            for node in rule["nodes"][:3]
-        ]
-    tab.page.set_viewport_size(PHONE)
-    tab.page.reload(wait_until="load")
-    phone = drawn(tab.page)
-    overflow = tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    title = tab.page.title()
+    overflow = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
     context.close()
-    assert phone == charts, "a phone draws what a desk draws"
-    return Visit(title, tab.heard.faults, tab.strangers, charts, tables, overflow, violations)
+    return Visit(tab.heard.faults, tab.strangers, charts, tables, data, overflow, violations)
 
 
 def drawn(page: Page) -> dict[str, int]:
-    """Scroll through the page, and count the marks of each chart that can be seen."""
-    names: list[str] = page.evaluate(
-        "[...document.querySelectorAll('figure.chart')].filter(f => f.offsetParent).map(f => f.dataset.figure)"
-    )
+    """Scroll through the page and its tabs, and count the marks of each chart."""
+    names: list[str] = page.evaluate("[...document.querySelectorAll('figure.chart')].map(one => one.dataset.figure)")
     for name in names:
-        figure = page.locator(f"figure[data-figure='{name}']")
-        figure.scroll_into_view_if_needed()
-        page.wait_for_function(
-            "name => document.querySelector(`figure[data-figure='${name}']`).dataset.drawn", arg=name
-        )
+        page.evaluate(_REVEAL, name)
+        page.locator(f"figure[data-figure='{name}'][data-drawn]").wait_for(state="attached")
     counts: dict[str, int] = page.evaluate(_MARKS)
-    return {name: counts[name] for name in names}
+    return counts
 
+
+_REVEAL = """name => {
+  const figure = document.querySelector(`figure[data-figure='${name}']`);
+  const panel = figure.closest('[role=tabpanel]');
+  if (panel && panel.hidden) document.getElementById(panel.getAttribute('aria-labelledby')).click();
+  figure.scrollIntoView({behavior: 'instant'});
+}"""
+"""Choose the tab of a chart, and scroll to it."""
 
 _MARKS = """() => Object.fromEntries([...document.querySelectorAll('figure.chart')].map(figure => [
   figure.dataset.figure,
-  figure.dataset.drawn === 'true' ? figure.querySelectorAll(
-    'svg g[class*=mark-]:not([class*=role-axis]):not([class*=role-legend]):not([class*=mark-group]) > *').length : -1,
+  figure.dataset.drawn === 'true' ? figure.querySelectorAll('svg .role-mark:not(.mark-group) > *').length : -1,
 ]))"""
 
 _TABLES = """() => [...document.querySelectorAll('table.data')].map(table => {
