@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kernelforge.report.attempt_view import AttemptView
     from kernelforge.report.gates import Gate
     from kernelforge.report.roofs import RooflinePlace
+    from kernelforge.report.task_view import MetricChange
 
 _GLYPHS = {
     "passed": ("✓", "green"),
@@ -145,13 +146,17 @@ def _why(view: AttemptView) -> list[RenderableType]:
             field("because", finding.why),
             field("action", finding.action),
         ]
-    shown = [one for one in view.metrics if one.named or one.change is None or abs(one.change) >= _SAME]
+    shown = [one for one in view.metrics if one.named or not _unchanged(one)]
     if view.metrics:
         parts += [Text(), metric_table(shown, title="Metrics", compared=view.parent is not None).to_rich()]
     if len(shown) < len(view.metrics):
         parts.append(Text(f"{len(view.metrics) - len(shown)} more did not change; --json has them", style="dim"))
     parts += [field("note", note) for note in view.profile_notes]
     return parts
+
+
+def _unchanged(one: MetricChange) -> bool:
+    return one.before == one.after or (one.change is not None and abs(one.change) < _SAME)
 
 
 def _message(message: Message) -> list[RenderableType]:
