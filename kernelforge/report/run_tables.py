@@ -23,11 +23,7 @@ def runs_table(views: Iterable[RunView]) -> Table:
     """Runs, one a row; speedups where they are measured."""
     columns = (
         Column("id", "run"),
-        Column("state", "state"),
-        Column("device", "device"),
         Column("origin", "times", lambda origin: ABSENT if origin is None else origin.value),
-        Column("strategy", "strategy"),
-        Column("coder", "coder", wide=True),
         Column("tasks_ok", "correct", number, "right"),
         Column("tasks_total", "of", number, "right"),
         Column("fast_1", "fast 1", percent, "right"),
@@ -36,6 +32,10 @@ def runs_table(views: Iterable[RunView]) -> Table:
         Column("attempts", "attempts", number, "right"),
         Column("dollars", "dollars", dollar_words, "right"),
         Column("seconds", "time", duration, "right"),
+        Column("state", "state"),
+        Column("strategy", "strategy"),
+        Column("device", "device"),
+        Column("coder", "coder", wide=True),
         Column("started", "started"),
     )
     return Table.of("Runs", columns, map(_RunRow, views))

@@ -81,6 +81,7 @@ def test_a_run_in_a_pipe_is_a_line_per_attempt_and_a_summary(start):
         "kernelforge show r1",
         "kernelforge show r1/softmax",
         "kernelforge show r1/softmax/01",
+        "kernelforge report r1 --open",
         "kernelforge export r1 --output attempts.jsonl",
     ]
 
@@ -152,6 +153,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
     assert _next_commands(RunRecords(run, ()), " --results 'my runs'") == [
         ("kernelforge resume r1 --results 'my runs'", "go on with this run"),
         ("kernelforge show r1 --results 'my runs'", "this run"),
+        ("kernelforge report r1 --open --results 'my runs'", "all of it as web pages"),
         ("kernelforge export r1 --output attempts.jsonl --results 'my runs'", "every attempt as JSON lines"),
     ]
     with Store.open(tmp_path / "x" / "kernelforge.db") as store:

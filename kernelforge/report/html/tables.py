@@ -16,8 +16,8 @@ Link = Callable[[Mapping[str, Any]], str | None]
 """From a row, by column key, to the address of one of its cells; None for no link."""
 
 _VERDICTS = frozenset(verdict.value for verdict in Verdict)
-_TIGHT = 40
-"""Characters that a cell shows on one line."""
+_TIGHT, _TIGHT_OF_WIDE = 40, 24
+"""Characters that a cell shows on one line; in a column whose text may fold, fewer."""
 _MARKED = {"passed": "good", "win": "good", "failed": "bad", "loss": "bad", "guarded": "quiet", "skipped": "quiet"}
 _MARKED |= {"not reached": "quiet", "not applicable": "quiet", "both-failed": "quiet", "tie": "quiet"}
 
@@ -81,7 +81,7 @@ def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | 
 def _width(column: Column, shown: str) -> str:
     if column.align == "right":
         return "num"
-    return "tight" if not column.wide and len(shown) <= _TIGHT else "wide"
+    return "tight" if len(shown) <= (_TIGHT_OF_WIDE if column.wide else _TIGHT) else "wide"
 
 
 def _style(key: str, shown: str) -> str:

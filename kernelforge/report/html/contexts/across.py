@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from kernelforge.report.board import Leaderboard
@@ -55,14 +57,20 @@ def boards_context(view: Leaderboard, shown: dict[str, ShownRun], links: Links) 
         charts = [
             chart._replace(id=f"{chart.id}-{index}") for chart in charts_of(board_figures(board, own), links).values()
         ]
-        found.append((board, board_title(board.key), html_table(entries, to_run), html_table(records, to_run), charts))
+        to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
+        best = to_run | {"task": partial(_of, to_task, "task")}
+        found.append((board, board_title(board.key), html_table(entries, to_run), html_table(records, best), charts))
     return {"view": view, "boards": found}
 
 
 def compare_context(a: ShownRun, b: ShownRun, view: CompareView, links: Links) -> Context:
     """Two runs."""
     to_task = {pair.task: links.to(paths.task_page(b.id, pair.task)) for pair in view.pairs}
-    link: dict[str, Link] = {"task": lambda row: to_task[row["task"]]}
+    link: dict[str, Link] = {
+        "task": lambda row: to_task[row["task"]],
+        "a_best": lambda row: a.attempt_link(row["a_best"], links),
+        "b_best": lambda row: b.attempt_link(row["b_best"], links),
+    }
     return {
         "view": view,
         "a": a.view,
@@ -70,3 +78,7 @@ def compare_context(a: ShownRun, b: ShownRun, view: CompareView, links: Links) -
         "pairs": html_table(compare_table(view), link),
         "charts": charts_of(compare_figures(view, to_task), links),
     }
+
+
+def _of(addresses: Mapping[str, str], key: str, row: Mapping[str, Any]) -> str | None:
+    return addresses.get(row[key])

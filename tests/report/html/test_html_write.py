@@ -1,0 +1,219 @@
+"""A report on the disk: whole or as it was before, and never in the place of something else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_runs import golden, golden_records, golden_store
+from html_dom import parse
+
+from kernelforge.errors import UsageError
+from kernelforge.report.html import Site, write
+from kernelforge.report.html.write import MARK, write_file, write_folder
+from kernelforge.store import Store
+
+MODELLED = golden("modelled").run.id
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    return Site([golden_records("modelled")])
+
+
+@pytest.fixture
+def report(site: Site, tmp_path: Path) -> Path:
+    write_folder(site, tmp_path / "report")
+    return tmp_path / "report"
+
+
+def test_a_folder_holds_every_page_all_data_all_assets_and_its_mark(site: Site, report: Path):
+    found = tree_of(report)
+    assert found.keys() == {*site.pages(), *site.data(), *(f"assets/{name}" for name in site.assets()), MARK}
+    assert found["index.html"].decode() == site.render("index.html")
+
+
+def test_processes_write_the_same_as_one(site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(write, "_SHARED_FROM", 2)
+    monkeypatch.setattr(write, "_PART", 5)
+    size = write_folder(site, tmp_path / "shared", processes=2)
+    assert tree_of(tmp_path / "shared") == tree_of(report)
+    assert size == sum(map(len, tree_of(report).values()))
+
+
+def test_a_new_report_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(report: Path):
+    (report / "runs" / "stale.html").write_text("old")
+    write_folder(Site([golden_records("measured-a")]), report)
+    assert not (report / "runs" / "stale.html").exists()
+    assert not (report / "runs" / MODELLED).exists()
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+def test_a_report_that_cannot_be_finished_leaves_the_old_one_as_it_was(report: Path, monkeypatch: pytest.MonkeyPatch):
+    before = tree_of(report)
+    broken = Site([golden_records("measured-a")])
+    shown = broken.render
+    monkeypatch.setattr(broken, "render", lambda path: shown(path) if "attention" not in path else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_folder(broken, report)
+    assert tree_of(report) == before
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "link"])
+def test_what_is_no_report_is_left_alone(site: Site, tmp_path: Path, what: str):
+    target = tmp_path / "mine"
+    if what == "folder":
+        target.mkdir()
+        (target / "thesis.tex").write_text("years of work")
+    elif what == "file":
+        target.write_text("years of work")
+    else:
+        (tmp_path / "there").mkdir()
+        target.symlink_to(tmp_path / "there")
+    with pytest.raises(UsageError, match="--output"):
+        write_folder(site, target)
+    if what == "folder":
+        assert tree_of(target) == {"thesis.tex": b"years of work"}
+    elif what == "file":
+        assert target.read_text() == "years of work"
+    else:
+        assert target.is_symlink()
+
+
+def test_an_empty_folder_may_become_a_report(site: Site, tmp_path: Path):
+    (tmp_path / "empty").mkdir(mode=0o755)
+    write_folder(site, tmp_path / "empty")
+    assert (tmp_path / "empty" / "index.html").is_file()
+    assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o755
+
+
+def test_one_file_holds_every_page_once_and_links_within_itself(site: Site, tmp_path: Path):
+    size = write_file(site, tmp_path / "all.html")
+    text = (tmp_path / "all.html").read_text()
+    assert size == len(text.encode())
+    tree = parse(text)
+    sections = tree.all("section", class_="page")
+    assert len(sections) == len(site.pages()) - 1  # the run's page is the front page
+    ids = [one.attributes["id"] for one in tree.all() if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+    targets = {one.attributes["href"] for one in tree.all("a")}
+    assert {target[:1] for target in targets} == {"#"}
+    assert {target[1:] for target in targets} <= set(ids)
+    assert not [one for one in tree.all() if "src" in one.attributes]
+
+
+def test_scripts_and_styles_of_one_file_are_those_that_its_policy_names(site: Site, tmp_path: Path):
+    write_file(site, tmp_path / "all.html")
+    tree = parse((tmp_path / "all.html").read_text())
+    (policy,) = [one.attributes["content"] for one in tree.all("meta") if "http-equiv" in one.attributes]
+    named = {part.partition(" ")[0]: set(part.split(" ")[1:]) for part in policy.split("; ")}
+
+    def hashes(name: str) -> set[str]:
+        inside = [one.text for one in tree.all(name) if one.attributes.get("type") != "application/json"]
+        return {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in inside}
+
+    assert named["script-src"] == hashes("script")
+    assert named["style-src"] == hashes("style")
+
+
+def test_a_file_that_is_no_report_is_left_alone_and_one_that_is_is_replaced(site: Site, tmp_path: Path):
+    mine = tmp_path / "mine.html"
+    mine.write_text("<p>years of work")
+    with pytest.raises(UsageError, match="not a report"):
+        write_file(site, mine)
+    assert mine.read_text() == "<p>years of work"
+    write_file(site, tmp_path / "all.html")
+    write_file(site, tmp_path / "all.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.html", "mine.html"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return golden_store(tmp_path_factory.mktemp("results"), "modelled").parent
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """``kernelforge report`` in an empty folder: exit code, lines, errors."""
+    from kernelforge.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, list[str], str]:
+        monkeypatch.setattr("sys.argv", ["kernelforge", "report", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out.splitlines(), err
+
+    return run
+
+
+def test_the_command_says_how_much_it_wrote_and_where(command: Run, results: Path, tmp_path: Path):
+    code, out, _ = command("latest", "--results", str(results), "--output", "here/report")
+    index = tmp_path / "here" / "report" / "index.html"
+    assert (code, out[1]) == (0, index.as_uri())
+    assert out[0].endswith(": here/report/index.html")
+    attempt = parse((index.parent / "runs" / MODELLED / "softmax" / "01.html").read_text())
+    prompts = [one.text for one in attempt.one(class_="said").all("pre")]
+    assert prompts
+    assert all(prompts)  # runs are read without texts, their tasks with them
+
+
+def test_without_an_output_it_lies_with_the_results(command: Run, results: Path):
+    assert command("--results", str(results))[0] == 0
+    assert (results / "report" / "index.html").is_file()
+    assert command("--one-file", "--all", "--results", str(results))[0] == 0
+    assert (results / "report.html").is_file()
+
+
+def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    code, out, _ = command("--open", "--results", str(results), "--output", "one.html")
+    assert code == 0
+    assert (tmp_path / "opened").read_text().strip() == out[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nobody",), "nobody"),
+        (("latest", "--all"), "--all"),
+        (("--output", "mine"), "no report"),
+        (("--output", "mine/thesis.tex/report"), "thesis.tex"),
+        (("--one-file", "--output", "mine"), "is a folder"),
+    ],
+)
+def test_bad_input_is_one_line(command: Run, results: Path, tmp_path: Path, words: tuple[str, ...], said: str):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    code, out, err = command(*words, "--results", str(results))
+    assert code in (1, 2)
+    assert (out, err.count("\n")) == ([], 1)
+    assert said in err
+    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
+
+
+def test_a_results_folder_without_runs_is_one_line(command: Run, tmp_path: Path):
+    with Store.open(tmp_path / "kernelforge.db"):
+        pass
+    for words in ((), ("--all",)):
+        code, _, err = command(*words, "--results", str(tmp_path))
+        assert code == 2
+        assert "kernelforge run" in err
