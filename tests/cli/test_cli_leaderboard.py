@@ -11,12 +11,18 @@ REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "lea
 ENTRY = REFERENCE / "entries" / "builtin-core-h100.json"
 
 
-@pytest.fixture
-def golden_results(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def journalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with a modelled and a measured run."""
     from golden_runs import golden_store
 
-    golden_store(tmp_path / "results", "modelled", "measured-c")
+    return golden_store(tmp_path_factory.mktemp("golden") / "results", "modelled", "measured-c").parent
+
+
+@pytest.fixture
+def golden_results(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads results reads that folder."""
+    monkeypatch.setenv("KERNELFORGE_RESULTS", str(journalled))
 
 
 def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):

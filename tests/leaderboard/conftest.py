@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def made() -> Callable[..., EntryFile]:
     """``made("measured-a", by="someone")``: the entry of a golden run."""
     from golden_runs import golden_records
 
+    @cache
     def make(name: str, *, by: str = "somebody", note: str = "") -> EntryFile:
         records = golden_records(name)
         return make_entry(records, {task: one.digest for task, one in records.tasks.items()}, by=by, note=note)
