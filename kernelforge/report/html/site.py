@@ -24,6 +24,7 @@ from kernelforge.report.html.contexts.task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, assets, environment, policy
 from kernelforge.report.html.shown import Full, ShownRun
+from kernelforge.report.run_view import RunView
 from kernelforge.report.source import RunRecords
 from kernelforge.report.tables import compare_table
 from kernelforge.version import __version__
@@ -229,8 +230,8 @@ class Site:
 
     def _all_data(self) -> Iterator[tuple[str, Callable[[], str]]]:
         for run in self.runs.values():
-            yield paths.data_file(run.id, "json"), partial(_json, lambda run=run: run.view)
-            yield paths.data_file(run.id, "csv"), lambda run=run: tasks_table(run.view).to_csv()
+            yield paths.data_file(run.id, "json"), partial(_json, partial(_view, run))
+            yield paths.data_file(run.id, "csv"), partial(_tasks_csv, run)
         for a, b in self.pairs:
             yield paths.data_file(_pair_name(a, b), "json"), partial(_json, partial(self._compared, a, b))
             yield paths.data_file(_pair_name(a, b), "csv"), partial(_pairs_csv, partial(self._compared, a, b))
@@ -244,6 +245,14 @@ def _files(name: str, *suffixes: str) -> tuple[Crumb, ...]:
 
 def _pair_name(a: ShownRun, b: ShownRun) -> str:
     return f"compare {a.id} {b.id}"
+
+
+def _view(run: ShownRun) -> RunView:
+    return run.view
+
+
+def _tasks_csv(run: ShownRun) -> str:
+    return tasks_table(run.view).to_csv()
 
 
 def _pairs_csv(view: Callable[[], CompareView]) -> str:

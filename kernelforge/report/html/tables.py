@@ -30,8 +30,6 @@ class HtmlTable(NamedTuple):
     """Row of its headings."""
     body: Markup
     """Its rows; cells hold text alone, links of ours and classes."""
-    count: int
-    """How many rows there are."""
 
 
 def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: str = "") -> HtmlTable:
@@ -55,7 +53,7 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
         ]
         told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
         rows.append(f"<tr{told}>{''.join(cells)}</tr>")
-    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), len(rows))
+    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)))
 
 
 def _heading(column: Column) -> str:

@@ -50,7 +50,8 @@ class FunnelRow(NamedTuple):
 
     step: str
     place: int
-    count: int
+    came: int
+    """How many came through it."""
     share: float
     """Of all attempts, in percent."""
     lost: tuple[tuple[str, int], ...]
@@ -108,7 +109,7 @@ def tasks_table(view: RunView) -> Table:
 def headline(view: RunView) -> list[Number]:
     """The numbers that stand for a run, the most important first."""
     correct = view.headline.correct
-    found = [
+    found: list[Number | None] = [
         Number(
             "tasks correct",
             f"{view.tasks_ok} of {view.tasks_total}",
