@@ -23,6 +23,8 @@ _STATES = {
 }
 _LEAST_LANES = 3
 """Workers that are shown however low the screen is."""
+_MOST_AIR = 5
+"""Empty lines between the parts, where there is room for all of them."""
 
 
 class LiveScreen:
@@ -42,20 +44,20 @@ def screen(view: ProgressView, now: datetime, height: int) -> RenderableType:
         now: until when clocks ran on.
     """
     elapsed = seconds_since(view.started, now)
-    bars = shown_bars(view)
-    gains = view.gains
-    tail = 1 + (1 + len(gains) if gains else 0) + bool(view.error)
-    room = height - 1 - 1 - len(bars) - tail
-    if gains and room < min(len(view.lanes), _LEAST_LANES):
-        gains, room = (), room + 1 + len(gains)
-    parts: list[RenderableType] = [_head(view, now, elapsed), _bars(bars, elapsed)]
+    bars, gains = shown_bars(view), view.gains
+    room = height - 1 - 2 - len(bars) - bool(view.error)  # for workers and gains: head and funnel have a line each
+    if gains and room - 1 - len(gains) < min(len(view.lanes), _LEAST_LANES):
+        gains = ()
+    room -= 1 + len(gains) if gains else 0
+    air = [""] if room - len(view.lanes) >= _MOST_AIR else []
+    parts: list[RenderableType] = [_head(view, now, elapsed), *air, _bars(bars, elapsed), *air]
     if view.lanes:
-        parts.append(_lanes(view.lanes, now, max(room, _LEAST_LANES)))
+        parts += [_lanes(view.lanes, now, max(room, _LEAST_LANES)), *air]
     parts.append(_funnel(view.funnel))
     if gains:
-        parts += [Text("latest gains", style="bold"), _gains(gains, now)]
+        parts += [*air, Text("latest gains", style="bold"), _gains(gains, now)]
     if view.error:
-        parts.append(_cut(Text(f"warning: {one_line(view.error)}", style="yellow")))
+        parts += [*air, _cut(Text(f"warning: {one_line(view.error)}", style="yellow"))]
     return Group(*parts)
 
 
