@@ -56,6 +56,9 @@ def data_file(name: str, suffix: str) -> str:
     return f"data/{slug(name)}.{suffix}"
 
 
+_relative = lru_cache(maxsize=4096)(posixpath.relpath)
+
+
 class Links(Protocol):
     """How one page points at others and at parts of itself."""
 
@@ -77,7 +80,7 @@ class FolderLinks:
         fragment = f"#{part}" if part else ""
         if path == self._page and part:
             return fragment
-        return posixpath.relpath(path, self._folder) + fragment
+        return _relative(path, self._folder) + fragment
 
     def id(self, part: str) -> str:
         return part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup, escape
@@ -63,8 +64,7 @@ def _heading(column: Column) -> str:
 
 def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | None) -> str:
     """One cell: the text that people read, and beside a number its value as JSON and CSV have it."""
-    shown = one_line(column.show(value))
-    text: str = escape(shown)
+    shown, text = _escaped(column.show(value))
     style = _style(column.key, shown)
     if href is not None:
         text = f'<a href="{escape(href)}">{text}</a>'
@@ -74,6 +74,20 @@ def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | 
     held = "" if raw is None else f' data-value="{raw}"'
     scope = ' scope="row"' if element == "th" else ""
     return f'<{element}{scope} class="{_width(column, shown)}"{held}>{text}</{element}>'
+
+
+def _escaped(text: str) -> tuple[str, str]:
+    """A cell's text on one line, and the same as HTML."""
+    return _escaped_once(text) if len(text) <= _TIGHT else _escape(text)
+
+
+def _escape(text: str) -> tuple[str, str]:
+    line = one_line(text)
+    return line, str(escape(line))
+
+
+_escaped_once = lru_cache(maxsize=65_536)(_escape)
+"""Names of metrics, units and verdicts come again on every page."""
 
 
 def _width(column: Column, shown: str) -> str:

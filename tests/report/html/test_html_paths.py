@@ -10,9 +10,9 @@ from kernelforge.report.html import paths
 from kernelforge.report.html.paths import FolderLinks, OneFileLinks, slug
 
 AWKWARD = [
-    "", ".", "..", "../../etc/passwd", "/abs", "a/b", "a-b", "a\\b", "A", "a", "CON", "con", "nul.html", "com1", "index",
-    "a.b", "a..b", ".hidden", "x" * 60, "x" * 61, "x" * 300, "ß", "ſ", "\u202eevil", "a b", "a\nb", "\x00", "\ud800",
-    "%2e%2e", "<script>", "softmax-0123456789", "-x", "a.", "x?y#z",
+    "", ".", "..", "../../etc/passwd", "/abs", "a/b", "a-b", "a\\b", "A", "a", "CON", "con", "nul.html", "com1",
+    "index", "a.b", "a..b", ".hidden", "x" * 60, "x" * 61, "x" * 300, "ß", "ſ", "\u202eevil", "a b", "a\nb", "\x00",
+    "\ud800", "%2e%2e", "<script>", "softmax-0123456789", "-x", "a.", "x?y#z",
 ]  # fmt: skip
 
 
