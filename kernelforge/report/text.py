@@ -51,14 +51,14 @@ def csv_text(text: str) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """Four significant digits; whole numbers with thin grouping."""
+    """Four significant digits; whole numbers, and those above ten thousand, in full with grouping."""
     if value is None:
         return ABSENT
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
     if not math.isfinite(value):
         return str(value)
-    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 9_999.5 else f"{value:,.0f}"
 
 
 def times(value: float | None) -> str:

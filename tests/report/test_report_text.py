@@ -92,6 +92,8 @@ def test_numbers_for_people():
     assert number(None) == "–"
     assert number(1234567) == "1,234,567"
     assert number(0.123456) == "0.1235"
+    assert number(26_444.4) == "26,444"
+    assert number(9_999.7) == "10,000"
     assert number(math.inf) == "inf"
     assert number(math.nan) == "nan"
     assert times(1.256) == "1.26x"
