@@ -82,7 +82,8 @@ class Viewer:
             raise HTTPException(503, "too many pages listen already", {"Retry-After": "5"})
         if request.method == "HEAD":
             return Response(media_type=_EVENTS)
-        return _Stream(self.news.stream(which, request.headers.get("last-event-id")), media_type=_EVENTS)
+        last = request.headers.get("last-event-id") or request.query_params.get("last")
+        return _Stream(self.news.stream(which, last), media_type=_EVENTS)
 
 
 class _Stream(StreamingResponse):

@@ -145,6 +145,8 @@ class Journal:
 
     def _read(self, run: Run) -> _Known:
         known = self._known.get(run.id)
+        if known is not None and run.state is RunState.FINISHED and run == known.records.run:
+            return known
         marks = self._store.task_marks(run.id)
         live = run.state is RunState.RUNNING and self._store.is_live(run.id)
         if known is None:

@@ -154,6 +154,8 @@ def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
                     assert int(missed.id) > int(known)
                 async with listening(one.client, last=known) as next_one:
                     assert (await next_one("changed")).id == missed.id
+                async with listening(one.client, f"/events?last={known}") as next_one:
+                    assert (await next_one("changed")).id == missed.id
 
     asyncio.run(all_of_it())
 

@@ -6,9 +6,13 @@
   const here = document.currentScript.src;
   const ENDED = ["finished", "stopped", "failed", "interrupted"];
   const LEAST_MS = { live: 500, page: 2000 }; // between two fetches
+  const SHARE = 10; // and so many times as long as the last one took: a large page must not keep the viewer busy
   let skew = 0; // the browser's clock minus the viewer's
   let due = 0; // timer of the next fetch
   let fetched = 0; // when the last one began
+  let took = 0; // and how long it took
+  let events = null;
+  let last = ""; // id of the last event
   let over = false;
 
   // --- the note under the heading
@@ -64,17 +68,23 @@
   /** Fetch the page soon: not more often than it should be, not while nobody sees it or text in it is selected. */
   function refresh() {
     if (due) return;
-    const least = document.getElementById("live") ? LEAST_MS.live : LEAST_MS.page;
-    due = setTimeout(async () => {
-      due = 0;
-      if (document.hidden || selecting()) return refresh();
-      fetched = Date.now();
-      try {
-        await takeOver();
-      } catch {
-        say("connection lost; trying again", true);
-      }
-    }, Math.max(0, fetched + least - Date.now()));
+    const least = Math.max(document.getElementById("live") ? LEAST_MS.live : LEAST_MS.page, SHARE * took);
+    due = setTimeout(tryNow, Math.max(0, fetched + least - Date.now()));
+  }
+
+  async function tryNow() {
+    if (document.hidden || selecting()) {
+      due = setTimeout(tryNow, LEAST_MS.live);
+      return;
+    }
+    due = 0;
+    fetched = Date.now();
+    try {
+      await takeOver();
+    } catch {
+      say("connection lost; trying again", true);
+    }
+    took = Date.now() - fetched;
   }
 
   function selecting() {
@@ -152,30 +162,46 @@
 
   // --- news
 
+  // A page that nobody sees does not listen: a browser has few connections for all pages of one address.
   function listen() {
+    if (events || document.hidden) return;
     const address = new URL("../events", here);
     const article = document.getElementById("live");
     if (article && article.dataset.run) address.searchParams.set("run", article.dataset.run);
-    const events = new EventSource(address);
+    if (last) address.searchParams.set("last", last);
+    events = new EventSource(address);
     events.addEventListener("progress", (event) => {
+      last = event.lastEventId;
       const { progress } = JSON.parse(event.data);
       const was = over;
-      over = ENDED.includes(progress.state);
       const own = document.getElementById("live");
+      over = ENDED.includes(progress.state);
       say(over ? `the run has ended: ${progress.state}` : own ? "" : `live: ${progress.run} ${progress.state}`);
       if (own || over !== was) refresh();
     });
-    events.addEventListener("changed", refresh);
+    events.addEventListener("changed", (event) => {
+      last = event.lastEventId;
+      refresh();
+    });
     events.addEventListener("error", () => {
-      if (events.readyState === EventSource.CLOSED) say("connection lost; reload the page to try again", true);
+      if (events && events.readyState === EventSource.CLOSED) say("connection lost; reload the page to try again", true);
       else say("connection lost; trying again", true);
     });
-    addEventListener("pagehide", () => events.close());
-    // A page that comes back from the browser's memory has to listen again.
-    addEventListener("pageshow", (event) => event.persisted && location.reload());
   }
 
-  document.addEventListener("visibilitychange", () => document.hidden || tick());
+  function leave() {
+    if (events) events.close();
+    events = null;
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return leave();
+    tick();
+    listen();
+  });
+  addEventListener("pagehide", leave);
+  // A page that comes back from the browser's memory has stood still.
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
   setSkew();
   setInterval(tick, 1000);
   listen();
