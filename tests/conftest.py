@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +32,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-@pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """Warm helper processes with an empty build cache: to start them takes seconds."""
-    from kernelforge.evaluate.workshop import Workshop
-
-    with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
-        yield made
-
-
-SHARERS = ("compile.compiler", "devices.cuda.device", "devices.emulated.device", "evaluate.workshop", "modelnew.bench")
-"""Modules that start helper processes of their own."""
+SHARERS = (
+    "compile.compiler",
+    "devices.cuda.device",
+    "devices.emulated.device",
+    "engine.preparing",
+    "evaluate.shrinking.prober",
+    "evaluate.workshop",
+    "modelnew.bench",
+    "sandbox",
+)
+"""Modules that start helper processes of their own; the last stands for those that import it where they need it, and
+comes last, for what is imported first while it stands in would keep it."""
 
 
 @pytest.fixture(scope="session")
@@ -67,12 +69,46 @@ def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
         Started.close(one)
 
 
+@contextmanager
+def sharing(make: Callable[..., Zygote]) -> Iterator[None]:
+    """Who starts a helper process meanwhile gets it from ``make``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in SHARERS:
+            patch.setattr(f"kernelforge.{module}.Zygote", make)
+        yield
+
+
 @pytest.fixture
-def warm_zygotes(kept_zygotes: Callable[..., Zygote], monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_zygotes(kept_zygotes: Callable[..., Zygote]) -> Iterator[None]:
     """Every workshop of a test is its own, its helper processes are not: to start them takes five seconds of CPU time,
     which is longer than most tests that are not about them."""
-    for module in SHARERS:
-        monkeypatch.setattr(f"kernelforge.{module}.Zygote", kept_zygotes)
+    with sharing(kept_zygotes):
+        yield
+
+
+@pytest.fixture(scope="session")
+def open_warm(kept_zygotes: Callable[..., Zygote]) -> Callable[..., Any]:
+    """``open_warm(kind, ...)`` makes a workshop, bench or compiler on helper processes that others use too."""
+
+    def open_one(kind: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
+        with sharing(kept_zygotes):
+            made = kind(*arguments, **how)
+            # What would start a process when it is first asked does so now.
+            for lazy in (made, getattr(made, "compiler", None)):
+                if hasattr(lazy, "start"):
+                    lazy.start()
+            return made
+
+    return open_one
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., Workshop]) -> Iterator[Workshop]:
+    """Warm helper processes with an empty build cache: to start them takes seconds."""
+    from kernelforge.evaluate.workshop import Workshop
+
+    with open_warm(Workshop, "emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

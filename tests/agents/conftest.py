@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -8,6 +8,6 @@ from kernelforge.compile import Compiler
 
 
 @pytest.fixture(scope="session")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as running:
+def compiler(open_warm: Callable[..., Compiler]) -> Iterator[Compiler]:
+    with open_warm(Compiler, None) as running:
         yield running

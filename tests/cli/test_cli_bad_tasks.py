@@ -34,7 +34,7 @@ def get_init_inputs():
 GOOD = {"init": "self.gain = 3", "body": "return x * self.gain", "inputs": "torch.randn(N, 5)"}
 BAD = {
     "raises": ({"body": "raise ArithmeticError('no\\nsuch thing')"}, "ArithmeticError: no"),
-    "hangs": ({"body": "while True: pass"}, "no answer"),
+    "hangs": ({"body": "__import__('time').sleep(3600)"}, "no answer"),
     "random": ({"body": "return x + torch.randn_like(x)"}, "random numbers in forward"),
     "large_input": ({"inputs": "torch.randn(N, 1 << 31)"}, "more memory than the oracle"),
     "large_model": ({"init": "self.weight = nn.Parameter(torch.ones(N, 1 << 31))"}, "more memory than the oracle"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from engine_orders import order, slow_run
@@ -16,8 +16,9 @@ from kernelforge.records import Verdict
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench("emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=tmp_path_factory.mktemp("builds")) as bench:
+def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., Bench]) -> Iterator[Bench]:
+    builds = tmp_path_factory.mktemp("builds")
+    with open_warm(Bench, "emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds) as bench:
         yield bench
 
 

@@ -62,9 +62,8 @@ def cpu_fingerprint() -> Fingerprint:
 
 
 @pytest.fixture(scope="session")
-def lane_zygote() -> Iterator[Zygote]:
-    with Zygote("modelnew") as zygote:
-        yield zygote
+def lane_zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+    return kept_zygotes("modelnew")
 
 
 def make_evaluator(workshop: Workshop, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:

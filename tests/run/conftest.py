@@ -13,7 +13,7 @@ from kernelforge.run import loop
 
 
 @pytest.fixture(scope="session")
-def kept_workshops() -> Iterator[Callable[..., Workshop]]:
+def kept_workshops(open_warm: Callable[..., Workshop]) -> Iterator[Callable[..., Workshop]]:
     """Opens workshops, and gives the one that it has to whoever asks for the like again."""
     kept: dict[str, Workshop] = {}
     with ExitStack() as stack:
@@ -22,7 +22,7 @@ def kept_workshops() -> Iterator[Callable[..., Workshop]]:
             # Whom it tells of a wait for a GPU differs from run to run and makes no other workshop.
             name = f"{device} {sorted(how.items())}"
             if name not in kept:
-                kept[name] = stack.enter_context(Workshop(device, **how))
+                kept[name] = stack.enter_context(open_warm(Workshop, device, **how))
             return kept[name]
 
         yield open_once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Size, Task
+from kernelforge.sandbox import Zygote
 from kernelforge.tasks import parse_task_file
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded
 from kernelforge.tasks.loaders.flashinfer import FlashInferBench
@@ -113,14 +115,13 @@ def test_the_reference_computes_what_it_says_without_its_assertions(tmp_path: Pa
     assert torch.allclose(y.double(), wanted, rtol=2e-2, atol=1e-2)
 
 
-def test_the_oracle_admits_a_loaded_task(tmp_path: Path) -> None:
+def test_the_oracle_admits_a_loaded_task(tmp_path: Path, kept_zygotes: Callable[..., Zygote]) -> None:
     from kernelforge.evaluate.oracle import Oracle
-    from kernelforge.sandbox import Zygote
 
     external = one_task(FlashInferBench().load(trace_set(tmp_path, norm_definition(), [norm_workload(40)])))
     sizes = (Size(name="full"), Size(name="small", constants={"rows": 9}))
     task = Task(name=external.name, suite="x", title="", level=2, source=external.source, sizes=sizes)
-    with Zygote("oracle") as zygote, Oracle(zygote, task) as oracle:
+    with Oracle(kept_zygotes("oracle"), task) as oracle:
         assert oracle.trace("small").nodes
         assert oracle.admit().ok
 
