@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 
-from kernelforge.leaderboard.reading import EntryError, digest_of, read_object
+from kernelforge.leaderboard.reading import EntryError, digest_of, has_at_most, read_object
 from kernelforge.records import (
     Budget,
     Candidate,
@@ -25,11 +25,17 @@ from kernelforge.records import (
     first_fault,
 )
 from kernelforge.report.board_key import BoardKey, KeyParts
+from kernelforge.report.text import one_line
 
 FORMAT: Final = "kernelforge-entry/1"
 
 _HUGE = 1e30
 """No count of bytes or operations comes near; sums and ratios below it stay finite."""
+
+_MOST_VALUES = 200_000
+"""Of one row with all its samples; it has some thousands."""
+
+M = TypeVar("M", bound=Record)
 
 Line = Annotated[str, StringConstraints(max_length=200)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -206,16 +212,47 @@ class EntryFile(Record):
         return parts.key().model_copy(update={"precision": self.key.precision})
 
 
+def parsed(model: type[M], value: Any, where: str, *, measured: Any = None, of_list: bool = False) -> M:
+    """A record from JSON. Of one with too many values nobody collects the faults: they would fill the memory.
+
+    Args:
+        where: What stands before a message.
+        measured: What counts, where parts of ``value`` are records already.
+        of_list: ``where`` names an item of a list, which the place of a fault follows.
+
+    Raises:
+        EntryError: it is none.
+    """
+    if not has_at_most(_MOST_VALUES, value if measured is None else measured):
+        raise EntryError(f"{where}: more than {_MOST_VALUES:,} values, which no entry needs there")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        mark = "." if of_list and error.errors()[0]["loc"] else ": "
+        raise EntryError(f"{where}{mark}{one_line(first_fault(error), 500)}") from error
+
+
+def parsed_each(model: type[M], values: Any, where: str) -> Any:
+    """Records of a list, one after the other, so that the first fault ends it; what is no list is left as it is."""
+    if not isinstance(values, list):
+        return values
+    return tuple(parsed(model, value, f"{where}.{number}", of_list=True) for number, value in enumerate(values))
+
+
 def parse_entry(found: dict[str, Any], name: str) -> EntryFile:
     """The entry in a JSON object; ``name`` is the file's, for messages.
 
     Raises:
         EntryError: a field is missing, unknown, wrong, or contradicts another; or the digest is another file's.
     """
-    try:
-        entry = EntryFile.model_validate(found)
-    except ValidationError as error:
-        raise EntryError(f"{name}: {first_fault(error)}") from error
+    rest = {field: value for field, value in found.items() if field not in ("tasks", "fingerprints")}
+    parts = {
+        "fingerprints": parsed_each(Fingerprint, found.get("fingerprints"), f"{name}: fingerprints"),
+        "tasks": parsed_each(TaskRow, found.get("tasks"), f"{name}: tasks"),
+    }
+    entry = parsed(
+        EntryFile, {**rest, **{field: rows for field, rows in parts.items() if field in found}}, name, measured=rest
+    )
     digest = digest_of(found)
     if digest != entry.digest:
         raise EntryError(f"{name}: digest: the content has {digest[:16]}…, the file says {entry.digest[:16]}…")

@@ -65,6 +65,19 @@ def digest_of(found: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def has_at_most(count: int, value: Any) -> bool:
+    """Whether JSON holds no more values than that, those within values included."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        count -= 1
+        if count < len(waiting) + len(inner):
+            return False
+        waiting.extend(inner)
+    return True
+
+
 def _whole(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits")

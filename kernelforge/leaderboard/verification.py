@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName
-from kernelforge.leaderboard.reading import EntryError
-from kernelforge.records import Fingerprint, Record, Verdict, first_fault
+from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, parsed
+from kernelforge.records import Fingerprint, Record, Verdict
 from kernelforge.report.board import Verified
 
 FORMAT: Final = "kernelforge-verification/1"
@@ -98,10 +97,7 @@ def parse_verification(found: dict[str, Any], name: str) -> Verification:
     Raises:
         EntryError: a field is missing, unknown or wrong.
     """
-    try:
-        return Verification.model_validate(found)
-    except ValidationError as error:
-        raise EntryError(f"{name}: {first_fault(error)}") from error
+    return parsed(Verification, found, name)
 
 
 def verified(entry: EntryFile, records: Iterable[Verification]) -> Verified | None:

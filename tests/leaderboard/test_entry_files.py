@@ -134,6 +134,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("tasks", 0, "attempts", value=-1), r"tasks\.0\.attempts: "),
         (_set("tasks", 0, "dollars", value="NaN"), r"tasks\.0\.dollars: "),
         (_set("key", "device", value="NVIDIA B200"), "key: device"),
+        (_set("key", "device", value="two\nlines \x1b[31m"), "key: device is two lines .x1b"),
         (_set("key", "origin", value="modelled"), "key: origin"),
         (_set("tasks", 0, "verdict", value="WRONG"), "verdict OK"),
         (_set("fingerprints", 0, "gpu", value="x" * 201), "fingerprint"),
@@ -152,6 +153,31 @@ def test_what_contradicts_itself_is_refused_by_file_and_field(made, change, told
     with pytest.raises(EntryError, match=rf"^who\.json: .*({told})") as refused:
         parse_entry(data, "who.json")
     assert "\n" not in str(refused.value)
+
+
+def _many_faults(data: dict[str, Any]) -> None:
+    data["tasks"][0]["best"]["evaluation"]["build"]["diagnostics"] = [{}] * 200_000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_many_faults, "tasks.0: more than 200,000 values"),
+        (_set("tasks", value=[1] * 200_000), "tasks.0: Input should be"),
+        (_set("fingerprints", value=[{}] * 200_000), "fingerprints.0.device: Field required"),
+        (_set("run", value=dict.fromkeys(map(str, range(200_000)), 1)), "more than 200,000 values"),
+        (_set("tasks", value=[]), "tasks: "),
+        (_set("tasks", value={}), "tasks: "),
+    ],
+    ids=["row", "tasks", "fingerprints", "run", "none", "object"],
+)
+def test_faults_are_not_collected_until_memory_is_full(made, change, told: str):
+    """A fault takes some 2 KB where pydantic collects it, and three bytes in a file."""
+    data = json.loads(entry_text(made("measured-a")))
+    change(data)
+    with pytest.raises(EntryError) as refused:
+        parse_entry(data, "who.json")
+    assert str(refused.value).startswith(f"who.json: {told}")
 
 
 @pytest.mark.parametrize(
