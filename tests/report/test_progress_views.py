@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from golden_run import HOSTILE, golden_attempts, make_run
@@ -13,6 +14,8 @@ from kernelforge.report.progress_view import (
     BUILTIN_STALLED_AFTER_S,
     STALLED_AFTER_S,
     BudgetBar,
+    Gain,
+    Lane,
     ProgressView,
     RunProgress,
     journalled_progress,
@@ -210,9 +213,7 @@ def test_a_journal_alone_tells_how_far_a_run_came() -> None:
         Usage(model="m", input_tokens=10, output_tokens=5, dollars=0.5, seconds=1),
         Usage(model="m", input_tokens=None, output_tokens=5, dollars=None, seconds=1),
     ]
-    said = tuple(
-        Message(role="reply", agent="coder", content="x", provider="openai:m", usage=one) for one in usages
-    )
+    said = tuple(Message(role="reply", agent="coder", content="x", provider="openai:m", usage=one) for one in usages)
     run = make_run(state=RunState.FINISHED, budget=Budget(dollars=1)).model_copy(
         update={"ended": "2026-11-21T06:02:00+00:00"}
     )
@@ -245,3 +246,10 @@ def test_a_clock_has_whole_seconds() -> None:
 
 def test_words_of_a_bar_without_a_limit_have_none() -> None:
     assert spent_words(BudgetBar(name="tokens", spent=1234567, limit=None), 1234567) == "1,234,567"
+
+
+def test_the_page_on_watching_names_every_field() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "view.md").read_text()
+    for view in (ProgressView, BudgetBar, Lane, Gain):
+        for field in view.model_fields:
+            assert f"`{field}`" in page, f"{view.__name__}.{field}"
