@@ -45,6 +45,9 @@ pytestmark = [
 
 TOKEN = secrets.token_hex(32)
 STORE_BYTES = 80 << 20
+LEAN = {"object_store_memory": STORE_BYTES, "include_log_monitor": False}
+"""Of every node. What Ray runs beside to gather logs, and to ask a cloud for nodes, nobody needs here."""
+HEAD = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LEAN}
 SOON_DEAD = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
@@ -56,8 +59,7 @@ SOON_DEAD = {
 OPEN_CLUSTER = f"""
 import sys
 from ray.cluster_utils import Cluster
-head = dict(num_cpus=0, object_store_memory={STORE_BYTES}, include_dashboard=False, temp_dir=sys.argv[1])
-cluster = Cluster(initialize_head=True, head_node_args=head)
+cluster = Cluster(initialize_head=True, head_node_args={HEAD!r} | dict(temp_dir=sys.argv[1]))
 print("address", cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
@@ -116,10 +118,9 @@ def cluster(open_cluster: subprocess.Popen[str], token_file: Path) -> Iterator[A
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False, "temp_dir": folder}
-        made = Cluster(initialize_head=True, head_node_args=head)
+        made = Cluster(initialize_head=True, head_node_args=HEAD | {"temp_dir": folder})
         for _ in range(2):
-            made.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+            made.add_node(num_cpus=2, **LEAN)
         yield made
         family = set[int]().union(*(processes_of(node) for node in made.list_all_nodes()))
         assert len(family) > 6
@@ -337,7 +338,7 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
             return
 
     orders = {}
-    for number in range(16):
+    for number in range(12):
         source = order(WRONG if number % 4 == 3 else order().candidate.source).candidate.source
         given = order(f"{source}// {number}\n")
         orders[given.id] = (given, Verdict.WRONG if number % 4 == 3 else Verdict.OK)
@@ -375,7 +376,7 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     assert all_gone(family), "nothing that ran on the node goes on"
 
     cluster.remove_node(victim)
-    cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+    cluster.add_node(num_cpus=2, **LEAN)
 
     async def with_the_new_node() -> list[Report]:
         await until(lambda: [slot.state for slot in engine.slots()] == ["idle", "idle"], timeout_s=120)
