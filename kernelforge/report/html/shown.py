@@ -46,6 +46,10 @@ class ShownRun:
         for shared in ("view", "by_id", "made_by"):
             getattr(self, shared)
 
+    def forget(self) -> None:
+        """Let go of the task that was read in full."""
+        self._kept = None
+
     @property
     def origin(self) -> Origin | None:
         """Whether its times are modelled or measured; None where it has none."""

@@ -142,9 +142,14 @@ class Site:
         return before, after
 
     def prepare(self) -> None:
-        """Compute what many pages share, so that processes forked from this one need not."""
+        """Compute what many pages share, so that processes forked from this one need not: views of whole runs, and by a
+        page of each kind what is compiled, imported or kept at its first use."""
         for run in self.runs.values():
             run.prepare()
+        for page in {page.template: page for page in self._pages.values()}.values():
+            self.page(page)
+        for run in self.runs.values():
+            run.forget()
 
     @property
     def twin(self) -> str | None:

@@ -73,7 +73,7 @@ def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | 
     raw = raw_number(value)
     held = "" if raw is None else f' data-value="{raw}"'
     scope = ' scope="row"' if element == "th" else ""
-    return f'<{element}{scope} class="{_width(column, shown)}"{held}>{text}</{element}>'
+    return f"<{element}{scope}{_class(column, shown)}{held}>{text}</{element}>"
 
 
 def _escaped(text: str) -> tuple[str, str]:
@@ -90,10 +90,11 @@ _escaped_once = lru_cache(maxsize=65_536)(_escape)
 """Names of metrics, units and verdicts come again on every page."""
 
 
-def _width(column: Column, shown: str) -> str:
+def _class(column: Column, shown: str) -> str:
+    """How a cell's text lies: numbers to the right, and what is long folds."""
     if column.align == "right":
-        return "num"
-    return "tight" if len(shown) <= (_TIGHT_OF_WIDE if column.wide else _TIGHT) else "wide"
+        return ' class="num"'
+    return ' class="wide"' if len(shown) > (_TIGHT_OF_WIDE if column.wide else _TIGHT) else ""
 
 
 def _style(key: str, shown: str) -> str:

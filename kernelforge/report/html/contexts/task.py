@@ -74,7 +74,7 @@ def attempt_context(shown: ShownRun, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
         "charts": charts_of(attempt_figures(view), links),
         "tables": _tables(view),
-        "named": html_table(metric_table(named, title="What the Judge named")) if named else None,
+        "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
     }
 

@@ -203,6 +203,7 @@
     }
 
     function restore() {
+      if (!form.isConnected) return removeEventListener("hashchange", restore); // a live page has taken over another
       const { part: named, state } = fragment();
       if (named !== part && state.size) return;
       for (const field of form.elements) if (field.name) field.value = state.get(field.name) || "";
@@ -217,11 +218,6 @@
     const state = new URLSearchParams();
     for (const [name, value] of new FormData(form)) if (value) state.set(name, value);
     return state;
-  }
-
-  /** Links into a filtered matrix: without scripts they lead to the whole of it. */
-  function stateLinks() {
-    for (const link of document.querySelectorAll("a[data-state]")) link.href = `${link.getAttribute("href")}?${link.dataset.state}`;
   }
 
   // --- tabs: figures that answer one question in several ways
@@ -288,7 +284,20 @@
     }
   });
 
+  const seenBefore = new WeakSet();
+
+  function fresh(selector) {
+    const found = [...document.querySelectorAll(selector)].filter((one) => !seenBefore.has(one));
+    for (const one of found) seenBefore.add(one);
+    return found;
+  }
+
+  /** What is on the page and was not enhanced before: all of it at first, on a live page what has come since. */
   function enhance() {
+    // Links into a filtered matrix: without scripts they lead to the whole of it.
+    for (const link of fresh("a[data-state]")) link.href = `${link.getAttribute("href")}?${link.dataset.state}`;
+    for (const group of fresh("[data-tabs]")) tabs(group);
+    for (const form of fresh("form[data-filters]")) filterable(form);
     for (const table of document.querySelectorAll("table.data")) sortable(table);
     colour();
   }
@@ -297,9 +306,6 @@
     themeButton();
     addEventListener("hashchange", showSection);
     showSection();
-    stateLinks();
-    for (const group of document.querySelectorAll("[data-tabs]")) tabs(group);
-    for (const form of document.querySelectorAll("form[data-filters]")) filterable(form);
     enhance();
     document.addEventListener("kernelforge:content", enhance);
   }
