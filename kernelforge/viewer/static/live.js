@@ -113,12 +113,24 @@
     const open = new Map(named(main).map(([name, one]) => [name, one.open]));
     const regions = [...main.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
     const fields = new Map([...main.querySelectorAll("input, select")].map((one, index) => [one.name || one.id || index, one.value]));
+    const tabs = [...main.querySelectorAll("[role='tab'][aria-selected='true']")].map((one) => one.id);
+    const orders = [...main.querySelectorAll("table")].map((one) => {
+      const sorted = one.querySelector("[aria-sort]");
+      return sorted && [sorted.cellIndex, sorted.getAttribute("aria-sort")];
+    });
     const focus = main.contains(document.activeElement) ? pathTo(main, document.activeElement) : null;
     return () => {
       for (const [name, one] of named(main)) {
         const was = open.get(name);
         if (was !== undefined) one.open = was;
       }
+      for (const id of tabs) document.getElementById(id)?.click();
+      [...main.querySelectorAll("table")].forEach((one, index) => {
+        const [column, order] = orders[index] || [];
+        const heading = column === undefined ? null : one.tHead.rows[0].cells[column];
+        // The first click sorts one way, the second the other.
+        for (let click = 0; heading && click < 2 && heading.getAttribute("aria-sort") !== order; click += 1) heading.querySelector("button")?.click();
+      });
       [...main.querySelectorAll("input, select")].forEach((one, index) => {
         const was = fields.get(one.name || one.id || index);
         if (was === undefined || was === one.value) return;
