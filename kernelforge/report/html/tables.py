@@ -45,15 +45,17 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     links = links or {}
     keys = [column.key for column in table.columns]
     head = "".join(map(_heading, table.columns))
+    cells = [_cell_writer(column, "td" if index else "th") for index, column in enumerate(table.columns)]
+    finders = [links.get(key) for key in keys]
     rows = []
     for values in table.rows:
         row = dict(zip(keys, values, strict=True)) if links or mark else {}
-        cells = [
-            _cell(column, value, "td" if index else "th", links[column.key](row) if column.key in links else None)
-            for index, (column, value) in enumerate(zip(table.columns, values, strict=True))
-        ]
         told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
-        rows.append(f"<tr{told}>{''.join(cells)}</tr>")
+        line = [
+            cell(value, find(row) if find is not None else None)
+            for cell, value, find in zip(cells, values, finders, strict=True)
+        ]
+        rows.append(f"<tr{told}>{''.join(line)}</tr>")
     return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)))
 
 
@@ -62,18 +64,28 @@ def _heading(column: Column) -> str:
     return f'<th scope="col" data-key="{escape(column.key)}"{numeric}>{escape(column.label)}</th>'
 
 
-def _cell(column: Column, value: Any, element: Literal["td", "th"], href: str | None) -> str:
-    """One cell: the text that people read, and beside a number its value as JSON and CSV have it."""
-    shown, text = _escaped(column.show(value))
-    style = _style(column.key, shown)
-    if href is not None:
-        text = f'<a href="{escape(href)}">{text}</a>'
-    elif style:
-        text = f'<span class="{style}">{text}</span>'
-    raw = raw_number(value)
-    held = "" if raw is None else f' data-value="{raw}"'
-    scope = ' scope="row"' if element == "th" else ""
-    return f"<{element}{scope}{_class(column, shown)}{held}>{text}</{element}>"
+def _cell_writer(column: Column, element: Literal["td", "th"]) -> Callable[[Any, str | None], str]:
+    """What writes the cells of a column: the text that people read, and beside a number its value as JSON and CSV have
+    it. What depends on the column alone is found once."""
+    show, marked, numeric = column.show, column.key in ("status", "outcome"), column.align == "right"
+    begin = f"<{element}" + (' scope="row"' if element == "th" else "") + (' class="num"' if numeric else "")
+    end = f"</{element}>"
+    longest = _TIGHT_OF_WIDE if column.wide else _TIGHT
+
+    def write(value: Any, href: str | None) -> str:
+        shown, text = _escaped(show(value))
+        if href is not None:
+            text = f'<a href="{escape(href)}">{text}</a>'
+        elif shown in _VERDICTS:
+            text = f'<span class="verdict v-{shown}">{text}</span>'
+        elif marked and shown in _MARKED:
+            text = f'<span class="{_MARKED[shown]}">{text}</span>'
+        raw = raw_number(value)
+        held = "" if raw is None else f' data-value="{raw}"'
+        folds = ' class="wide"' if not numeric and len(shown) > longest else ""
+        return f"{begin}{folds}{held}>{text}{end}"
+
+    return write
 
 
 def _escaped(text: str) -> tuple[str, str]:
@@ -90,21 +102,10 @@ _escaped_once = lru_cache(maxsize=65_536)(_escape)
 """Names of metrics, units and verdicts come again on every page."""
 
 
-def _class(column: Column, shown: str) -> str:
-    """How a cell's text lies: numbers to the right, and what is long folds."""
-    if column.align == "right":
-        return ' class="num"'
-    return ' class="wide"' if len(shown) > (_TIGHT_OF_WIDE if column.wide else _TIGHT) else ""
-
-
-def _style(key: str, shown: str) -> str:
-    if shown in _VERDICTS:
-        return f"verdict v-{shown}"
-    return _MARKED.get(shown, "") if key in ("status", "outcome") else ""
-
-
 def raw_number(value: Any) -> str | None:
     """A number or a truth value as JSON writes it; None for anything else."""
+    if value is None or isinstance(value, str):
+        return None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
