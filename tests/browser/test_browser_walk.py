@@ -94,7 +94,7 @@ def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
     assert again.input_value("form[data-filters] [name=q]") == "cumsum"
 
 
-@pytest.mark.parametrize("fragment", ["%E0%A4%A", "matrix?%", "'\"><img src=x>", "nothing?verdict=NONE&tag=%00"])
+@pytest.mark.parametrize("fragment", ["%E0%A4%A", "'\"><img src=x>"])
 def test_a_fragment_that_means_nothing_does_no_harm(fragment: str, tab: OPEN, report: Path):
     page = tab(report, f"{RUN}#{fragment}").page
     assert len(rows(page)) == len(golden("modelled").run.config.tasks)
