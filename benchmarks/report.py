@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -25,7 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(_TESTS / folder) for folder in (".", "store", "report/golden", "browser")]
@@ -137,11 +139,20 @@ def with_records_of_size(attempt: Attempt, words: list[str], rng: random.Random)
     return attempt.model_copy(update=update)
 
 
-def timed(*words: str) -> float:
-    """Wall seconds of one command of KernelForge."""
-    begun = time.perf_counter()
+class Took(NamedTuple):
+    """What one command took, in seconds."""
+
+    wall: float
+    cpu: float
+    """Of all its processes."""
+
+
+def timed(*words: str) -> Took:
+    """Run one command of KernelForge."""
+    begun, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([*COMMAND, *words], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    wall, now = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Took(wall, now.ru_utime - used.ru_utime + now.ru_stime - used.ru_stime)
 
 
 def size_of(folder: Path) -> tuple[int, int]:
@@ -203,12 +214,14 @@ def main() -> int:
         print(f"{options.tasks} tasks x {options.attempts} attempts, {database / 1e6:,.0f} MB of records", flush=True)
         shutil.rmtree(report, ignore_errors=True)
         exported = timed("export", RUN, "--results", str(results), "--output", str(folder / "export.jsonl"))
-        seconds = timed("report", RUN, "--results", str(results), "--output", str(report))
+        wrote = timed("report", RUN, "--results", str(results), "--output", str(report))
         files, total = size_of(report)
-        print(f"  {files:,} files, {total / 1e6:,.0f} MB; 'export' of the same records took {exported:.1f} s, "
-              f"the report {seconds / exported:.2f} times as long", flush=True)  # fmt: skip
+        print(f"  {files:,} files, {total / 1e6:,.0f} MB; wall (CPU) seconds on {len(os.sched_getaffinity(0))} cores "
+              f"under a load of {os.getloadavg()[0]:.1f}: report {wrote.wall:.1f} ({wrote.cpu:.1f}), 'export' of the "
+              f"same records {exported.wall:.1f} ({exported.cpu:.1f}); ratio {wrote.wall / exported.wall:.2f} "
+              f"({wrote.cpu / exported.cpu:.2f})", flush=True)  # fmt: skip
         figures = [
-            Figure("written in", seconds, BUILD_SECONDS, "s"),
+            Figure("written in", wrote.wall, BUILD_SECONDS, "s"),
             Figure("index", (report / "index.html").stat().st_size / 1e6, INDEX_BYTES / 1e6, "MB"),
         ]
         from chromium import missing

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from golden_hostile import FORMULA, IMAGE, LINES, NEVER_COME_TO, SCRIPT, TASKS, TEMPLATE
-from golden_runs import golden
+from golden_runs import golden, golden_records
 from visits import PHONE, Tab, drawn
 
-from kernelforge.report.html import paths
+from kernelforge.report.html import Site, paths
+from kernelforge.report.html.write import write_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -124,3 +125,19 @@ def test_what_was_written_is_shown_as_it_is(kind: str, sight: Callable[[str], Si
 
 def test_a_kernel_of_20_000_lines_is_all_there(sight: Callable[[str], Sight]):
     assert sight("lines").text.count("// a line..\n") >= LINES
+
+
+def test_nothing_runs_in_one_file_of_hostile_runs(tab: Callable[..., Tab], tmp_path: Path):
+    write_file(Site([golden_records("escaping")]), tmp_path / "report.html")
+    walk = tab(tmp_path, "report.html")
+    assert walk.page.evaluate("window.canary") is None
+    inline = "[...document.scripts].filter(one => !one.type || one.type === 'text/javascript').length"
+    assert walk.page.evaluate(inline) == script_count(tmp_path / "report.html")
+    assert walk.page.locator("[onerror], [onload], [onmouseover], img, iframe, a[href^='javascript']").count() == 0
+
+
+def script_count(file: Path) -> int:
+    """Scripts that the policy of a file names by their hashes."""
+    policy = re.search(r"script-src ([^;]*);", file.read_text().replace("&#39;", "'"))
+    assert policy is not None
+    return policy[1].count("'sha256-")
