@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import secrets
 import shutil
+import signal
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -154,6 +155,7 @@ _kept: list[tuple[Site, Path]] = []
 
 
 def _keep(site: Site, folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it calls off what is not begun
     _kept[:] = [(site, folder)]
 
 
