@@ -11,8 +11,8 @@ from benchmarks.gpu_parts.place import Place
 from benchmarks.gpu_parts.report import Report
 from kernelforge.records import Budget, Run
 from kernelforge.report import RunRecords, leaderboard
-from kernelforge.report.board import Leaderboard
-from kernelforge.report.summary import TaskSummary
+from kernelforge.report.views.board import Leaderboard
+from kernelforge.report.views.summary import TaskSummary
 from kernelforge.run import Event, StopSignal, configure, start
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_suite

@@ -41,7 +41,7 @@ def audit(
     from kernelforge.evaluate.audit.equivalents import stale_arguments, suite_arguments
     from kernelforge.evaluate.audit.suite import Job, audit_tasks
     from kernelforge.evaluate.oracle import Oracle
-    from kernelforge.report.audit_view import (
+    from kernelforge.report.views.audit import (
         AuditRow,
         audit_lines,
         audit_row,

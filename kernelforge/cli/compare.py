@@ -33,8 +33,8 @@ def compare(
 ) -> None:
     """Compare two runs, task by task, regressions first."""
     from kernelforge.report import RunRecords
-    from kernelforge.report.compare_view import compare_view
-    from kernelforge.report.tables import compare_table
+    from kernelforge.report.tables.compare import compare_table
+    from kernelforge.report.views.compare import compare_view
 
     if as_json:
         form = Form.JSON
@@ -50,7 +50,7 @@ def compare(
     elif form is Form.CSV:
         write_text(compare_table(view).to_csv(), output)
     elif form is Form.MARKDOWN:
-        from kernelforge.report.compare_text import compare_markdown
+        from kernelforge.report.documents.compare import compare_markdown
 
         write_text(compare_markdown(view), output)
     else:

@@ -37,7 +37,7 @@ def diff(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Show what has to change in attempt B, or in A's parent, to make A of it."""
-    from kernelforge.report.diff import diff_view
+    from kernelforge.report.views.diff import diff_view
 
     if other is not None and against is not None:
         raise UsageError("name another attempt or use --against, not both")
@@ -67,7 +67,7 @@ def _attempt(store: Store, reference: str) -> Attempt:
 
 
 def _other(store: Store, attempt: Attempt, against: Against) -> Attempt:
-    from kernelforge.report.summary import best_of
+    from kernelforge.report.views.summary import best_of
 
     if against is Against.BEST:
         best = best_of(store.attempts(attempt.run, attempt.task))

@@ -147,7 +147,7 @@ def _read(path: Path) -> str:
 
 def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = None) -> None:
     """Print a result, and what is striking about the text of a ModelNew class."""
-    from kernelforge.report.evaluation_view import evaluation_view
+    from kernelforge.report.views.evaluation import evaluation_view
 
     view = evaluation_view(result.evaluation, result.profile)
     if as_json:

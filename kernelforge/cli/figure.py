@@ -101,8 +101,8 @@ class _Look:
 def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
     """Every figure of what is named, drawn or absent."""
     from kernelforge.report import RunRecords, attempt_view, run_view, task_view
-    from kernelforge.report.compare_view import compare_view
     from kernelforge.report.figures import draw_attempt, draw_compare, draw_run, draw_task
+    from kernelforge.report.views.compare import compare_view
 
     if what == _BOARD or what.startswith(_BOARD + "/"):
         return _board_drawings(store, what)

@@ -44,7 +44,7 @@ def show(
 ) -> None:
     """Show every board: its runs, and the best result per task."""
     from kernelforge.report import RunRecords, leaderboard
-    from kernelforge.report.documents import leaderboard_csv, leaderboard_markdown
+    from kernelforge.report.documents.leaderboard import leaderboard_csv, leaderboard_markdown
 
     if as_json:
         form = Format.JSON

@@ -10,8 +10,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kernelforge.report.progress_view import BudgetBar, Gain, Lane, ProgressView, seconds_since, shown_bars, spent_words
 from kernelforge.report.text import clock, one_line
+from kernelforge.report.views.progress import (
+    BudgetBar,
+    Gain,
+    Lane,
+    ProgressView,
+    seconds_since,
+    shown_bars,
+    spent_words,
+)
 
 _STATES = {
     "running": "green",

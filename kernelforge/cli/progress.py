@@ -13,9 +13,9 @@ from rich.text import Text
 
 from kernelforge.cli.watching import Watch, published
 from kernelforge.records import Attempt
-from kernelforge.report.progress_view import ProgressView, standing
-from kernelforge.report.summary import step_name
 from kernelforge.report.text import one_line
+from kernelforge.report.views.progress import ProgressView, standing
+from kernelforge.report.views.summary import step_name
 
 if TYPE_CHECKING:
     from kernelforge.cli.interrupt import Stop

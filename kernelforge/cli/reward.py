@@ -12,7 +12,7 @@ from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, c
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.report.rescored import Rescored
+    from kernelforge.report.views.rescored import Rescored
 
 app = typer.Typer(help="List reward policies, and compute rewards again.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -73,7 +73,7 @@ def recompute(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
-    from kernelforge.report.rescored import RescoredView
+    from kernelforge.report.views.rescored import RescoredView
     from kernelforge.rewards import find_policy
 
     form = Format.JSON if as_json else form
@@ -93,7 +93,7 @@ def recompute(
 
 def _of_runs(results: Path, which: str, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
     """Every attempt of one run or of all, under every policy, by task and number."""
-    from kernelforge.report.rescored import rescored_attempts
+    from kernelforge.report.views.rescored import rescored_attempts
 
     rows: list[Rescored] = []
     with open_store(results, read_only=True) as store:
@@ -112,7 +112,7 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
 
     A job knows of no earlier one: the completions of a group come in no order.
     """
-    from kernelforge.report.rescored import rescored
+    from kernelforge.report.views.rescored import rescored
     from kernelforge.server.jobs.ended import ended_jobs
 
     found = list(ended_jobs(results, None if run_id == "all" else run_id))

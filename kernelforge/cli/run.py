@@ -333,7 +333,7 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
 
 
 def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:
-    from kernelforge.report.summary import best_of
+    from kernelforge.report.views.summary import best_of
 
     run = records.run
     commands = []

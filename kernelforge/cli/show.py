@@ -108,7 +108,7 @@ def _show_task(store: Store, run: Run, task: str, *, as_json: bool) -> None:
 
 def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: bool, as_json: bool) -> None:
     from kernelforge.report import attempt_view
-    from kernelforge.report.summary import best_of
+    from kernelforge.report.views.summary import best_of
 
     attempt = the_attempt(store, named)
     if candidate:

@@ -24,7 +24,7 @@ from kernelforge.cli.common import JsonOption, UnconfinedOption, console, print_
 if TYPE_CHECKING:
     from kernelforge.evaluate.oracle import Admission
     from kernelforge.records import Task
-    from kernelforge.report.suite_view import AdmissionRow, TaskDetail
+    from kernelforge.report.views.suite import AdmissionRow, TaskDetail
 
 app = typer.Typer(help="List, show, check and audit tasks.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -32,7 +32,7 @@ app = typer.Typer(help="List, show, check and audit tasks.", no_args_is_help=Tru
 @app.command("list")
 def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> None:
     """List the tasks of a suite."""
-    from kernelforge.report.suite_view import suite_table, suite_view
+    from kernelforge.report.views.suite import suite_table, suite_view
     from kernelforge.tasks import load_suite
 
     loaded = load_suite(suite)
@@ -46,7 +46,7 @@ def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> No
 @app.command("suites")
 def list_all_suites(as_json: JsonOption = False) -> None:
     """List the suites that ship with KernelForge."""
-    from kernelforge.report.suite_view import suites_table, suites_view
+    from kernelforge.report.views.suite import suites_table, suites_view
     from kernelforge.tasks import list_suites, load_suite
 
     view = suites_view(load_suite(name) for name in list_suites())
@@ -69,7 +69,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a task: its source, sizes, weights, attributes, and what the oracle finds by running it."""
-    from kernelforge.report.suite_view import task_detail
+    from kernelforge.report.views.suite import task_detail
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
@@ -99,8 +99,8 @@ def check(
     """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
     from kernelforge.evaluate.admission import check_suite
     from kernelforge.evaluate.oracle import Oracle
-    from kernelforge.report.suite_view import admission_view
     from kernelforge.report.terminal import admission_line
+    from kernelforge.report.views.suite import admission_view
 
     chosen = chosen_tasks(suite, task, every)
     print_broken(chosen)
@@ -135,7 +135,7 @@ def _name(task: Task, every: bool) -> str:
 
 def _rows(admission: Admission) -> list[AdmissionRow]:
     """Findings of one task; a reference that does not run is one finding without a size."""
-    from kernelforge.report.suite_view import AdmissionRow
+    from kernelforge.report.views.suite import AdmissionRow
 
     if admission.error:
         return [
@@ -147,8 +147,8 @@ def _rows(admission: Admission) -> list[AdmissionRow]:
 def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
-    from kernelforge.report.suite_view import attribute_table, floor_table, size_table, weight_table
     from kernelforge.report.text import one_line, printable
+    from kernelforge.report.views.suite import attribute_table, floor_table, size_table, weight_table
 
     task, out = detail.task, console()
     out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelforge.report.progress_view import ProgressView, RunProgress
+from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.store.live import end_live, tell_live
 
 if TYPE_CHECKING:

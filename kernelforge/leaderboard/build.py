@@ -13,8 +13,8 @@ from kernelforge.leaderboard.entry import EntryFile, entry_schema, parse_entry
 from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError, read_object
 from kernelforge.leaderboard.verification import Verification, parse_verification, verified
-from kernelforge.report.board import Leaderboard, boards_of
-from kernelforge.report.documents import entries_csv, leaderboard_csv, leaderboard_markdown
+from kernelforge.report.documents.leaderboard import entries_csv, leaderboard_csv, leaderboard_markdown
+from kernelforge.report.views.board import Leaderboard, boards_of
 
 SCHEMA_FILE = "entry.schema.json"
 BOARD_FILES = ("leaderboard.json", "leaderboard.csv", "tasks.csv", "LEADERBOARD.md", SCHEMA_FILE)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 from kernelforge.evaluate.stopwatch import performance
+from kernelforge.evaluate.timing import floor
+from kernelforge.hardware.specs import SPECS
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import Check
 from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
-from kernelforge.report.board_key import PRECISION
+from kernelforge.report.views.board_key import PRECISION
 from kernelforge.tasks.suites import Suite
 
 _SLACK = 1.05
@@ -99,6 +101,9 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
     for name in Performance.model_fields:
         if getattr(made, name) != getattr(claimed, name):
             yield f"{name} is {getattr(claimed, name)}, its samples give {getattr(made, name)}"
+    least = _floor_us(best)
+    if claimed.quarantined is None and timing.candidate.interval_us[1] < least:
+        yield f"{claimed.time_us:.4g} us, in which the GPU cannot move the bytes: that takes {least:.4g} us"
     for side in (timing.candidate, *timing.baselines):
         if not _spans(side):
             yield f"{side.name}: a median of {side.median_us:.6g} us, its samples have {median(side.samples_us):.6g} us"
@@ -111,6 +116,15 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
         fast, slow = timing.candidate.samples_us, sides[ratio.baseline].samples_us
         if not min(slow) / max(fast) / _SLACK <= ratio.speedup <= max(slow) / min(fast) * _SLACK:
             yield f"no pair of samples is {ratio.speedup:.4g} times as fast as {ratio.baseline}"
+
+
+def _floor_us(best: Best) -> float:
+    """Least time on the GPU, with all of its L2 full of what is needed; 0 where bytes or bandwidth are unknown."""
+    gpu, nbytes = (best.evaluation.fingerprint.gpu or "").lower(), best.compulsory_bytes
+    spec = next((spec for key, spec in SPECS.items() if key in gpu), None)
+    if spec is None or nbytes is None:
+        return 0.0
+    return floor(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)
 
 
 def _spans(side: SideTimes) -> bool:

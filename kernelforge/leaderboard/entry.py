@@ -24,8 +24,8 @@ from kernelforge.records import (
     Verdict,
     first_fault,
 )
-from kernelforge.report.board_key import BoardKey, KeyParts
 from kernelforge.report.text import one_line
+from kernelforge.report.views.board_key import BoardKey, KeyParts
 
 FORMAT: Final = "kernelforge-entry/1"
 

@@ -10,11 +10,11 @@ from kernelforge.errors import UsageError
 from kernelforge.leaderboard.entry import Best, EntryFile, RunFacts, TaskRow, sealed
 from kernelforge.llm.spec import is_hosted, parse_spec
 from kernelforge.records import Attempt, Operator, Reward, RunConfig, Verdict, first_fault
-from kernelforge.report.board import MONEY_DIGITS, Result, Verified, has_tests, run_result, spent_on
-from kernelforge.report.board_key import suite_name
-from kernelforge.report.source import RunRecords
-from kernelforge.report.summary import TaskSummary, best_of, moves_to, summarise
 from kernelforge.report.text import one_line
+from kernelforge.report.views.board import MONEY_DIGITS, Result, Verified, has_tests, run_result, spent_on
+from kernelforge.report.views.board_key import suite_name
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.summary import TaskSummary, best_of, moves_to, summarise
 
 _LINE = 200
 

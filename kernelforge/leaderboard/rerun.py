@@ -5,7 +5,9 @@ What has to agree:
 - on an emulated device the verdict, the outcome at every size, the modelled time and every counter, exactly. Where
   counters hang on the values that were drawn, they are compared once more on the inputs that the run itself drew. A run
   of submissions from outside kept no seed: its counters are left out where two draws here give two of them;
-- on a GPU the verdict, the bytes that must move at least, and the speedup: the two 95 % intervals have to overlap.
+- on a GPU the verdict, the bytes that must move at least, and the speedup: the two 95 % intervals have to overlap, of
+  which the entry's counts no further than a tenth from the speedup that it claims. Its time may be shorter than the one
+  here by what clocks and cooling do.
 
 A candidate is evaluated again only where the numbers can agree: by the same version of the evaluator, with the same
 toolchain for counters, on the same kind of GPU for times.
@@ -20,13 +22,18 @@ from typing import NamedTuple
 
 from kernelforge.errors import KernelForgeError
 from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.timing.trust import APART
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import TaskCheck
 from kernelforge.records import Correctness, Fingerprint, Performance, Profile, Task, TaskFacts, Verdict, content_hash
-from kernelforge.report.board_key import without_tests
+from kernelforge.report.views.board_key import without_tests
 from kernelforge.run.external import EXTERNAL
 from kernelforge.tasks.suites import Suite
+
+
+FASTER = 1.5
+"""How many times as fast as here the same kernel may be on another GPU of the same name."""
 
 
 def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Workshop) -> Iterator[TaskCheck]:
@@ -144,10 +151,16 @@ def _outcomes(correctness: Correctness | None) -> dict[str, str]:
 
 
 def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[str]:
-    """Whether two measured speedups are within each other's noise."""
+    """Whether two measured speedups are within each other's noise, and the time is none that this GPU never reaches."""
+    if claimed is not None and claimed.quarantined is None and here is not None and here.interval_us is not None:
+        least = here.interval_us[0] / FASTER
+        if claimed.time_us < least:
+            yield f"{here.time_us:.4g} us here, the entry says {claimed.time_us:.4g} us"
     said, found = _interval(claimed), _interval(here)
-    if said is None:
+    if claimed is None or claimed.speedup is None or said is None:
         return  # the entry gains nothing by a time without a speedup
+    # Whoever claims a wide interval would agree with everything.
+    said = max(said[0], claimed.speedup * (1 - APART)), min(said[1], claimed.speedup * (1 + APART))
     if found is None:
         why = here.quarantined if here is not None and here.quarantined else "none was measured"
         yield f"no speedup here ({why}), the entry says {said[0]:.4g} to {said[1]:.4g}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from kernelforge.report.board import Leaderboard
 from kernelforge.report.html import paths
 from kernelforge.report.html.contexts.across import boards_context
 from kernelforge.report.html.site import Page, Site
+from kernelforge.report.views.board import Leaderboard
 
 
 class BoardSite(Site):

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, parsed
 from kernelforge.records import Fingerprint, Record, Verdict
-from kernelforge.report.board import Verified
+from kernelforge.report.views.board import Verified
 
 FORMAT: Final = "kernelforge-verification/1"
 

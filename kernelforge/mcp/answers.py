@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 
 from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, Reward, SizeCheck, Verdict
-from kernelforge.report.summary import View
-from kernelforge.report.task_view import MetricChange
+from kernelforge.report.views.summary import View
+from kernelforge.report.views.task import MetricChange
 
 MAX_DIAGNOSTICS = 20
 MAX_TEXT_CHARS = 20_000

@@ -4,13 +4,13 @@ A view is computed once from records by a pure function; the terminal, Markdown,
 their numbers cannot disagree.
 """
 
-from kernelforge.report.attempt_view import AttemptView, attempt_view
-from kernelforge.report.board import Leaderboard, leaderboard
-from kernelforge.report.export import export_lines, export_object
-from kernelforge.report.run_view import RunView, run_view
-from kernelforge.report.source import RunRecords
-from kernelforge.report.summary import TaskSummary, summarise
-from kernelforge.report.task_view import TaskView, task_view
+from kernelforge.report.documents.attempts import export_lines, export_object
+from kernelforge.report.views.attempt import AttemptView, attempt_view
+from kernelforge.report.views.board import Leaderboard, leaderboard
+from kernelforge.report.views.run import RunView, run_view
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.summary import TaskSummary, summarise
+from kernelforge.report.views.task import TaskView, task_view
 
 __all__ = [
     "AttemptView",

@@ -9,7 +9,7 @@ from kernelforge.report.text import ABSENT, duration
 
 if TYPE_CHECKING:
     from kernelforge.records import Budget, Fingerprint, Limits
-    from kernelforge.report.cost import Cost
+    from kernelforge.report.views.cost import Cost
 
 
 class Interval(Protocol):

@@ -15,9 +15,9 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Run, RunState
 from kernelforge.report.html import paths
 from kernelforge.report.html.site import Site
-from kernelforge.report.progress_view import ProgressView, journalled_progress
-from kernelforge.report.source import RunRecords
-from kernelforge.report.summary import View
+from kernelforge.report.views.progress import ProgressView, journalled_progress
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.summary import View
 from kernelforge.store import Store
 from kernelforge.store.live import told_live
 from kernelforge.store.notes import TaskMark

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernelforge.report.html import paths
-from kernelforge.report.progress_view import BudgetBar, Lane, ProgressView, seconds_since, shown_bars, spent_words
 from kernelforge.report.text import clock
+from kernelforge.report.views.progress import BudgetBar, Lane, ProgressView, seconds_since, shown_bars, spent_words
 from kernelforge.viewer.journal import LiveProgress
 
 ENDED = ("finished", "stopped", "failed", "interrupted")

@@ -28,7 +28,7 @@ from kernelforge.cli.run import Display, _chosen_display
 from kernelforge.cli.watching import Watch
 from kernelforge.errors import UsageError
 from kernelforge.records import Budget
-from kernelforge.report.progress_view import ProgressView, RunProgress
+from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.run.events import Event, StopSignal, Totals
 from kernelforge.store import Store
 

@@ -14,7 +14,7 @@ from kernelforge.leaderboard.entry import EntryFile, entry_text, load_entry, par
 from kernelforge.leaderboard.making import entry_result, make_entry, public_spec
 from kernelforge.leaderboard.reading import MAX_FILE_BYTES, EntryError, digest_of, read_object
 from kernelforge.report import leaderboard
-from kernelforge.report.board import boards_of
+from kernelforge.report.views.board import boards_of
 
 
 @pytest.mark.parametrize("name", ["modelled", "measured-a", "measured-b", "measured-c"])

@@ -11,7 +11,7 @@ from golden_run import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.report.table import Column, Table
+from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import (
     byte_count,
     change,

@@ -10,12 +10,12 @@ from golden_runs import golden_records
 from rich.console import Console, RenderableType
 
 from kernelforge.report import attempt_view, run_view, task_view
-from kernelforge.report.compare_view import compare_view
-from kernelforge.report.diff import diff_view, text_diff
-from kernelforge.report.summary import best_of
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, task_lines
 from kernelforge.report.terminal.diff import MAX_CHARS, DiffBody
 from kernelforge.report.terminal.parts import Block, bar
+from kernelforge.report.views.compare import compare_view
+from kernelforge.report.views.diff import diff_view, text_diff
+from kernelforge.report.views.summary import best_of
 
 BAD = "\x1b\x07\u202e\u200b"
 

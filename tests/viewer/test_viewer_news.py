@@ -14,8 +14,8 @@ from viewer_tools import listening, opened, until
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, RunState
-from kernelforge.report.progress_view import ProgressView, RunProgress
-from kernelforge.report.source import RunRecords
+from kernelforge.report.views.progress import ProgressView, RunProgress
+from kernelforge.report.views.source import RunRecords
 from kernelforge.run.events import Event
 from kernelforge.store import Store
 from kernelforge.store.live import end_live, tell_live

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kernelforge.report.anytime import AnytimePoint
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing
 from kernelforge.report.figures.speeds import MODELLED
 from kernelforge.report.figures.style import figure
 from kernelforge.report.text import number
+from kernelforge.report.views.anytime import AnytimePoint
 
 
 class _Measure(NamedTuple):

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelforge.records import SideTimes, Timing
-from kernelforge.report.attempt_view import AttemptView
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
 from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.roofs import RooflinePlace, Roofs
-from kernelforge.report.task_view import MetricChange
 from kernelforge.report.text import change, number
+from kernelforge.report.views.attempt import AttemptView
+from kernelforge.report.views.roofs import RooflinePlace, Roofs
+from kernelforge.report.views.task import MetricChange
 
 MOST_METRICS = 16
 _GOLDEN = (math.sqrt(5) - 1) / 2

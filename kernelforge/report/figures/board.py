@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelforge.records import Origin
-from kernelforge.report.board import Board, Entry
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
 from kernelforge.report.figures.style import figure
 from kernelforge.report.text import number, percent
+from kernelforge.report.views.board import Board, Entry
 
 MOST_ENTRIES = 25
 """Entries that are drawn, the best; the table has all."""

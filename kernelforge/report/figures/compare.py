@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelforge.report.compare_view import CompareView
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
 from kernelforge.report.figures.style import figure
+from kernelforge.report.views.compare import CompareView
 
 _OUTCOMES = {"win": "b is better", "tie": "a tie", "loss": "a is better"}
 _COLOURS = (style.GREEN, style.GREY, style.VERMILLION)

@@ -8,7 +8,7 @@ from kernelforge.report.figures.anytime import anytime
 from kernelforge.report.figures.base import Drawing, Figure, figures_of
 from kernelforge.report.figures.speeds import fast_p, speedups, task_bars, task_dram
 from kernelforge.report.figures.spending import funnel, spent_money, spent_time
-from kernelforge.report.run_view import RunView
+from kernelforge.report.views.run import RunView
 
 
 def draw_run(view: RunView, links: Mapping[str, str] | None = None) -> tuple[Drawing, ...]:

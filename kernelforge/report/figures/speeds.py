@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernelforge.records import Origin
-from kernelforge.report.curves import FASTEST, FastCurve
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure
 from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.summary import TaskSummary
 from kernelforge.report.text import number, percent, times
+from kernelforge.report.views.curves import FASTEST, FastCurve
+from kernelforge.report.views.summary import TaskSummary
 
 MODELLED = "the times of this run are modelled, and a modelled time has no speedup"
 NO_SPEEDUP = "no task has a measured speedup"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.report.anytime import Spent
 from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing
 from kernelforge.report.figures.style import figure
-from kernelforge.report.funnel import FunnelStep
 from kernelforge.report.text import duration, number, percent
+from kernelforge.report.views.anytime import Spent
+from kernelforge.report.views.funnel import FunnelStep
 
 _BAR = {"type": "bar", "height": {"band": 0.66}, "color": style.BLUE}
 _KINDS = {"agent": "agents", "evaluation": "evaluations", "rest": "the rest"}

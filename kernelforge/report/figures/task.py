@@ -10,8 +10,8 @@ from kernelforge.report.figures import style
 from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
 from kernelforge.report.figures.speeds import MODELLED, NO_SPEEDUP
 from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.task_view import LineageNode, TaskView
 from kernelforge.report.text import number
+from kernelforge.report.views.task import LineageNode, TaskView
 
 _BEST, _KEPT_OUT, _FAILED = "became the best", "correct", "failed"
 _KINDS = (_BEST, _KEPT_OUT, _FAILED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelforge.report.task_view import LineageNode
+from kernelforge.report.views.task import LineageNode
 
 MOST_COLUMNS = 10
 """Deeper branches stay in this column, so that a wide tree fits the page."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from kernelforge.records import Attempt, Origin
-from kernelforge.report.attempt_view import AttemptView, attempt_view
 from kernelforge.report.html import paths
 from kernelforge.report.html.paths import Links
 from kernelforge.report.phrases import where_words
-from kernelforge.report.run_view import RunView, run_view
-from kernelforge.report.source import RunRecords
-from kernelforge.report.summary import best_of
-from kernelforge.report.task_view import TaskView, task_view
+from kernelforge.report.views.attempt import AttemptView, attempt_view
+from kernelforge.report.views.run import RunView, run_view
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.task import TaskView, task_view
 
 Full = Callable[[RunRecords, str], RunRecords]
 """From a run's records without texts to those of one of its tasks in full."""

@@ -14,9 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelforge.records import Attempt, Origin
-from kernelforge.report.board import Leaderboard, leaderboard
-from kernelforge.report.compare_view import CompareView, compare_view
-from kernelforge.report.documents import leaderboard_csv
+from kernelforge.report.documents.leaderboard import leaderboard_csv
 from kernelforge.report.html import paths
 from kernelforge.report.html.contexts.across import boards_context, compare_context, integrity_context
 from kernelforge.report.html.contexts.run import run_context, runs_context, tasks_table
@@ -24,9 +22,11 @@ from kernelforge.report.html.contexts.task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, assets, environment, policy
 from kernelforge.report.html.shown import Full, ShownRun
-from kernelforge.report.run_view import RunView
-from kernelforge.report.source import RunRecords
-from kernelforge.report.tables import compare_table
+from kernelforge.report.tables.compare import compare_table
+from kernelforge.report.views.board import Leaderboard, leaderboard
+from kernelforge.report.views.compare import CompareView, compare_view
+from kernelforge.report.views.run import RunView
+from kernelforge.report.views.source import RunRecords
 from kernelforge.version import __version__
 
 _PAIRED = 4

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from markupsafe import Markup, escape
 
 from kernelforge.records import Verdict
-from kernelforge.report.table import Column, Table
+from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import one_line
 
 Link = Callable[[Mapping[str, Any]], str | None]

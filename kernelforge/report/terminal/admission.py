@@ -10,7 +10,7 @@ from rich.text import Text
 from kernelforge.report.text import one_line
 
 if TYPE_CHECKING:
-    from kernelforge.report.suite_view import AdmissionRow
+    from kernelforge.report.views.suite import AdmissionRow
 
 
 def admission_line(task: str, findings: Sequence[AdmissionRow]) -> Text:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelforge.report.phrases import cost_words, note_words, timing_words, where_words
-from kernelforge.report.tables import check_table, metric_table, trial_table
+from kernelforge.report.tables.attempt import check_table, metric_table, trial_table
 from kernelforge.report.terminal.diff import diff_parts
 from kernelforge.report.terminal.parts import Block, field, hanging, heading
 from kernelforge.report.terminal.speed import speed_lines
@@ -17,10 +17,10 @@ from kernelforge.report.text import ABSENT, duration, number, one_line, percent
 
 if TYPE_CHECKING:
     from kernelforge.records import Fingerprint, Message, Origin
-    from kernelforge.report.attempt_view import AttemptView
-    from kernelforge.report.gates import Gate
-    from kernelforge.report.roofs import RooflinePlace
-    from kernelforge.report.task_view import MetricChange
+    from kernelforge.report.views.attempt import AttemptView
+    from kernelforge.report.views.gates import Gate
+    from kernelforge.report.views.roofs import RooflinePlace
+    from kernelforge.report.views.task import MetricChange
 
 _GLYPHS = {
     "passed": ("✓", "green"),

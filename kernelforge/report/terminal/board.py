@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kernelforge.report.tables import board_tables, board_title
+from kernelforge.report.tables.board import board_tables, board_title
 from kernelforge.report.text import one_line
 
 if TYPE_CHECKING:
-    from kernelforge.report.board import Leaderboard
+    from kernelforge.report.views.board import Leaderboard
 
 
 def leaderboard_lines(view: Leaderboard) -> Group:

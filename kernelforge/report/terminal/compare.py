@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from kernelforge.report.compare_text import compare_facts
-from kernelforge.report.tables import compare_table
+from kernelforge.report.documents.compare import compare_facts
+from kernelforge.report.tables.compare import compare_table
 from kernelforge.report.terminal.parts import field
 
 if TYPE_CHECKING:
-    from kernelforge.report.compare_view import CompareView
+    from kernelforge.report.views.compare import CompareView
 
 
 def compare_lines(view: CompareView) -> Group:

@@ -14,7 +14,7 @@ from kernelforge.report.terminal.parts import field, folded
 from kernelforge.report.text import one_line, printable
 
 if TYPE_CHECKING:
-    from kernelforge.report.diff import Diff, DiffLine, DiffView
+    from kernelforge.report.views.diff import Diff, DiffLine, DiffView
 
 MAX_CHARS = 2_000
 """A longer line is cut: nobody reads it, and a terminal would take long to show it."""

@@ -8,14 +8,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelforge.report.phrases import timing_words, where_words
-from kernelforge.report.tables import check_table, metric_table
-from kernelforge.report.task_view import profile_metrics
+from kernelforge.report.tables.attempt import check_table, metric_table
 from kernelforge.report.terminal.parts import Block, field, heading
 from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.text import ABSENT, byte_count
+from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
-    from kernelforge.report.evaluation_view import EvaluationView
+    from kernelforge.report.views.evaluation import EvaluationView
 
 
 def evaluation_lines(view: EvaluationView) -> Group:

@@ -14,8 +14,8 @@ from kernelforge.report.phrases import interval_words
 from kernelforge.report.text import one_line, percent, printable
 
 if TYPE_CHECKING:
-    from kernelforge.report.curves import FastPoint
-    from kernelforge.report.statistics import Estimate
+    from kernelforge.report.views.curves import FastPoint
+    from kernelforge.report.views.statistics import Estimate
 
 _LABEL = 9
 STYLES = {

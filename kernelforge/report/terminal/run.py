@@ -9,17 +9,17 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from kernelforge.report.phrases import budget_words, cost_words, dollar_words, interval_words
-from kernelforge.report.statistics import FAST_P
-from kernelforge.report.table import Column, Table
-from kernelforge.report.tables import task_table
+from kernelforge.report.tables.table import Column, Table
+from kernelforge.report.tables.task import task_table
 from kernelforge.report.terminal.parts import STYLES, bar, field, heading, interval
 from kernelforge.report.text import duration, number, one_line, percent, times
+from kernelforge.report.views.statistics import FAST_P
 
 if TYPE_CHECKING:
-    from kernelforge.report.curves import FastCurve
-    from kernelforge.report.funnel import FunnelStep
-    from kernelforge.report.matrix import Cell, MatrixRow
-    from kernelforge.report.run_view import RunView
+    from kernelforge.report.views.curves import FastCurve
+    from kernelforge.report.views.funnel import FunnelStep
+    from kernelforge.report.views.matrix import Cell, MatrixRow
+    from kernelforge.report.views.run import RunView
 
 _BAR = 30
 _SPARKS = "▁▂▃▄▅▆▇█"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from kernelforge.report.attempt_view import sides_of
-from kernelforge.report.tables import timing_table
+from kernelforge.report.tables.attempt import timing_table
 from kernelforge.report.terminal.parts import field
 from kernelforge.report.text import byte_count, number, percent, times
+from kernelforge.report.views.attempt import sides_of
 
 if TYPE_CHECKING:
     from kernelforge.records import Build, Performance, Timing

@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kernelforge.report.phrases import cost_words, note_words
-from kernelforge.report.tables import baseline_table, size_table
+from kernelforge.report.tables.task import baseline_table, size_table
 from kernelforge.report.terminal.parts import STYLES, field, heading
 from kernelforge.report.text import byte_count, change, number, one_line, percent, times
 
 if TYPE_CHECKING:
-    from kernelforge.report.task_view import GeneratorView, LineageNode, TaskView
+    from kernelforge.report.views.task import GeneratorView, LineageNode, TaskView
 
 _DEEPEST = 12
 """A lineage is indented no further than this many steps, so that a long one can still be read."""

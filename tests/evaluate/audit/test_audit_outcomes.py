@@ -15,7 +15,7 @@ from kernelforge.evaluate.audit.outcome import MutantOutcome, TaskAudit
 from kernelforge.evaluate.expected import Reckoner
 from kernelforge.evaluate.many import judged_content, side_by_side
 from kernelforge.records import Task
-from kernelforge.report.audit_view import audit_row, audit_view
+from kernelforge.report.views.audit import audit_row, audit_view
 
 NORM = make_task("self.n(a)", "torch.rand(6, 40)", init="self.n = nn.LayerNorm(40)")
 RELU_OF_SOFTMAX = make_task("torch.relu(torch.softmax(a, 1))", "torch.randn(6, 40)")

@@ -13,7 +13,6 @@ import pytest
 from golden_runs import golden_records
 
 from kernelforge.report import RunRecords, attempt_view, leaderboard, run_view, task_view
-from kernelforge.report.compare_view import compare_view
 from kernelforge.report.figures import (
     Absent,
     Drawing,
@@ -30,7 +29,8 @@ from kernelforge.report.figures import (
     task_figures,
 )
 from kernelforge.report.figures.speeds import EACH_END
-from kernelforge.report.run_view import RunView
+from kernelforge.report.views.compare import compare_view
+from kernelforge.report.views.run import RunView
 
 EXPRESSIONS = {"height", "isValid(datum.low) && isValid(datum.high)"}
 """All that is ever evaluated."""

@@ -12,7 +12,6 @@ from golden_runs import golden_records
 
 from kernelforge.errors import UsageError
 from kernelforge.report import attempt_view, leaderboard, run_view, task_view
-from kernelforge.report.compare_view import compare_view
 from kernelforge.report.figures import (
     Figure,
     attempt_figures,
@@ -22,6 +21,7 @@ from kernelforge.report.figures import (
     task_figures,
 )
 from kernelforge.report.pictures import png, svg
+from kernelforge.report.views.compare import compare_view
 
 SVG = "{http://www.w3.org/2000/svg}"
 

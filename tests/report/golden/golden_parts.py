@@ -84,11 +84,20 @@ class Golden:
             store.finish_task(self.run.id, name, reason, self.last_words.get(name, ()), self.lessons.get(name, ()))
 
     def records(self) -> RunRecords:
-        """The same without a store."""
-        messages = {
-            name: (*self.proposed.get(name, ()), *self.last_words.get(name, ())) for name in self.run.config.tasks
-        }
-        return RunRecords(self.run, tuple(self.attempts), self.finished, False, messages, self.generators, self.lessons)
+        """The same without a store, as a store gives it."""
+        names = self.run.config.tasks
+        facts = {task.name: make_facts(task) for task in self.tasks}
+        return RunRecords(
+            self.run,
+            tuple(sorted(self.attempts, key=lambda attempt: (attempt.task, attempt.number))),
+            self.finished,
+            messages={name: (*self.proposed.get(name, ()), *self.last_words.get(name, ())) for name in names},
+            generators={name: self.generators.get(name, ()) for name in names},
+            lessons={name: self.lessons.get(name, ()) for name in names},
+            tasks={task.name: task for task in self.tasks},
+            facts=facts,
+            compulsory_bytes={name: found.at("full").compulsory_bytes for name, found in facts.items()},
+        )
 
     def add(self, task: Task, verdict: Verdict, stage: Stage = "done", **how: Any) -> Attempt:
         """Append the task's next attempt; see :func:`make_attempt`."""

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kernelforge.report.board import Leaderboard
-from kernelforge.report.compare_view import CompareView
 from kernelforge.report.figures import board_figures, compare_figures
 from kernelforge.report.html import paths
 from kernelforge.report.html.charts import charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import Link, html_table
-from kernelforge.report.integrity_view import CONCERNS
-from kernelforge.report.run_tables import integrity_table
-from kernelforge.report.tables import board_tables, board_title, compare_table
+from kernelforge.report.tables.board import board_tables, board_title
+from kernelforge.report.tables.compare import compare_table
+from kernelforge.report.tables.run import integrity_table
+from kernelforge.report.views.board import Leaderboard
+from kernelforge.report.views.compare import CompareView
+from kernelforge.report.views.integrity import CONCERNS
 
 Context = dict[str, Any]
 

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 from kernelforge.records import Origin
 from kernelforge.report.figures import run_figures
-from kernelforge.report.funnel import STEPS, FunnelStep
 from kernelforge.report.html import paths
 from kernelforge.report.html.charts import Chart, charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import Link, html_table, raw_number
 from kernelforge.report.phrases import dollar_words, interval_words
-from kernelforge.report.run_tables import anytime_table, cost_table, fast_table, runs_table, spent_table
-from kernelforge.report.run_view import RunView
-from kernelforge.report.statistics import Estimate
-from kernelforge.report.table import Table
-from kernelforge.report.tables import task_table
+from kernelforge.report.tables.run import anytime_table, cost_table, fast_table, runs_table, spent_table
+from kernelforge.report.tables.table import Table
+from kernelforge.report.tables.task import task_table
 from kernelforge.report.text import duration, number, percent, times
+from kernelforge.report.views.funnel import STEPS, FunnelStep
+from kernelforge.report.views.run import RunView
+from kernelforge.report.views.statistics import Estimate
 
 Context = dict[str, Any]
 

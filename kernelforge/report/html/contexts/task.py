@@ -7,25 +7,24 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from kernelforge.records import Attempt, Origin
-from kernelforge.report.attempt_view import AttemptView
-from kernelforge.report.diff import Diff
 from kernelforge.report.figures import attempt_figures, task_figures
 from kernelforge.report.html import graph, paths
 from kernelforge.report.html.charts import charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import HtmlTable, Link, html_table
-from kernelforge.report.run_tables import generator_table, kernel_table, place_table
-from kernelforge.report.tables import (
-    baseline_table,
+from kernelforge.report.tables.attempt import (
     check_table,
     gate_table,
-    lineage_table,
+    kernel_table,
     metric_table,
-    size_table,
+    place_table,
     timing_table,
     trial_table,
 )
+from kernelforge.report.tables.task import baseline_table, generator_table, lineage_table, size_table
+from kernelforge.report.views.attempt import AttemptView
+from kernelforge.report.views.diff import Diff
 
 Context = dict[str, Any]
 

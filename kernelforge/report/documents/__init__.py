@@ -1,0 +1,1 @@
+"""Views and records as Markdown, CSV and JSON lines."""

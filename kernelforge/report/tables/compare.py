@@ -1,0 +1,35 @@
+"""The table of two runs side by side."""
+
+from __future__ import annotations
+
+from kernelforge.report.tables.table import Column, Table
+from kernelforge.report.tables.task import TASK
+from kernelforge.report.text import byte_count, number, times
+from kernelforge.report.views.compare import CompareView
+
+
+def compare_table(view: CompareView) -> Table:
+    """Pairs of two runs. A ratio above 1 is better for b; ``from`` and ``to`` are its 95 % interval."""
+    show, what = {
+        "time_us": (number, "µs"),
+        "dram_bytes": (byte_count, "DRAM"),
+        "none": (number, "value"),
+    }[view.quantity]
+    values = (
+        Column("a_value", f"a {what}", show, "right"),
+        Column("b_value", f"b {what}", show, "right"),
+        Column("ratio", "b is", times, "right"),
+        Column("low", "from", times, "right"),
+        Column("high", "to", times, "right"),
+    )
+    columns = (
+        TASK,
+        Column("outcome", "b's outcome"),
+        Column("a_verdict", "a"),
+        Column("b_verdict", "b"),
+        *(values if view.quantity != "none" else ()),
+        Column("why", "why", wide=True),
+        Column("a_best", "a's best", wide=True),
+        Column("b_best", "b's best", wide=True),
+    )
+    return Table.of("Tasks", columns, view.pairs)

@@ -1,0 +1,286 @@
+"""One attempt, answering four questions: what changed, is it right, is it fast, and why."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from typing import Literal
+
+from kernelforge.candidate import chosen_values
+from kernelforge.evaluate.generators import caught_by
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Finding,
+    Fingerprint,
+    Message,
+    Operator,
+    Performance,
+    Reward,
+    SizeCheck,
+    Task,
+    TaskFacts,
+    Timing,
+    Verdict,
+)
+from kernelforge.report.views.cost import Cost, total_cost
+from kernelforge.report.views.diff import Diff, attempt_diffs, unified
+from kernelforge.report.views.gates import Gate, gates_of
+from kernelforge.report.views.roofs import RooflinePlace, floor_us, place_of, spec_of
+from kernelforge.report.views.summary import View
+from kernelforge.report.views.task import MetricChange, believed_time, compulsory_bytes, metric_changes
+from kernelforge.tasks import list_suites
+
+
+class TrialRow(View):
+    """One combination of ``# tune:`` values that was tried on the attempt's candidate."""
+
+    choices: dict[str, int]
+    own: bool
+    """Whether these are the candidate's own values."""
+    rung: int
+    """How far it came; times are comparable where it is equal."""
+    time_us: float | None
+    problem: str
+
+
+class SideRow(View):
+    """One side of a timing: the candidate, or a baseline with the candidate's speedup against it."""
+
+    name: str
+    fastest: bool
+    """Whether the attempt's speedup is against this baseline."""
+    median_us: float
+    low_us: float
+    """95 % interval of the median."""
+    high_us: float
+    samples: int
+    captured: bool
+    """Replayed from a CUDA graph; if not, launches from the host are part of the time."""
+    speedup: float | None
+    """From blocks in which the two took turns, so it may differ a little from the ratio of the medians."""
+    low: float | None
+    """95 % interval of ``speedup``."""
+    high: float | None
+
+
+class AttemptView(View):
+    """One attempt beside its parent and beside the task's best."""
+
+    id: str
+    run: str
+    task: str
+    number: int
+    operator: Operator
+    parent: str | None
+    best: str | None
+    """Id of the task's best attempt, which may be this one; None where there is none, or it was not given."""
+    candidate: str | None
+    """Hash of the candidate; None when the reply held none."""
+    lane: str | None
+    coder: str
+    """Specification of the Coder that wrote it; empty for a tuned child."""
+    technique: str
+    """The technique that the Coder was asked to use; empty for none."""
+    inspirations: tuple[str, ...]
+    """Ids of the other attempts that the Coder was shown."""
+    cost: Cost
+    caught_by: str | None
+    """Name of the Tester's generator whose inputs it failed on."""
+    choices: dict[str, int]
+    """Value of every ``# tune:`` name."""
+    parent_choices: dict[str, int]
+    """Those of the parent's candidate."""
+    source: str | None
+    plan: str | None
+    diffs: tuple[Diff, ...]
+    """Source and plan against the parent's, then against the task's best where that is another attempt. Empty where
+    there is nothing to compare with."""
+    verdict: Verdict
+    stage: str
+    reason: str
+    build: Build | None
+    gates: tuple[Gate, ...]
+    """Of the cascade, in its order."""
+    checks: tuple[SizeCheck, ...]
+    performance: Performance | None
+    sides: tuple[SideRow, ...]
+    """The candidate, then its baselines; none where nothing was measured. Samples are in ``performance.timing``."""
+    floor_us: float | None
+    """Least time of the task on this device: compulsory bytes at peak bandwidth; None where its figures are unknown."""
+    floor_share: float | None
+    """Floor over measured time. Above 1 where caches help; None where the time is modelled or quarantined."""
+    ceiling_share: float | None
+    """Share of the governing ceiling that is reached: the roofline time of what the candidate itself moves and
+    computes (``place.ceiling_us``) over its time. Only where the profile and the time are of one origin, both
+    measured or both modelled; None where the time is quarantined."""
+    place: RooflinePlace | None
+    """Under the device's roofs; None without a profile."""
+    parent_place: RooflinePlace | None
+    finding: Finding | None
+    metrics: tuple[MetricChange, ...]
+    profile_notes: tuple[str, ...]
+    """What a reader of the metrics must know."""
+    trials: tuple[TrialRow, ...]
+    """The furthest and fastest first."""
+    reward: Reward
+    accepted: bool
+    note: str
+    started: str
+    seconds: float
+    timings: dict[str, float]
+    fingerprint: Fingerprint
+    replay: tuple[str, ...]
+    """Shell commands that show it with its messages, write its candidate to a file, and evaluate that again."""
+    messages: tuple[Message, ...] | None
+    """Prompts and replies, where they were asked for."""
+
+    def diff(self, name: Literal["source", "plan"], beside: Literal["parent", "best"] = "parent") -> Diff | None:
+        """One of :attr:`diffs`, if it is there."""
+        return next((one for one in self.diffs if (one.name, one.beside) == (name, beside)), None)
+
+    @property
+    def source_diff(self) -> str | None:
+        """Unified diff against the parent's source; None where there is nothing to compare with, or too much."""
+        found = self.diff("source")
+        return unified(found) if found else None
+
+    @property
+    def plan_diff(self) -> str | None:
+        """The same of the plan."""
+        found = self.diff("plan")
+        return unified(found) if found else None
+
+
+def attempt_view(
+    attempt: Attempt,
+    parent: Attempt | None,
+    *,
+    best: Attempt | None = None,
+    task: Task | None = None,
+    facts: TaskFacts | None = None,
+    messages: bool = False,
+) -> AttemptView:
+    """View of an attempt.
+
+    Args:
+        parent: the attempt it came from, if any.
+        best: the task's best attempt, if any.
+        task: as journalled with the run.
+        facts: what the oracle found of the task.
+        messages: include every prompt and reply.
+    """
+    candidate, evaluation = attempt.candidate, attempt.evaluation
+    before = parent.candidate if parent else None
+    speed = evaluation.performance
+    place = place_of(attempt)
+    least = floor_us(compulsory_bytes(facts, (attempt,)), spec_of(evaluation.fingerprint))
+    measured_us = believed_time(attempt)
+    time_us = speed.time_us if speed and speed.quarantined is None else None
+    alike = place is not None and speed is not None and place.time_origin is speed.origin
+    return AttemptView(
+        id=attempt.id,
+        run=attempt.run,
+        task=attempt.task,
+        number=attempt.number,
+        operator=attempt.operator,
+        parent=attempt.parent,
+        best=best.id if best else None,
+        candidate=candidate.hash if candidate else None,
+        lane=candidate.lane if candidate else None,
+        coder=attempt.coder,
+        technique=attempt.technique,
+        inspirations=attempt.inspirations,
+        cost=total_cost(attempt.messages),
+        caught_by=caught_by(evaluation),
+        choices=chosen_values(candidate) if candidate else {},
+        parent_choices=chosen_values(before) if before else {},
+        source=candidate.source if candidate else None,
+        plan=candidate.plan if candidate else None,
+        diffs=_diffs(attempt, parent, best),
+        verdict=evaluation.verdict,
+        stage=evaluation.stage,
+        reason=evaluation.reason,
+        build=evaluation.build,
+        gates=gates_of(evaluation),
+        checks=evaluation.correctness.sizes if evaluation.correctness else (),
+        performance=speed,
+        sides=sides_of(speed.timing) if speed and speed.timing else (),
+        floor_us=least,
+        floor_share=least / measured_us if least is not None and measured_us else None,
+        ceiling_share=place.ceiling_us / time_us if alike and place and place.ceiling_us and time_us else None,
+        place=place,
+        parent_place=place_of(parent),
+        finding=attempt.finding,
+        metrics=metric_changes(attempt, parent),
+        profile_notes=attempt.profile.notes if attempt.profile else (),
+        trials=_trials(attempt),
+        reward=attempt.reward,
+        accepted=attempt.accepted,
+        note=attempt.note,
+        started=attempt.started,
+        seconds=attempt.seconds,
+        timings=evaluation.seconds,
+        fingerprint=evaluation.fingerprint,
+        replay=_replay(attempt, task),
+        messages=attempt.messages if messages else None,
+    )
+
+
+def _trials(attempt: Attempt) -> tuple[TrialRow, ...]:
+    own = chosen_values(attempt.candidate) if attempt.candidate else {}
+    rows = [TrialRow(own=trial.choices == own, **trial.model_dump()) for trial in attempt.trials]
+    return tuple(sorted(rows, key=_how_far))
+
+
+def _how_far(row: TrialRow) -> tuple[bool, int, float]:
+    return row.time_us is None, -row.rung, row.time_us or 0.0
+
+
+def _diffs(attempt: Attempt, parent: Attempt | None, best: Attempt | None) -> tuple[Diff, ...]:
+    found = attempt_diffs(parent, attempt, "parent") if parent else ()
+    if best is None or best.id in (attempt.id, parent.id if parent else ""):
+        return found
+    return (*found, *attempt_diffs(best, attempt, "best"))
+
+
+def sides_of(timing: Timing) -> tuple[SideRow, ...]:
+    """The candidate, then its baselines, and the speedup against each that took turns with it."""
+    rows = []
+    for side in (timing.candidate, *timing.baselines):
+        ratio = timing.ratio(side.name)
+        rows.append(
+            SideRow(
+                name=side.name,
+                fastest=side.name == timing.fastest,
+                median_us=side.median_us,
+                low_us=side.interval_us[0],
+                high_us=side.interval_us[1],
+                samples=len(side.samples_us),
+                captured=side.captured,
+                speedup=ratio.speedup if ratio else None,
+                low=ratio.interval[0] if ratio else None,
+                high=ratio.interval[1] if ratio else None,
+            )
+        )
+    return tuple(rows)
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    """Suites that came with KernelForge; a report asks for each of thousands of attempts."""
+    return frozenset(list_suites())
+
+
+def _replay(attempt: Attempt, task: Task | None) -> tuple[str, ...]:
+    """Commands for a shell. Where a suite lies that did not come with KernelForge is not journalled, so its candidates
+    can be shown but there is no line that evaluates them."""
+    show = f"kernelforge show {shlex.quote(attempt.id)}"
+    lines = [f"{show} --messages"]
+    if attempt.candidate is not None and attempt.candidate.lane == "plan":
+        file = shlex.quote(f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md")
+        lines.append(f"{show} --candidate > {file}")
+        if task is not None and task.suite in _shipped():
+            device = shlex.quote(attempt.evaluation.fingerprint.device)
+            lines.append(f"kernelforge eval {file} --task {shlex.quote(f'{task.suite}/{task.name}')} --device {device}")
+    return tuple(lines)

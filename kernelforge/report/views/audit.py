@@ -1,0 +1,264 @@
+"""Views of an audit: how many injected faults the check rejects, which it misses, and KernelBench's rule beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from kernelforge.evaluate.audit.outcome import MutantOutcome, TaskAudit
+from kernelforge.report.tables.table import Column, Table
+from kernelforge.report.text import ABSENT, number, one_line
+from kernelforge.report.views.summary import View
+
+
+class MutantRow(View):
+    """One mutant of one task."""
+
+    mutant: str
+    fault: str
+    outcome: Literal["killed", "survived", "equivalent", "invalid"]
+    """``equivalent``: it survived, and the suite argues that it is as right as the reference."""
+    size: str
+    """Where it was first rejected, with the family of inputs; empty where it was not."""
+    family: str
+    bitwise_equal: bool
+    kernelbench_killed: bool
+
+
+class AuditRow(View):
+    """One task. Counts are of mutants that could be judged."""
+
+    suite: str
+    task: str
+    made: int
+    """Mutants that could be made; as many as the cap were run."""
+    judged: int
+    """Mutants that were run and are not argued to be equivalent."""
+    killed: int
+    equivalent: int
+    invalid: int
+    kernelbench_killed: int
+    """Of those judged."""
+    same_as: str
+    """The task whose counts these are, because both are checked on the very same things; not counted again."""
+    error: str
+    stale: tuple[str, ...]
+    """Arguments for equivalence that no longer hold."""
+    mutants: tuple[MutantRow, ...]
+
+    @property
+    def survivors(self) -> tuple[MutantRow, ...]:
+        return tuple(mutant for mutant in self.mutants if mutant.outcome == "survived")
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and not self.stale
+
+
+class SuiteRow(View):
+    """One suite. Tasks that are the same as another are not counted."""
+
+    suite: str
+    tasks: int
+    judged: int
+    killed: int
+    equivalent: int
+    invalid: int
+    kernelbench_killed: int
+    kill_rate: float | None
+    kernelbench_kill_rate: float | None
+
+
+class FaultRow(View):
+    """One kind of fault over all tasks."""
+
+    fault: str
+    judged: int
+    killed: int
+    kernelbench_killed: int
+
+
+class AuditView(View):
+    """An audit of tasks."""
+
+    tasks: tuple[AuditRow, ...]
+    suites: tuple[SuiteRow, ...]
+    faults: tuple[FaultRow, ...]
+    made: int
+    judged: int
+    killed: int
+    equivalent: int
+    invalid: int
+    kernelbench_killed: int
+    kill_rate: float | None
+    """killed / judged; None where nothing was judged."""
+    kernelbench_kill_rate: float | None
+    threshold: float
+    ok: bool
+    """The kill rate is at least the threshold, every task could be audited, and no argument is stale."""
+
+
+def audit_row(suite: str, audit: TaskAudit, argued: Sequence[str], stale: Sequence[str]) -> AuditRow:
+    """View of one task's audit; ``argued`` names the mutants that its suite argues to be equivalent."""
+    rows = tuple(_mutant_row(mutant, mutant.mutant in argued) for mutant in audit.mutants)
+    judged = [row for row in rows if row.outcome in ("killed", "survived")]
+    return AuditRow(
+        suite=suite,
+        task=audit.task,
+        made=audit.made,
+        judged=len(judged),
+        killed=sum(row.outcome == "killed" for row in judged),
+        equivalent=sum(row.outcome == "equivalent" for row in rows),
+        invalid=sum(row.outcome == "invalid" for row in rows),
+        kernelbench_killed=sum(row.kernelbench_killed for row in judged),
+        same_as=audit.same_as,
+        error=audit.error,
+        stale=tuple(stale),
+        mutants=rows,
+    )
+
+
+def _mutant_row(mutant: MutantOutcome, argued: bool) -> MutantRow:
+    outcome = "equivalent" if argued and mutant.outcome == "survived" else mutant.outcome
+    return MutantRow.model_validate({**mutant.model_dump(), "outcome": outcome})
+
+
+def audit_view(rows: Iterable[AuditRow], threshold: float) -> AuditView:
+    """View of an audit. A task that is the same as another is not counted again."""
+    tasks = tuple(rows)
+    counted = [row for row in tasks if not row.same_as]
+    totals = _totals(counted, _COUNTS)
+    rate = _share(totals["killed"], totals["judged"])
+    return AuditView(
+        tasks=tasks,
+        suites=_suite_rows(counted),
+        faults=_fault_rows(counted),
+        **totals,
+        kill_rate=rate,
+        kernelbench_kill_rate=_share(totals["kernelbench_killed"], totals["judged"]),
+        threshold=threshold,
+        ok=all(row.ok for row in tasks) and rate is not None and rate >= threshold,
+    )
+
+
+_COUNTS = ("made", "judged", "killed", "equivalent", "invalid", "kernelbench_killed")
+
+
+def _totals(rows: Sequence[AuditRow], names: Sequence[str]) -> dict[str, int]:
+    return {name: sum(getattr(row, name) for row in rows) for name in names}
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _suite_rows(rows: Sequence[AuditRow]) -> tuple[SuiteRow, ...]:
+    by_suite: dict[str, list[AuditRow]] = {}
+    for row in rows:
+        by_suite.setdefault(row.suite, []).append(row)
+    found = []
+    for suite, own in by_suite.items():
+        totals = _totals(own, [name for name in _COUNTS if name != "made"])
+        rates = [_share(totals[name], totals["judged"]) for name in ("killed", "kernelbench_killed")]
+        found.append(
+            SuiteRow(suite=suite, tasks=len(own), **totals, kill_rate=rates[0], kernelbench_kill_rate=rates[1])
+        )
+    return tuple(found)
+
+
+def _fault_rows(rows: Sequence[AuditRow]) -> tuple[FaultRow, ...]:
+    by_fault: dict[str, list[MutantRow]] = {}
+    for row in rows:
+        for mutant in row.mutants:
+            if mutant.outcome in ("killed", "survived"):
+                by_fault.setdefault(mutant.fault, []).append(mutant)
+    return tuple(
+        FaultRow(
+            fault=fault,
+            judged=len(mutants),
+            killed=sum(mutant.outcome == "killed" for mutant in mutants),
+            kernelbench_killed=sum(mutant.kernelbench_killed for mutant in mutants),
+        )
+        for fault, mutants in by_fault.items()
+    )
+
+
+def fault_table(view: AuditView) -> Table:
+    """Kinds of faults with how many mutants each rule rejects."""
+    columns = (
+        Column("fault", "fault"),
+        Column("judged", "mutants", number, "right"),
+        Column("killed", "rejected", number, "right"),
+        Column("kernelbench_killed", "by KernelBench's rule", number, "right"),
+    )
+    return Table.of("Faults", columns, view.faults)
+
+
+def suite_table(view: AuditView) -> Table:
+    """Suites with how many mutants each rule rejects, and how many could not be judged at all."""
+    columns = (
+        Column("suite", "suite"),
+        Column("tasks", "tasks", number, "right"),
+        Column("judged", "mutants", number, "right"),
+        Column("killed", "rejected", number, "right"),
+        Column("equivalent", "equivalent", number, "right"),
+        Column("invalid", "invalid", number, "right"),
+        Column("kill_rate", "rate", _percent, "right"),
+        Column("kernelbench_kill_rate", "KernelBench's", _percent, "right"),
+    )
+    return Table.of("Suites", columns, view.suites)
+
+
+def audit_lines(row: AuditRow, *, survivors_only: bool = False) -> RenderableType:
+    """A line for a task, and one more for each survivor and each stale argument."""
+    lines: list[RenderableType] = []
+    if not survivors_only or row.error or row.stale or row.survivors:
+        head = Text(f"{row.suite}/{row.task:<24} ", style="bold")
+        if row.error:
+            head.append("FAILED", style="bold red")
+            head.append(f"  {one_line(row.error)}", style="not bold")
+        elif row.same_as:
+            head.append(f"as {one_line(row.same_as)}", style="not bold")
+        else:
+            head.append(_counts(row), style="not bold")
+        lines.append(head)
+    if not row.same_as:
+        lines += [Padding(Text(one_line(f"survived: {_told(mutant)}")), (0, 0, 0, 4)) for mutant in row.survivors]
+    lines += [Padding(Text(one_line(f"stale: {text}")), (0, 0, 0, 4)) for text in row.stale]
+    return Group(*lines)
+
+
+def _counts(row: AuditRow) -> str:
+    argued = f", {row.equivalent} equivalent" if row.equivalent else ""
+    return f"{row.killed} of {row.judged} rejected{argued}; KernelBench's rule: {row.kernelbench_killed}"
+
+
+def _told(mutant: MutantRow) -> str:
+    notes = [
+        *(["the reference's very bits"] if mutant.bitwise_equal else []),
+        *(["KernelBench's rule rejects it"] if mutant.kernelbench_killed else []),
+    ]
+    return mutant.mutant + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def audit_verdict(view: AuditView) -> str:
+    """The audit in a line."""
+    failed = sum(not row.ok for row in view.tasks)
+    same = sum(bool(row.same_as) for row in view.tasks)
+    parts = [
+        f"{len(view.tasks)} tasks{f' ({same} the same as another)' if same else ''}: {view.killed} of {view.judged} "
+        f"faults rejected, {_percent(view.kill_rate)}",
+        f"by KernelBench's rule {view.kernelbench_killed}, {_percent(view.kernelbench_kill_rate)}",
+        f"{view.equivalent} more argued to be equivalent",
+        f"{view.invalid} without an answer of the right shape",
+        *([f"{failed} tasks FAILED"] if failed else []),
+    ]
+    return "; ".join(parts)
+
+
+def _percent(share: float | None) -> str:
+    return ABSENT if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,229 @@
+"""Two runs side by side, task by task: only tasks that both have are compared, and the others are named.
+
+What comes first is correctness: correct beats failed, whatever the times. Where both are correct, what is compared is
+the measured time of the two bests, or on a device that models time their DRAM bytes, which are counted and so the same
+every time: then equal is a tie and any difference is none.
+
+The two candidates were timed in different runs. They did not take turns, as a candidate and its baselines do, so that
+what disturbed only one of them (clocks, temperature, a neighbour) does not cancel: the interval of their ratio is wider
+than that of a speedup, and says nothing of such a disturbance if it lasted for all of a run. It is made from the
+intervals of the two medians by MOVER, on the scale of logarithms (Zou & Donner, "Construction of confidence limits
+about effect measures: a general approach", Statistics in Medicine 2008): with log times a and b and their limits,
+``a - b - sqrt((a - a_low)^2 + (b_high - b)^2)`` is the lower limit, the upper one its mirror image. The samples
+themselves are not drawn again: those of one block are not independent, and which belong together is not journalled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from kernelforge.records import Attempt, Origin, Verdict
+from kernelforge.report.text import byte_count, times
+from kernelforge.report.views.board_key import board_key, key_differences
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.statistics import Estimate, geomean_correct
+from kernelforge.report.views.summary import View, best_of
+from kernelforge.report.views.task import believed_time
+
+_ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}
+"""Parts of a board's key that do not matter here: each task is compared only with the very same task."""
+
+Outcome = Literal["win", "loss", "tie", "both-failed"]
+"""For the second run, ``b``: by whether the interval of the ratio of the two times excludes 1, and by correctness."""
+
+
+class PairRow(View):
+    """One task that both runs have."""
+
+    task: str
+    outcome: Outcome
+    why: str
+    """In words: ``correct, where a failed``; ``1.31x as fast [1.27, 1.35]``; ``the interval holds 1``."""
+    a_best: str | None
+    b_best: str | None
+    a_verdict: Verdict | None
+    b_verdict: Verdict | None
+    a_value: float | None
+    """What is compared (see ``CompareView.quantity``); None where there is none."""
+    b_value: float | None
+    ratio: float | None
+    """How much better b is: above 1 is better."""
+    low: float | None
+    """95 % interval of the ratio; None where the quantity has no noise."""
+    high: float | None
+
+
+class CompareView(View):
+    """Two runs. Times and counters are compared only where nothing but the choice of tasks keeps the two runs off one
+    board; else correctness alone."""
+
+    a: str
+    b: str
+    comparable: bool
+    """Whether both stand on one board."""
+    differences: tuple[str, ...]
+    """What keeps them off one board: ``device: NVIDIA H200 and emulated:h100``."""
+    quantity: Literal["time_us", "dram_bytes", "none"]
+    """What is compared where both are correct."""
+    wins: int
+    losses: int
+    ties: int
+    both_failed: int
+    geomean_ratio: Estimate | None
+    """Over tasks with a ratio."""
+    pairs: tuple[PairRow, ...]
+    """Regressions first, the worst of them at the top; then wins, ties, and what both failed."""
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Tasks of one name that differ in source, sizes or policy: they are not compared."""
+
+
+def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
+    """How run ``b`` did, beside run ``a``."""
+    keys = board_key(a), board_key(b)
+    differences = key_differences(*keys)
+    plain = [key.model_copy(update={name: keys[0].__dict__[name] for name in _ABOUT_TASKS}) for key in keys]
+    quantity: Literal["time_us", "dram_bytes", "none"] = "none"
+    if not key_differences(*plain):
+        quantity = "time_us" if keys[0].origin is Origin.MEASURED else "dram_bytes"
+    mine, theirs = a.run.config.tasks, set(b.run.config.tasks)
+    shared = [task for task in mine if task in theirs]
+    changed = tuple(task for task in shared if not _same(a, b, task))
+    pairs = [_pair(task, a, b, quantity) for task in shared if task not in changed]
+    outcomes = Counter(pair.outcome for pair in pairs)
+    return CompareView(
+        a=a.run.id,
+        b=b.run.id,
+        comparable=not differences,
+        differences=differences,
+        quantity=quantity,
+        wins=outcomes["win"],
+        losses=outcomes["loss"],
+        ties=outcomes["tie"],
+        both_failed=outcomes["both-failed"],
+        geomean_ratio=geomean_correct([pair.ratio for pair in pairs if pair.ratio is not None]),
+        pairs=tuple(sorted(pairs, key=_standing)),
+        only_a=tuple(task for task in mine if task not in theirs),
+        only_b=tuple(task for task in b.run.config.tasks if task not in set(mine)),
+        changed=changed,
+    )
+
+
+def _same(a: RunRecords, b: RunRecords, task: str) -> bool:
+    """Whether a name means one task in both. A run that never came to a task vouches for it by its suite alone."""
+    digests = {_digest(a, task), _digest(b, task)}
+    return a.run.config.suite_digest == b.run.config.suite_digest if None in digests else len(digests) == 1
+
+
+def _digest(records: RunRecords, task: str) -> str | None:
+    if task in records.tasks:
+        return records.tasks[task].digest
+    return next((attempt.evaluation.task for attempt in records.of_task(task)), None)
+
+
+class _Judged(NamedTuple):
+    """Who is ahead at one task, and by how much."""
+
+    outcome: Outcome
+    why: str
+    values: tuple[float | None, float | None] = (None, None)
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", "dram_bytes", "none"]) -> PairRow:
+    attempts = a.of_task(task), b.of_task(task)
+    best = best_of(attempts[0]), best_of(attempts[1])
+    verdicts = [
+        Verdict.OK if found else tried[-1].evaluation.verdict if tried else None
+        for found, tried in zip(best, attempts, strict=True)
+    ]
+    if best[0] is None or best[1] is None:
+        found = _by_correctness(best[0], best[1], verdicts)
+    elif quantity == "time_us":
+        found = _by_time(best[0], best[1])
+    elif quantity == "dram_bytes":
+        found = _by_traffic(best[0], best[1])
+    else:
+        found = _Judged("tie", "both are correct; their times and counters are not comparable")
+    return PairRow(
+        task=task,
+        outcome=found.outcome,
+        why=found.why,
+        a_best=best[0].id if best[0] else None,
+        b_best=best[1].id if best[1] else None,
+        a_verdict=verdicts[0],
+        b_verdict=verdicts[1],
+        a_value=found.values[0],
+        b_value=found.values[1],
+        ratio=found.ratio,
+        low=found.interval[0] if found.interval else None,
+        high=found.interval[1] if found.interval else None,
+    )
+
+
+def _by_correctness(a: Attempt | None, b: Attempt | None, verdicts: list[Verdict | None]) -> _Judged:
+    ended = [verdict.value if verdict else "no attempt" for verdict in verdicts]
+    if a is not None:
+        return _Judged("loss", f"a is correct, b is not: {ended[1]}")
+    if b is not None:
+        return _Judged("win", f"b is correct, a is not: {ended[0]}")
+    return _Judged("both-failed", f"a: {ended[0]}, b: {ended[1]}")
+
+
+def _by_time(a: Attempt, b: Attempt) -> _Judged:
+    before, after = believed_time(a), believed_time(b)
+    values = before, after
+    if before is None or after is None:
+        which = " and ".join(name for name, value in (("a", before), ("b", after)) if value is None)
+        return _Judged("tie", f"both are correct; {which} has no time that is believed", values)
+    ratio, interval = before / after, _interval(a, b)
+    if interval is None:
+        return _Judged("tie", "both are correct; a time has no interval", values, ratio)
+    low, high = interval
+    told = f"{times(ratio)} as fast [{times(low)}, {times(high)}]"
+    if low > 1:
+        return _Judged("win", told, values, ratio, interval)
+    if high < 1:
+        return _Judged("loss", told, values, ratio, interval)
+    return _Judged("tie", f"{told}: the interval holds 1", values, ratio, interval)
+
+
+def _interval(a: Attempt, b: Attempt) -> tuple[float, float] | None:
+    """95 % interval of a's time over b's, by MOVER on the scale of logarithms."""
+    speeds = a.evaluation.performance, b.evaluation.performance
+    ends = [speed.interval_us if speed else None for speed in speeds]
+    if speeds[0] is None or speeds[1] is None or ends[0] is None or ends[1] is None:
+        return None
+    (a_down, a_up), (b_down, b_up) = (
+        (max(math.log(speed.time_us / end[0]), 0.0), max(math.log(end[1] / speed.time_us), 0.0))
+        for speed, end in zip(speeds, ends, strict=True)
+        if speed is not None and end is not None
+    )
+    ratio = speeds[0].time_us / speeds[1].time_us
+    return ratio * math.exp(-math.hypot(a_down, b_up)), ratio * math.exp(math.hypot(a_up, b_down))
+
+
+def _by_traffic(a: Attempt, b: Attempt) -> _Judged:
+    moved = [one.profile.roofline.dram_bytes if one.profile else None for one in (a, b)]
+    before, after = moved
+    if not before or not after:
+        return _Judged("tie", "both are correct; the DRAM traffic of one is not known", (before, after))
+    told = f"{byte_count(after)} of DRAM traffic, a's {byte_count(before)}"
+    outcome: Outcome = "tie" if before == after else "win" if after < before else "loss"
+    return _Judged(
+        outcome,
+        told if before != after else f"{byte_count(after)} of DRAM traffic each",
+        (before, after),
+        before / after,
+    )
+
+
+def _standing(pair: PairRow) -> tuple[int, float, str]:
+    """Sort key: losses with what stopped being correct first, then wins, the clearest first."""
+    rank = {"loss": 0, "win": 1, "tie": 2, "both-failed": 3}[pair.outcome]
+    ratio = pair.ratio if pair.ratio is not None else 0.0 if pair.outcome == "loss" else math.inf
+    return rank, -ratio if pair.outcome == "win" else ratio, pair.task

@@ -1,0 +1,122 @@
+"""What stands between a number and belief: times that are quarantined or vary, gates that were hit, missing jails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from kernelforge.records import Attempt, Origin, Performance, Verdict
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.summary import View
+
+Concern = Literal[
+    "quarantined",
+    "clocks-disagree",
+    "throttled",
+    "unsettled",
+    "high-variance",
+    "policy",
+    "unconfined",
+    "infra",
+    "untimed",
+]
+"""``quarantined``: a time that is not believed (below the floor, or the clocks disagree), unscored. ``unsettled``: the
+interval of the ratio did not become as narrow as asked for. ``high-variance``: relative interval above
+:data:`HIGH_VARIANCE`. ``policy``: the candidate did what no candidate may. ``untimed``: correct, on a device that
+measures, and without a speedup."""
+
+CONCERNS: tuple[Concern, ...] = get_args(Concern)
+HIGH_VARIANCE = 0.05
+"""Width of a time's interval, relative to the time, above which it is listed."""
+
+
+class IntegrityRow(View):
+    """One attempt that gives cause for concern."""
+
+    attempt: str
+    task: str
+    concern: Concern
+    detail: str
+    scored: bool
+    """Whether it still counts: it has a speedup, or a reward above 0."""
+
+
+class IntegrityView(View):
+    """Integrity of one run."""
+
+    run: str
+    origin: Literal["measured", "modelled", "mixed", "none"]
+    counts: dict[Concern, int]
+    """Every concern, zero included."""
+    rows: tuple[IntegrityRow, ...]
+
+
+Doubt = tuple[Concern, str]
+
+
+def integrity_view(records: RunRecords) -> IntegrityView:
+    """Every attempt of a run that gives cause for concern: by concern, then in the run's order."""
+    found: dict[Concern, list[IntegrityRow]] = {concern: [] for concern in CONCERNS}
+    for task in records.run.config.tasks:
+        for attempt in records.of_task(task):
+            for concern, detail in _doubts(attempt):
+                found[concern].append(
+                    IntegrityRow(
+                        attempt=attempt.id, task=task, concern=concern, detail=detail, scored=_is_scored(attempt)
+                    )
+                )
+    return IntegrityView(
+        run=records.run.id,
+        origin=_origin(records),
+        counts={concern: len(rows) for concern, rows in found.items()},
+        rows=tuple(row for rows in found.values() for row in rows),
+    )
+
+
+def _origin(records: RunRecords) -> Literal["measured", "modelled", "mixed", "none"]:
+    speeds = [attempt.evaluation.performance for attempt in records.attempts]
+    origins = {speed.origin for speed in speeds if speed is not None}
+    if len(origins) > 1:
+        return "mixed"
+    return "none" if not origins else "measured" if Origin.MEASURED in origins else "modelled"
+
+
+def _is_scored(attempt: Attempt) -> bool:
+    speed = attempt.evaluation.performance
+    return (speed is not None and speed.speedup is not None) or (attempt.reward.value or 0.0) > 0
+
+
+def _doubts(attempt: Attempt) -> Iterator[Doubt]:
+    evaluation = attempt.evaluation
+    if evaluation.performance is not None and evaluation.performance.origin is Origin.MEASURED:
+        yield from _timing_doubts(evaluation.performance)
+    if evaluation.verdict is Verdict.POLICY:
+        yield "policy", evaluation.reason
+    if evaluation.fingerprint.jail == "none":
+        yield "unconfined", "untrusted code ran without a jail"
+    if evaluation.verdict is Verdict.INFRA:
+        yield "infra", evaluation.reason
+    if evaluation.verdict is Verdict.OK and evaluation.fingerprint.device_kind == "cuda":
+        speed = evaluation.performance
+        if speed is None:
+            yield "untimed", "correct, and not timed"
+        elif speed.speedup is None and speed.quarantined is None:
+            yield "untimed", "timed against no baseline"
+
+
+def _timing_doubts(speed: Performance) -> Iterator[Doubt]:
+    timing = speed.timing
+    if speed.quarantined is not None:
+        yield "quarantined", speed.quarantined
+    if timing is not None and timing.host is not None and not timing.host.agrees:
+        host = timing.host
+        yield "clocks-disagree", f"{host.events_us:.4g} µs by events, {host.slope_us:.4g} µs by the parent's clock"
+    if timing is not None and timing.clocks is not None and timing.clocks.throttled:
+        yield "throttled", ", ".join(timing.clocks.throttled)
+    if timing is not None and not timing.settled:
+        yield "unsettled", f"not as narrow as asked for within {timing.budget_s:g} s"
+    if speed.interval_us is not None:
+        low, high = speed.interval_us
+        width = (high - low) / speed.time_us
+        if width > HIGH_VARIANCE:
+            yield "high-variance", f"{low:.4g} to {high:.4g} µs: {width:.1%} of {speed.time_us:.4g} µs"

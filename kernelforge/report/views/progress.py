@@ -1,0 +1,375 @@
+"""A run while it goes on: what was spent of which budget, what every worker is at, and what was gained lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from kernelforge.records import Attempt, Origin, RunConfig, RunState
+from kernelforge.report.text import byte_count, clock, number, one_line, times
+from kernelforge.report.views.funnel import funnel
+from kernelforge.report.views.summary import View, step_name
+
+if TYPE_CHECKING:
+    from kernelforge.report.views.source import RunRecords
+    from kernelforge.run.events import Event
+
+BUILTIN = "builtin"
+STALLED_AFTER_S: Mapping[str, float] = MappingProxyType({"describe": 180.0, "evaluate": 180.0, "tune": 600.0})
+"""By stage, after how long a reader should say that it stalls. None of them is a limit: a run of a candidate has 20 s
+and a compilation its own, and an evaluation of a few sizes, timed and profiled, usually ends within a minute."""
+BUILTIN_STALLED_AFTER_S = 60.0
+"""The same for agents by rules, which answer at once. A model may be silent for the run's ``llm.timeout_seconds``."""
+BATCH_STALLED_AFTER_S = 24 * 3600.0
+"""The same for calls through a provider's batch interface: providers promise an answer within a day."""
+LATEST_GAINS = 5
+_LEAST_FINISHED = 3
+"""Tasks that must have finished before an end is expected from their pace; and one for each worker."""
+
+LiveState = Literal["running", "stopping", "finished", "stopped", "failed", "interrupted"]
+"""``failed``: it ended by an error; ``interrupted``: journalled as running, but no process is at work on it."""
+
+
+class BudgetBar(View):
+    """One limit of the run with what was spent of it."""
+
+    name: Literal["tasks", "evaluations", "seconds", "tokens", "dollars"]
+    spent: float
+    """Evaluations count as soon as they are promised to a proposal, as the budget counts them. Seconds are those of
+    this sitting, for each sitting counts its wall time anew; of a run that is over, those from its start to its end."""
+    limit: float | None
+    """None: no limit is set."""
+    at_least: bool = False
+    """The tokens or the price of a call are unknown, so more was spent."""
+
+
+class Lane(View):
+    """One worker of a device: the task that it is at."""
+
+    device: str
+    slot: int
+    """Position among the device's lanes, from 0."""
+    task: str | None
+    """None: idle."""
+    round: int
+    stage: str
+    since: str
+    """UTC, ISO 8601: when the stage began."""
+    stalled_after_s: float
+    """After how long in this stage a reader should say that it stalls."""
+
+
+class Gain(View):
+    """An attempt that became its task's best."""
+
+    attempt: str
+    task: str
+    step: str
+    standing: str
+    """How good it is, in a few words."""
+    at: str
+
+
+class ProgressView(View):
+    """State of a live run. Times are points in time, so that a reader can let clocks run on."""
+
+    run: str
+    state: LiveState
+    device: str
+    started: str
+    """UTC, ISO 8601: when this sitting began."""
+    updated: str
+    expected_end: str | None
+    """When the run would end if it went on at the pace of the tasks finished in this sitting, and not after its wall
+    time; None until three of them have finished, and one for each worker."""
+    pid: int
+    """0 where no process is at work on it."""
+    bars: tuple[BudgetBar, ...]
+    lanes: tuple[Lane, ...]
+    funnel: dict[str, int]
+    """Attempts that came through each step, in order."""
+    gains: tuple[Gain, ...]
+    """The latest five, newest first."""
+    error: str
+    """The last warning, on one line; empty for none."""
+
+
+def standing(attempt: Attempt) -> str:
+    """How good an attempt is, in a few words: measured speedup or time, else DRAM traffic."""
+    speed, profile = attempt.evaluation.performance, attempt.profile
+    if speed is not None and speed.origin is Origin.MEASURED:
+        return f"{number(speed.time_us)} µs" + ("" if speed.speedup is None else f", {times(speed.speedup)}")
+    if profile is not None and profile.roofline.compulsory_bytes:
+        roof = profile.roofline
+        return f"{byte_count(roof.dram_bytes)} DRAM, {times(roof.dram_bytes / roof.compulsory_bytes)} the least"
+    return "correct"
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """What all budgets but those of tasks and time have lost."""
+
+    evaluations: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    uncounted: int = 0
+    unpriced: int = 0
+
+
+@dataclass(frozen=True)
+class _At:
+    """What a worker is at."""
+
+    task: str
+    round: int
+    stage: str
+    since: datetime
+
+
+class RunProgress:
+    """Folds a run's events into a :class:`ProgressView`. Has no clock: whoever tells it of an event says when that was.
+
+    Not safe between threads by itself.
+    """
+
+    def __init__(self, config: RunConfig, *, pid: int) -> None:
+        self._config = config
+        self._pid = pid
+        self._run = ""
+        self._state: LiveState = "running"
+        self._started: datetime | None = None
+        self._before = 0
+        """Tasks that were finished before this sitting."""
+        self._finished: set[str] = set()
+        self._last_finish: datetime | None = None
+        self._spent = _Spent()
+        self._lanes: list[_At | None] = [None] * config.jobs
+        self._measured = not config.device.startswith("emulated:")
+        self._funnel: Counter[str] = Counter()
+        self._add_to_funnel(())
+        self._gains: list[Gain] = []
+        self._error = ""
+
+    @property
+    def run(self) -> str:
+        """Id of the run; empty before its first event."""
+        return self._run
+
+    def on_event(self, event: Event, now: datetime) -> None:
+        """Take an event into account.
+
+        Args:
+            now: when it happened, with its time zone.
+        """
+        if self._started is None:
+            self._started = now
+        if event.spent is not None:
+            self._spent = _Spent(*event.spent)
+        if event.kind == "run_started":
+            self._begin(event)
+        elif event.kind == "run_finished":
+            self._end(event.message)
+        elif event.kind in ("task_started", "stage") and event.task is not None:
+            self._occupy(event.task, event.round, event.stage or "start", now)
+        elif event.kind == "attempt" and event.attempt is not None:
+            self._count(event.attempt, now)
+        elif event.kind == "task_finished" and event.task is not None:
+            if not event.left:
+                self._finished.add(event.task)
+                self._last_finish = now
+            self._leave(event.task)
+        elif event.kind == "warning":
+            self._error = (f"{event.task}: " if event.task else "") + one_line(event.message, 500)
+            if event.failed and event.task is not None:
+                self._leave(event.task)
+
+    def fail(self, message: str) -> None:
+        """Note that the run ended by an error."""
+        self._state, self._error = "failed", one_line(message, 500)
+        self._lanes = [None] * len(self._lanes)
+
+    def view(self, now: datetime, *, stopping: bool = False) -> ProgressView:
+        """How things stand.
+
+        Args:
+            now: not before the last event.
+            stopping: whether the run was asked to stop.
+        """
+        started = self._started or now
+        return ProgressView(
+            run=self._run,
+            state="stopping" if stopping and self._state == "running" else self._state,
+            device=self._config.device,
+            started=_iso(started),
+            updated=_iso(now),
+            expected_end=None if stopping or self._state != "running" else self._expected_end(now),
+            pid=self._pid,
+            bars=_bars(self._config, len(self._finished), self._spent, (now - started).total_seconds()),
+            lanes=tuple(self._lane(slot, at, now) for slot, at in enumerate(self._lanes)),
+            funnel=dict(self._funnel),
+            gains=tuple(self._gains),
+            error=self._error,
+        )
+
+    def _begin(self, event: Event) -> None:
+        self._run = event.message
+        self._finished = set(event.finished)
+        self._before = len(self._finished)
+        for attempt in sorted(event.past, key=lambda attempt: attempt.started):
+            self._count(attempt, None)
+
+    def _end(self, state: str) -> None:
+        self._state = "finished" if state == RunState.FINISHED.value else "stopped"
+        self._lanes = [None] * len(self._lanes)
+
+    def _occupy(self, task: str, round: int | None, stage: str, now: datetime) -> None:
+        slot = next((slot for slot, at in enumerate(self._lanes) if at is not None and at.task == task), None)
+        before = None if slot is None else self._lanes[slot]
+        if slot is None:
+            slot = next((slot for slot, at in enumerate(self._lanes) if at is None), len(self._lanes))
+        if slot == len(self._lanes):
+            self._lanes.append(None)
+        known = 0 if before is None else before.round
+        self._lanes[slot] = _At(task, known if round is None else round, stage, now)
+
+    def _leave(self, task: str) -> None:
+        self._lanes = [None if at is not None and at.task == task else at for at in self._lanes]
+
+    def _count(self, attempt: Attempt, now: datetime | None) -> None:
+        """
+        Args:
+            now: when it was journalled; None where that was in an earlier sitting.
+        """
+        self._add_to_funnel((attempt,))
+        if attempt.accepted:
+            gain = Gain(
+                attempt=attempt.id,
+                task=attempt.task,
+                step=step_name(attempt),
+                standing=standing(attempt),
+                at=_iso(now or _moment(attempt.started) + timedelta(seconds=attempt.seconds)),
+            )
+            self._gains = [gain, *self._gains][:LATEST_GAINS]
+
+    def _add_to_funnel(self, attempts: tuple[Attempt, ...]) -> None:
+        self._funnel.update({step.step: step.count for step in funnel(attempts, measured=self._measured)})
+
+    def _lane(self, slot: int, at: _At | None, now: datetime) -> Lane:
+        if at is None:
+            return Lane(
+                device=self._config.device, slot=slot, task=None, round=0, stage="", since=_iso(now), stalled_after_s=0
+            )
+        return Lane(
+            device=self._config.device,
+            slot=slot,
+            task=at.task,
+            round=at.round,
+            stage=at.stage,
+            since=_iso(at.since),
+            stalled_after_s=stalled_after_s(at.stage, self._config),
+        )
+
+    def _expected_end(self, now: datetime) -> str | None:
+        done = len(self._finished) - self._before
+        if self._started is None or self._last_finish is None or done < max(_LEAST_FINISHED, len(self._lanes)):
+            return None
+        left = len(self._config.tasks) - len(self._finished)
+        end = self._last_finish + (self._last_finish - self._started) / done * left
+        if end <= now:
+            return None  # the tasks at work take longer than those before them
+        wall = self._config.budget.wall_seconds
+        return _iso(end if wall is None else min(end, self._started + timedelta(seconds=wall)))
+
+
+def stalled_after_s(stage: str, config: RunConfig) -> float:
+    """After how long in a stage a reader should say that it stalls."""
+    agents = {
+        "coder": config.coders,
+        "judge": (config.judge,),
+        "reflect": (config.judge,),
+        "tester": (config.tester or BUILTIN,),
+    }
+    if stage not in agents:
+        return STALLED_AFTER_S.get(stage, STALLED_AFTER_S["describe"])
+    if all(one == BUILTIN for one in agents[stage]):
+        return BUILTIN_STALLED_AFTER_S
+    return BATCH_STALLED_AFTER_S if config.llm.batch else config.llm.timeout_seconds
+
+
+def shown_bars(view: ProgressView) -> tuple[BudgetBar, ...]:
+    """Bars that say something: those with a limit, and what was spent without one. Time is in every heading anyway."""
+    return tuple(bar for bar in view.bars if bar.limit is not None or (bar.spent > 0 and bar.name != "seconds"))
+
+
+def spent_words(bar: BudgetBar, spent: float) -> str:
+    """``12 of 40``, ``at least $0.32 of $1.00``, ``2 min 05 s of 10 min 00 s``.
+
+    Args:
+        spent: the bar's own, or what it has become since.
+    """
+    words = ("at least " if bar.at_least else "") + _amount(bar, spent)
+    return words if bar.limit is None else f"{words} of {_amount(bar, bar.limit)}"
+
+
+def _amount(bar: BudgetBar, value: float) -> str:
+    if bar.name == "seconds":
+        return clock(value)
+    return f"${value:,.2f}" if bar.name == "dollars" else f"{value:,.0f}"
+
+
+def seconds_since(moment: str, now: datetime) -> float:
+    """Seconds from a point in time of a view to another."""
+    return (now - _moment(moment)).total_seconds()
+
+
+def journalled_progress(records: RunRecords) -> ProgressView:
+    """How far a run came by its journal alone: one that is over, or whose process does not tell how it stands."""
+    run, config = records.run, records.run.config
+    fold = RunProgress(config, pid=0)
+    for attempt in sorted(records.attempts, key=lambda attempt: attempt.started):
+        fold._count(attempt, None)
+    usages = [message.usage for message in records.said() if message.usage is not None]
+    spent = _Spent(
+        evaluations=len(records.attempts),
+        tokens=sum(usage.tokens or 0 for usage in usages),
+        dollars=sum(usage.dollars or 0.0 for usage in usages),
+        uncounted=sum(usage.tokens is None for usage in usages),
+        unpriced=sum(usage.dollars is None for usage in usages),
+    )
+    ended = run.ended or max((attempt.started for attempt in records.attempts), default=run.started)
+    seconds = _moment(ended) - _moment(run.started)
+    view = fold.view(_moment(run.started))
+    return view.model_copy(
+        update={
+            "run": run.id,
+            "state": records.state,
+            "updated": ended,
+            "bars": _bars(config, len(records.finished), spent, max(seconds.total_seconds(), 0.0)),
+            "lanes": (),
+        }
+    )
+
+
+def _bars(config: RunConfig, finished: int, spent: _Spent, seconds: float) -> tuple[BudgetBar, ...]:
+    budget = config.budget
+    return (
+        BudgetBar(name="tasks", spent=finished, limit=len(config.tasks)),
+        BudgetBar(name="evaluations", spent=spent.evaluations, limit=budget.evaluations),
+        BudgetBar(name="seconds", spent=round(seconds, 3), limit=budget.wall_seconds),
+        BudgetBar(name="tokens", spent=spent.tokens, limit=budget.tokens, at_least=spent.uncounted > 0),
+        BudgetBar(name="dollars", spent=spent.dollars, limit=budget.dollars, at_least=spent.unpriced > 0),
+    )
+
+
+def _moment(text: str) -> datetime:
+    """A journalled point in time; without a zone it is UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")

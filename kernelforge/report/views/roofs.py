@@ -1,0 +1,110 @@
+"""The roofs of a device, and where a candidate stands under them: the roofline of Williams, Waterman & Patterson
+("Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 2009).
+
+The peaks are those of the datasheets in :mod:`kernelforge.hardware.specs`; of a device that is not there nothing is
+said.
+"""
+
+from __future__ import annotations
+
+from kernelforge.evaluate.timing import floor
+from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.records import Attempt, Fingerprint, Origin
+from kernelforge.report.views.summary import View
+
+
+class Roofs(View):
+    """Peak rates of one device."""
+
+    device: str
+    """``NVIDIA H100 SXM5 80 GB``."""
+    dram_bandwidth_gbps: float
+    """Peak of the device memory, in 10^9 bytes per second."""
+    fp32_flops_per_s: float
+    """Peak of FP32 multiply-adds without tensor cores, each two operations."""
+    ridge: float
+    """Flop per byte where the two roofs meet."""
+
+
+class RooflinePlace(View):
+    """One candidate at the full size under the roofs of its device."""
+
+    attempt: str
+    flops: float
+    dram_bytes: float
+    compulsory_bytes: float
+    arithmetic_intensity: float
+    """Flop per DRAM byte."""
+    flops_per_s: float
+    """Operations over the time of the profile."""
+    bound: str
+    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency`` or ``launch``."""
+    time_us: float
+    time_origin: Origin
+    """Whether the time is measured or modelled."""
+    ceiling_us: float | None
+    """Least time that the governing roof leaves for what the candidate moves and computes: the larger of its DRAM bytes
+    at the peak bandwidth and its operations at the FP32 peak. None where the device is unknown, or where tensor cores
+    bind, whose peak depends on the type."""
+    roofs: Roofs | None
+    """None where the device is unknown."""
+
+
+def device_spec(device: str, gpu: str | None) -> DeviceSpec | None:
+    """Figures of a device (``emulated:h100``, or any with the name of a GPU); None where there are none.
+
+    Unlike :func:`kernelforge.hardware.specs.nearest_spec` it puts no other GPU's figures in their place.
+    """
+    kind, _, key = device.partition(":")
+    if kind == "emulated":
+        return SPECS.get(key)
+    return next((spec for key, spec in SPECS.items() if key in (gpu or "").lower()), None)
+
+
+def spec_of(fingerprint: Fingerprint) -> DeviceSpec | None:
+    """Figures of the device of an evaluation."""
+    return device_spec(fingerprint.device, fingerprint.gpu)
+
+
+def roofs_of(spec: DeviceSpec) -> Roofs:
+    return Roofs(
+        device=spec.title,
+        dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
+        fp32_flops_per_s=spec.fp32_flops_per_s,
+        ridge=spec.ridge_flop_per_byte,
+    )
+
+
+def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None) -> float | None:
+    """Least time of a task in µs: its compulsory bytes at peak bandwidth. None where either is unknown.
+
+    No cache is taken into account, so that a task whose tensors lie in the L2 may honestly be below it; what is
+    believed of a measured time is decided in :mod:`kernelforge.evaluate.timing.trust`.
+    """
+    if compulsory_bytes is None or spec is None:
+        return None
+    return floor(int(compulsory_bytes), spec.dram_bandwidth_gbps)
+
+
+def place_of(attempt: Attempt | None) -> RooflinePlace | None:
+    """Where an attempt stands; None without a profile."""
+    if attempt is None or attempt.profile is None:
+        return None
+    found, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
+    return RooflinePlace(
+        attempt=attempt.id,
+        flops=found.flops,
+        dram_bytes=found.dram_bytes,
+        compulsory_bytes=found.compulsory_bytes,
+        arithmetic_intensity=found.arithmetic_intensity,
+        flops_per_s=found.flops / (found.time_us * 1e-6) if found.time_us > 0 else 0.0,
+        bound=found.bound,
+        time_us=found.time_us,
+        time_origin=found.time_origin,
+        ceiling_us=None if spec is None or found.bound == "tensor" else _ceiling(found.dram_bytes, found.flops, spec),
+        roofs=None if spec is None else roofs_of(spec),
+    )
+
+
+def _ceiling(dram_bytes: float, flops: float, spec: DeviceSpec) -> float:
+    return max(dram_bytes / (spec.dram_bandwidth_gbps * 1e3), flops / spec.fp32_flops_per_s * 1e6)

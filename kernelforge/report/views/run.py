@@ -1,0 +1,158 @@
+"""A run at a glance: what it achieved, how far attempts came, what they cost, and where each task stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+from typing import Literal
+
+from kernelforge.records import Budget, Operator, Origin, Verdict
+from kernelforge.report.views.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
+from kernelforge.report.views.cost import AgentCost, Cost, agent_costs, total_cost
+from kernelforge.report.views.curves import FastCurve, FastPoint, Headline, fast_curves, headline
+from kernelforge.report.views.funnel import FunnelStep, StageEnd, funnel, stage_ends
+from kernelforge.report.views.integrity import IntegrityView, integrity_view
+from kernelforge.report.views.matrix import Cell, MatrixRow, matrix
+from kernelforge.report.views.source import RunRecords, ShownState
+from kernelforge.report.views.summary import TaskSummary, View
+from kernelforge.search import pass_at_k
+
+__all__ = [
+    "AnytimePoint",
+    "Cell",
+    "FastCurve",
+    "FastPoint",
+    "FunnelStep",
+    "Headline",
+    "MatrixRow",
+    "RunView",
+    "Spent",
+    "StageEnd",
+    "funnel",
+    "run_view",
+]
+
+
+class RunView(View):
+    """One run."""
+
+    id: str
+    state: ShownState
+    suite: str
+    suite_digest: str
+    device: str
+    strategy: str
+    coder: str
+    judge: str
+    tester: str | None
+    memory: Literal["off", "run", "results"]
+    budget: Budget
+    reward: str
+    seed: int
+    started: str
+    ended: str | None
+    seconds: float | None
+    """Wall time from start to end; None while it has no end."""
+    kernelforge: str
+    origin: Origin | None
+    """Whether times are measured or modelled; None where the device does neither. Speedups, curves and their intervals
+    are those of measured runs alone."""
+    headline: Headline
+    tasks_ok: int
+    tasks_total: int
+    tasks_finished: int
+    attempts: int
+    accepted: int
+    verdicts: dict[Verdict, int]
+    funnel: tuple[FunnelStep, ...]
+    """INFRA attempts count where they came through; they are not judged where they ended."""
+    stages: tuple[StageEnd, ...]
+    """Where attempts ended, by stage of the cascade and verdict."""
+    median_dram_ratio: float | None
+    """Over tasks with a profile of their best: DRAM bytes over compulsory bytes, 1 is the least there can be."""
+    mean_reward: float | None
+    """Over the tasks' best attempts, a task without one counting 0; None when nothing was scored."""
+    cost: Cost
+    """What all models were paid."""
+    costs: tuple[AgentCost, ...]
+    """The same by agent and provider; empty where nothing was bought."""
+    pass_at_k: dict[int, float] | None
+    """Chance that k samples of a task hold a correct one, the mean over tasks; None where samples are not independent
+    (any strategy but ``best-of-n``) or a task has fewer than it was to have."""
+    fast_curves: tuple[FastCurve, ...]
+    """fast_p against the fastest baseline, then against each that was timed; empty on a modelled run."""
+    anytime: tuple[AnytimePoint, ...]
+    spent: tuple[Spent, ...]
+    integrity: IntegrityView
+    tasks: tuple[TaskSummary, ...]
+    matrix: tuple[MatrixRow, ...]
+    """The same tasks in the same order, with every attempt."""
+
+
+def run_view(records: RunRecords) -> RunView:
+    """View of a run."""
+    run, config, attempts = records.run, records.run.config, records.attempts
+    summaries = records.summaries()
+    verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
+    measured = records.measured
+    ratios = [summary.dram_ratio for summary in summaries if summary.dram_ratio is not None]
+    scored = [summary.reward for summary in summaries if summary.best and summary.reward is not None]
+    return RunView(
+        id=run.id,
+        state=records.state,
+        suite=config.suite,
+        suite_digest=config.suite_digest,
+        device=config.device,
+        strategy=config.strategy,
+        coder=config.coder,
+        judge=config.judge,
+        tester=config.tester,
+        memory=config.memory,
+        budget=config.budget,
+        reward=config.reward,
+        seed=config.seed,
+        started=run.started,
+        ended=run.ended,
+        seconds=seconds_between(run.started, run.ended),
+        kernelforge=run.kernelforge,
+        origin=records.origin,
+        headline=headline(summaries, measured=measured),
+        tasks_ok=sum(summary.best is not None for summary in summaries),
+        tasks_total=len(summaries),
+        tasks_finished=sum(summary.finished is not None for summary in summaries),
+        attempts=len(attempts),
+        accepted=sum(attempt.accepted for attempt in attempts),
+        verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+        funnel=funnel(attempts, measured=measured),
+        stages=stage_ends(attempts),
+        median_dram_ratio=median(ratios) if ratios else None,
+        mean_reward=sum(scored) / len(summaries) if scored else None,
+        cost=total_cost(records.said()),
+        costs=agent_costs(records.said()),
+        pass_at_k=_pass_at_k(records),
+        fast_curves=fast_curves(records.bests()) if measured else (),
+        anytime=anytime(records, measured=measured),
+        spent=spent(records),
+        integrity=integrity_view(records),
+        tasks=summaries,
+        matrix=matrix(records),
+    )
+
+
+def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
+    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... as far as the samples go. ``INFRA`` is no sample."""
+    if records.run.config.strategy != "best-of-n":
+        return None
+    counts: list[tuple[int, int]] = []
+    for task in records.run.config.tasks:
+        samples = [
+            one.evaluation.verdict
+            for one in records.of_task(task)
+            if one.operator is not Operator.TUNE and one.evaluation.verdict is not Verdict.INFRA
+        ]
+        counts.append((len(samples), samples.count(Verdict.OK)))
+    least = min(samples for samples, _ in counts)
+    if least == 0 or any(task not in records.finished for task in records.run.config.tasks):
+        return None
+    sizes = [k * 10**power for power in range(len(str(least))) for k in (1, 2, 5) if k * 10**power <= least]
+    return {k: sum(pass_at_k(samples, correct, k) for samples, correct in counts) / len(counts) for k in sizes}

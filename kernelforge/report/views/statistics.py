@@ -1,0 +1,180 @@
+"""Statistics of boards and runs: fast_p, geometric means, and what a draw of other tasks would have made of them.
+
+Every statistic takes one value per task, in any order. NaN stands for a task without that value: it failed, or nothing
+was timed. A denominator is always the number of all tasks, but where a name says ``correct``.
+
+An interval is a percentile bootstrap over tasks (Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, chapter
+13): tasks are drawn with replacement, as many as there are, and the statistic is computed on each draw. It says how far
+the number depends on which tasks the suite happens to hold; it says nothing of the noise within one task's time, which
+:class:`~kernelforge.records.Ratio` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelforge.report.views.summary import View
+
+FAST_P = (0.0, 1.0, 1.2, 1.5, 2.0)
+"""Thresholds of fast_p that are told everywhere; 0 is the share of correct tasks."""
+RESAMPLES = 2_000
+CONFIDENCE = 0.95
+SEED = 20_261_121
+"""Fixed, so that the same records give the same interval everywhere."""
+
+Values = NDArray[np.float64]
+Statistic = Callable[[Values], Values]
+"""From values of shape (draws, tasks) to one number per draw, shape (draws,)."""
+
+
+class Estimate(View):
+    """A statistic over tasks with its 95 % interval by task bootstrap."""
+
+    value: float
+    low: float
+    high: float
+
+
+def estimate(values: Sequence[float], statistic: Statistic) -> Estimate | None:
+    """The statistic of ``values`` (one per task) with its interval; None of nothing, or where it is NaN.
+
+    A draw on which the statistic is NaN (none of its tasks has a value) is left out. The interval always holds the
+    value.
+    """
+    if not len(values):
+        return None
+    data = np.sort(np.asarray(values, dtype=np.float64))  # the order of tasks must not decide the draws
+    value = float(statistic(data[np.newaxis, :])[0])
+    if np.isnan(value):
+        return None
+    drawn = statistic(data[_draws(len(data))])
+    low, high = np.nanquantile(drawn, _ENDS)
+    return Estimate(value=value, low=min(float(low), value), high=max(float(high), value))
+
+
+def correct_share(correct: Sequence[bool]) -> Estimate | None:
+    """Share of all tasks with something correct: fast_p at p = 0."""
+    return estimate([float(one) for one in correct], _mean)
+
+
+def fast_p(speedups: Sequence[float], p: float, correct: Sequence[bool] | None = None) -> Estimate | None:
+    """Share of all tasks that are correct and more than ``p`` times as fast as the baseline.
+
+    KernelBench (Ouyang et al., arXiv:2502.10517, section 4.2): strictly more than ``p``, over all tasks; fast_0 is the
+    share of correct tasks.
+
+    Args:
+        speedups: One per task; NaN where nothing correct was timed against the baseline.
+        correct: One per task, in the same order. At p = 0 alone it counts for tasks that are correct and untimed.
+    """
+    if p == 0 and correct is not None:
+        return correct_share(correct)
+    return estimate([float(speedup > p) for speedup in speedups], _mean)
+
+
+def fast_p_curve(speedups: Sequence[float], grid: Sequence[float], correct: Sequence[bool]) -> tuple[Estimate, ...]:
+    """:func:`fast_p` at every ``p`` of ``grid``, all from the same draws of tasks; empty of no tasks.
+
+    The band is pointwise: 95 % at each ``p``, not of whole curves.
+    """
+    if not len(speedups):
+        return ()
+    data = np.asarray(speedups, dtype=np.float64)[:, np.newaxis]
+    thresholds = np.asarray(grid, dtype=np.float64)
+    hits = (data > thresholds).astype(np.float64)
+    hits[:, thresholds == 0] = np.asarray(correct, dtype=np.float64)[:, np.newaxis]
+    values = hits.mean(axis=0)
+    hits.sort(axis=0)  # per threshold, as estimate() does
+    drawn = _weights(len(data)) @ hits / len(data)
+    low, high = np.quantile(drawn, _ENDS, axis=0)
+    return tuple(
+        Estimate(value=float(value), low=min(float(below), float(value)), high=max(float(above), float(value)))
+        for value, below, above in zip(values, low, high, strict=True)
+    )
+
+
+def geomean_deployable(speedups: Sequence[float]) -> Estimate | None:
+    """Geometric mean over all tasks of max(speedup, 1), a task without a speedup as 1.
+
+    What deploying the better of candidate and baseline gains: failing never beats a slow correct kernel, and a run
+    gains nothing by leaving hard tasks out. A mean of ratios has to be geometric (Fleming & Wallace, "How not to lie
+    with statistics", CACM 1986).
+    """
+    gains = [max(speedup, 1.0) if speedup == speedup else 1.0 for speedup in speedups]
+    return estimate(gains, _geomean)
+
+
+def geomean_correct(speedups: Sequence[float]) -> Estimate | None:
+    """Geometric mean over tasks with a speedup alone; it flatters a run that fails the hard ones. None without any.
+
+    What KernelBench's ``score.py`` calls the geometric mean of correct kernels. The bootstrap still draws from all
+    tasks, so that the interval knows how many there could have been.
+    """
+    return estimate(speedups, _geomean)
+
+
+def median_correct(values: Sequence[float]) -> Estimate | None:
+    """Median over tasks with a value alone (a speedup, a DRAM ratio); None without any."""
+    return estimate(values, _median)
+
+
+def win_rate(lowers: Sequence[float]) -> Estimate | None:
+    """Share of all tasks whose speedup is above 1 beyond its noise: the lower end of its interval is above 1.
+
+    fast_p at p = 1 asks the same of the speedup itself.
+    """
+    return fast_p(lowers, 1.0)
+
+
+def share_of_floor(shares: Sequence[float]) -> Estimate | None:
+    """Mean over all tasks of floor / time, a task without a time as 0, a share above 1 as 1.
+
+    The floor is the memory side of the roofline (Williams, Waterman & Patterson, CACM 2009): bytes that must be read
+    and written, at the peak bandwidth of the device's memory. 1 is as fast as memory allows; an L2 that still holds
+    what was written allows a little more, which must not make up for slow kernels elsewhere.
+
+    Args:
+        shares: One per task; NaN where nothing correct was timed or no bandwidth is known.
+    """
+    return estimate([min(share, 1.0) if share == share else 0.0 for share in shares], _mean)
+
+
+def _mean(values: Values) -> Values:
+    return np.asarray(values.mean(axis=1))
+
+
+def _geomean(values: Values) -> Values:
+    known = ~np.isnan(values)
+    logs = np.where(known, np.log(np.where(known, values, 1.0)), 0.0)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.exp(logs.sum(axis=1) / np.maximum(count, 1)), np.nan)
+
+
+def _median(values: Values) -> Values:
+    """By sorting, which puts NaN last; ``nanmedian`` warns of rows that hold nothing else."""
+    ordered = np.sort(values, axis=1)
+    count = (~np.isnan(values)).sum(axis=1)
+    rows = np.arange(len(values))
+    lower, upper = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[1] - 1)
+    return np.where(count > 0, (ordered[rows, lower] + ordered[rows, upper]) / 2, np.nan)
+
+
+_ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+
+
+@lru_cache(maxsize=8)
+def _draws(tasks: int) -> NDArray[np.intp]:
+    """Which tasks each draw holds, shape (draws, tasks); the same for every statistic of a run."""
+    return np.random.default_rng(SEED).integers(0, tasks, size=(RESAMPLES, tasks))
+
+
+@lru_cache(maxsize=8)
+def _weights(tasks: int) -> Values:
+    """How often each draw holds each task, shape (draws, tasks)."""
+    flat = _draws(tasks) + np.arange(RESAMPLES)[:, np.newaxis] * tasks
+    counts = np.bincount(flat.ravel(), minlength=RESAMPLES * tasks)
+    return counts.reshape(RESAMPLES, tasks).astype(np.float64)

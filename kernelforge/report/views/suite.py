@@ -1,0 +1,252 @@
+"""Suites and tasks as they are before any run: what ``kernelforge tasks`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernelforge.evaluate.timing import floor
+from kernelforge.hardware.specs import SPECS
+from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
+from kernelforge.report.tables.table import Column, Table
+from kernelforge.report.text import ABSENT, byte_count, number
+from kernelforge.report.views.summary import View
+from kernelforge.tasks import Suite
+
+
+class TaskRow(View):
+    """One task of a suite."""
+
+    name: str
+    title: str
+    level: int
+    tags: tuple[str, ...]
+    sizes: tuple[str, ...]
+    digest: str
+
+
+class SuiteView(View):
+    """A suite."""
+
+    name: str
+    title: str
+    description: str
+    digest: str
+    tasks: tuple[TaskRow, ...]
+
+
+class SuiteRow(View):
+    """One suite among others."""
+
+    name: str
+    title: str
+    description: str
+    tasks: int
+    levels: tuple[int, ...]
+    digest: str
+
+
+class SuitesView(View):
+    """The suites that ship with KernelForge."""
+
+    suites: tuple[SuiteRow, ...]
+
+
+class FloorRow(View):
+    """The least time that one GPU needs for a task at its full size."""
+
+    device: str
+    """Key of its figures: ``h100``."""
+    title: str
+    dram_bandwidth_gbps: float
+    """Peak, as on the datasheet."""
+    floor_us: float
+    """Compulsory bytes at that bandwidth; what is computed has no part in it."""
+    arithmetic_us: float
+    """The reference's own operations at the peak of FP32 without tensor cores. No floor: there may be a shorter way."""
+
+
+class TaskDetail(View):
+    """One task, with what the oracle found by running the reference."""
+
+    digest: str
+    task: Task
+    facts: TaskFacts | None
+    """None when the reference was not run."""
+    floors: tuple[FloorRow, ...] = ()
+    """For each GPU whose figures are known; none when the reference was not run."""
+
+
+class AdmissionRow(View):
+    """What admission found of one task at one size with one input family."""
+
+    task: str
+    size: str | None
+    """None: the reference cannot be run at all."""
+    family: str | None
+    ok: bool
+    admitted: bool
+    """Whether candidates are checked on this family at this size."""
+    text: str
+
+
+class AdmissionView(View):
+    """Whether the tasks of a suite can be judged."""
+
+    suite: str
+    tasks: int
+    ok: bool
+    refused: tuple[str, ...]
+    """Tasks that are not admitted."""
+    findings: tuple[AdmissionRow, ...]
+
+
+def suite_view(name: str, title: str, description: str, digest: str, tasks: Iterable[Task]) -> SuiteView:
+    """View of a suite."""
+    rows = tuple(
+        TaskRow(
+            name=task.name,
+            title=task.title,
+            level=task.level,
+            tags=task.tags,
+            sizes=tuple(size.name for size in task.sizes),
+            digest=task.digest,
+        )
+        for task in tasks
+    )
+    return SuiteView(name=name, title=title, description=description, digest=digest, tasks=rows)
+
+
+def suites_view(suites: Iterable[Suite]) -> SuitesView:
+    """View of several suites."""
+    rows = tuple(
+        SuiteRow(
+            name=suite.name,
+            title=suite.title,
+            description=suite.description,
+            tasks=len(suite),
+            levels=tuple(sorted({task.level for task in suite})),
+            digest=suite.digest,
+        )
+        for suite in suites
+    )
+    return SuitesView(suites=rows)
+
+
+def suites_table(view: SuitesView) -> Table:
+    """Suites side by side."""
+    columns = (
+        Column("name", "suite"),
+        Column("tasks", "tasks", number, "right"),
+        Column("levels", "levels", lambda levels: _listed(tuple(map(str, levels))), "right"),
+        Column("title", "title", wide=True),
+        Column("description", "what it is", wide=True),
+    )
+    total = sum(suite.tasks for suite in view.suites)
+    return Table.of(f"{len(view.suites)} suites, {total:,} tasks", columns, view.suites)
+
+
+def task_detail(task: Task, facts: TaskFacts | None) -> TaskDetail:
+    """View of one task."""
+    floors = _floors(facts.at("full")) if facts else ()
+    return TaskDetail(digest=task.digest, task=task, facts=facts, floors=floors)
+
+
+def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
+    return tuple(
+        FloorRow(
+            device=spec.key,
+            title=spec.title,
+            dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
+            floor_us=floor(full.compulsory_bytes, spec.dram_bandwidth_gbps),
+            arithmetic_us=full.flops / spec.fp32_flops_per_s * 1e6,
+        )
+        for spec in SPECS.values()
+    )
+
+
+def admission_view(suite: str, tasks: Sequence[str], findings: Iterable[AdmissionRow]) -> AdmissionView:
+    """View of an admission check."""
+    rows = tuple(findings)
+    failed = {row.task for row in rows if not row.ok}
+    refused = tuple(name for name in tasks if name in failed)
+    return AdmissionView(suite=suite, tasks=len(tasks), ok=not refused, refused=refused, findings=rows)
+
+
+def suite_table(view: SuiteView) -> Table:
+    """Tasks of a suite."""
+    columns = (
+        Column("name", "task"),
+        Column("level", "level", number, "right"),
+        Column("title", "title", wide=True),
+        Column("tags", "tags", _listed, wide=True),
+        Column("sizes", "sizes", lambda sizes: number(len(sizes)), "right"),
+    )
+    return Table.of(f"{view.title}: suite {view.name} ({view.digest}), {len(view.tasks)} tasks", columns, view.tasks)
+
+
+def size_table(detail: TaskDetail) -> Table:
+    """Sizes of a task with the module constants that make them, and the facts where they are known."""
+    known = {one.size: one for one in detail.facts.sizes} if detail.facts else {}
+    columns = [Column("size", "size"), Column("constants", "constants", wide=True)]
+    if known:
+        columns += [
+            Column("inputs", "inputs", wide=True),
+            Column("outputs", "outputs", wide=True),
+            Column("compulsory_bytes", "least bytes", byte_count, "right"),
+            Column("flops", "flops", number, "right"),
+            Column("eager_launches", "eager launches", number, "right"),
+        ]
+    rows = []
+    for size in detail.task.sizes:
+        constants = ", ".join(f"{name} = {value}" for name, value in size.constants.items()) or "as in the file"
+        row: list[object] = [size.name, constants]
+        if known:
+            row += _fact_cells(known.get(size.name))
+        rows.append(tuple(row))
+    return Table("Sizes", tuple(columns), tuple(rows))
+
+
+def _fact_cells(facts: SizeFacts | None) -> list[object]:
+    if facts is None:
+        return [None] * 5
+    inputs = ", ".join(spec_text(one) if isinstance(one, TensorSpec) else str(one) for one in facts.inputs)
+    outputs = ", ".join(spec_text(one) for one in facts.outputs)
+    return [inputs, outputs, facts.compulsory_bytes, facts.flops, facts.eager_launches]
+
+
+def floor_table(detail: TaskDetail) -> Table:
+    """Least times at the full size, by GPU."""
+    columns = (
+        Column("title", "GPU"),
+        Column("dram_bandwidth_gbps", "peak GB/s", number, "right"),
+        Column("floor_us", "floor us", number, "right"),
+        Column("arithmetic_us", "FP32 us", number, "right"),
+    )
+    return Table.of("At size full: least bytes at peak bandwidth; operations at the FP32 peak", columns, detail.floors)
+
+
+def weight_table(facts: SizeFacts) -> Table:
+    """What a plan reaches as ``w[...]``, at one size."""
+    columns = (
+        Column("name", "weight", wide=True),
+        Column("kind", "kind"),
+        Column("spec", "shape and dtype", spec_text),
+        Column("aliases", "also", _listed),
+    )
+    return Table.of(f"Weights at size {facts.size}: w[name]", columns, facts.weights)
+
+
+def attribute_table(facts: SizeFacts) -> Table:
+    """What a plan reaches as ``attrs[...]``, at one size."""
+    columns = (Column("name", "attribute", wide=True), Column("value", "value", str))
+    return Table(f"Attributes at size {facts.size}: attrs[name]", columns, tuple(facts.attrs.items()))
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """``float32[64, 128]``, with strides where they are not C order."""
+    strides = "" if spec.is_contiguous else f" strides {list(spec.stride)}"
+    return f"{spec.dtype.value}{list(spec.shape)}{strides}"
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    return ", ".join(values) or ABSENT

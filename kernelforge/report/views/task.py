@@ -1,0 +1,370 @@
+"""A task's lineage: every attempt under the one it came from, with what it did to the metric it was after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from kernelforge.evaluate.generators import caught_by
+from kernelforge.records import (
+    Attempt,
+    InputGenerator,
+    Lesson,
+    Operator,
+    Origin,
+    Profile,
+    SideTimes,
+    SizeFacts,
+    Task,
+    TaskFacts,
+    TensorSpec,
+    Verdict,
+)
+from kernelforge.report.views.cost import Cost, total_cost
+from kernelforge.report.views.roofs import Roofs, floor_us, roofs_of, spec_of
+from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.suite import spec_text
+from kernelforge.report.views.summary import TaskSummary, View, step_name, summarise
+
+
+class MetricChange(View):
+    """One metric of an attempt beside its parent's."""
+
+    name: str
+    unit: str
+    origin: str
+    before: float | None
+    """The parent's value; None where the parent has none."""
+    after: float | None
+    change: float | None
+    """Relative: -0.5 is half. None where either value is missing or the parent's is 0."""
+    named: bool
+    """Whether the Judge's finding named it."""
+
+
+class LineageNode(View):
+    """One attempt in the tree, in depth-first order."""
+
+    id: str
+    number: int
+    depth: int
+    parent: int | None
+    """Number of the attempt it came from; None for a seed, or where the parent is not there."""
+    operator: Operator
+    move: str | None
+    step: str
+    """What leads to it from its parent: the move, else the operator."""
+    verdict: Verdict
+    stage: str
+    """Where the cascade ended."""
+    reason: str
+    changes: tuple[MetricChange, ...]
+    """Metrics that the finding named."""
+    time_us: float | None
+    origin: Origin | None
+    """Whether ``time_us`` is measured or modelled."""
+    speedup: float | None
+    """Against the fastest baseline; None on a device that models time."""
+    low: float | None
+    """95 % interval of ``speedup``."""
+    high: float | None
+    dram_bytes: float | None
+    dram_ratio: float | None
+    """DRAM bytes over compulsory bytes: 1 is the least there can be."""
+    delta: float | None
+    """Change from the parent, relative: -0.2 is a fifth less. None where one of the two has no value."""
+    delta_of: Literal["time_us", "dram_bytes"] | None
+    """What ``delta`` is of: measured time where both have one, else DRAM traffic."""
+    accepted: bool
+    note: str
+    """Why it was or was not accepted."""
+    best: bool
+    """Whether it is the task's best."""
+    seconds: float
+    dollars: float | None
+    """What models were paid for it; None where a price is unknown."""
+
+
+class TaskSize(View):
+    """One size of a task, with what the oracle found by running the reference; None where it was not run."""
+
+    size: str
+    constants: dict[str, int | float | bool]
+    """Module constants that the size replaces."""
+    inputs: tuple[str, ...]
+    """``float32[64, 128]``, or a scalar's value."""
+    outputs: tuple[str, ...]
+    weights: int | None
+    """How many parameters, buffers and tensor attributes the reference has."""
+    compulsory_bytes: int | None
+    """Least bytes: inputs, weights and outputs, each moved once."""
+    flops: int | None
+    eager_launches: int | None
+
+
+class BaselineTime(View):
+    """One baseline with the best time that any attempt of the run measured of it."""
+
+    name: str
+    median_us: float
+    low_us: float
+    """95 % interval of the median."""
+    high_us: float
+    samples: int
+    captured: bool
+    """Replayed from a CUDA graph."""
+    attempt: str
+    """Beside which attempt it was measured."""
+
+
+class GeneratorView(View):
+    """One input generator that a Tester proposed."""
+
+    name: str
+    provider: str
+    admitted: bool
+    reason: str
+    """Why it was refused, at some size at least."""
+    caught: tuple[int, ...]
+    """Numbers of the attempts that it failed."""
+    plan: str
+
+
+class TaskView(View):
+    """One task of one run."""
+
+    run: str
+    task: str
+    title: str
+    """Empty where the task's file was not journalled."""
+    suite: str
+    level: int | None
+    tags: tuple[str, ...]
+    digest: str | None
+    reference: str | None
+    """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
+    c_reference: str | None
+    """Sequential C that Coders were shown in its place."""
+    sizes: tuple[TaskSize, ...]
+    device: str
+    roofs: Roofs | None
+    """Of the run's device; None where its figures are unknown."""
+    floor_us: float | None
+    """Least time on that device, also where it only models time: compulsory bytes of the full size at peak bandwidth.
+    ``summary.floor_share`` is the share of it that the best's measured time reaches."""
+    baselines: tuple[BaselineTime, ...]
+    """The fastest first; none on a device that models time."""
+    summary: TaskSummary
+    lineage: tuple[LineageNode, ...]
+    cost: Cost
+    """What models were paid for the task."""
+    tests: tuple[GeneratorView, ...]
+    """Further inputs that a Tester proposed."""
+    lessons: tuple[Lesson, ...]
+    """What the task taught."""
+
+
+def task_view(records: RunRecords, task: str) -> TaskView:
+    """View of one task of a run."""
+    attempts = records.of_task(task)
+    source, facts = records.tasks.get(task), records.facts.get(task)
+    spec = next((spec_of(attempt.evaluation.fingerprint) for attempt in attempts), None)
+    summary = summarise(records.run.id, task, attempts, records.finished.get(task))
+    by_id = {attempt.id: attempt for attempt in attempts}
+    lineage = tuple(
+        _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best) for attempt, depth in _tree(attempts)
+    )
+    said = [message for attempt in attempts for message in attempt.messages]
+    return TaskView(
+        run=records.run.id,
+        task=task,
+        title=source.title if source else "",
+        suite=source.suite if source else records.run.config.suite,
+        level=source.level if source else None,
+        tags=source.tags if source else (),
+        digest=source.digest if source else None,
+        reference=source.source if source else None,
+        c_reference=(source.c_source or None) if source else None,
+        sizes=_sizes(source, facts),
+        device=records.run.config.device,
+        roofs=None if spec is None else roofs_of(spec),
+        floor_us=floor_us(compulsory_bytes(facts, attempts), spec),
+        baselines=_baselines(attempts),
+        summary=summary,
+        lineage=lineage,
+        cost=total_cost([*said, *records.messages.get(task, ())]),
+        tests=tuple(_test(one, attempts) for one in records.generators.get(task, ())),
+        lessons=tuple(records.lessons.get(task, ())),
+    )
+
+
+def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> float | None:
+    """Least bytes of a task at its full size: by the oracle, else by the first profile of an attempt."""
+    if facts is not None:
+        return facts.at("full").compulsory_bytes
+    return next((one.profile.roofline.compulsory_bytes for one in attempts if one.profile is not None), None)
+
+
+def _sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
+    known = {} if facts is None else {one.size: one for one in facts.sizes}
+    constants = {name: {} for name in known} if task is None else {size.name: size.constants for size in task.sizes}
+    return tuple(_size(name, replaced, known.get(name)) for name, replaced in constants.items())
+
+
+def _size(name: str, constants: dict[str, int | float | bool], facts: SizeFacts | None) -> TaskSize:
+    return TaskSize(
+        size=name,
+        constants=constants,
+        inputs=tuple(spec_text(one) if isinstance(one, TensorSpec) else str(one) for one in facts.inputs)
+        if facts
+        else (),
+        outputs=tuple(spec_text(one) for one in facts.outputs) if facts else (),
+        weights=len(facts.weights) if facts else None,
+        compulsory_bytes=facts.compulsory_bytes if facts else None,
+        flops=facts.flops if facts else None,
+        eager_launches=facts.eager_launches if facts else None,
+    )
+
+
+def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
+    """Of each baseline the lowest median; times that are not believed say nothing of baselines either."""
+    best: dict[str, tuple[SideTimes, str]] = {}
+    for attempt in attempts:
+        speed = attempt.evaluation.performance
+        if speed is None or speed.timing is None or speed.quarantined is not None:
+            continue
+        for side in speed.timing.baselines:
+            if side.name not in best or side.median_us < best[side.name][0].median_us:
+                best[side.name] = side, attempt.id
+    found = (
+        BaselineTime(
+            name=side.name,
+            median_us=side.median_us,
+            low_us=side.interval_us[0],
+            high_us=side.interval_us[1],
+            samples=len(side.samples_us),
+            captured=side.captured,
+            attempt=attempt,
+        )
+        for side, attempt in best.values()
+    )
+    return tuple(sorted(found, key=lambda one: one.median_us))
+
+
+def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> GeneratorView:
+    caught = tuple(one.number for one in attempts if caught_by(one.evaluation) == generator.name)
+    names = ("name", "provider", "admitted", "reason", "plan")
+    return GeneratorView(**{name: getattr(generator, name) for name in names}, caught=caught)
+
+
+def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
+    """Attempts depth first, children by number; a parent that is not there makes a root."""
+    known = {attempt.id for attempt in attempts}
+    children: dict[str | None, list[Attempt]] = {}
+    for attempt in attempts:
+        children.setdefault(attempt.parent if attempt.parent in known else None, []).append(attempt)
+    stack = [(attempt, 0) for attempt in reversed(children.get(None, []))]
+    while stack:
+        attempt, depth = stack.pop()
+        yield attempt, depth
+        stack += [(child, depth + 1) for child in reversed(children.get(attempt.id, []))]
+
+
+def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None) -> LineageNode:
+    finding, speed = attempt.finding, attempt.evaluation.performance
+    changes = metric_changes(attempt, parent)
+    against = speed.timing.ratio(speed.timing.fastest) if speed and speed.timing and speed.timing.fastest else None
+    interval = against.interval if against and speed and speed.speedup is not None else None
+    roof = attempt.profile.roofline if attempt.profile else None
+    delta, delta_of = _delta(attempt, parent)
+    return LineageNode(
+        id=attempt.id,
+        number=attempt.number,
+        depth=depth,
+        parent=parent.number if parent else None,
+        operator=attempt.operator,
+        move=finding.move if finding else None,
+        step=step_name(attempt),
+        verdict=attempt.evaluation.verdict,
+        stage=attempt.evaluation.stage,
+        reason=attempt.evaluation.reason,
+        changes=tuple(change for change in changes if change.named),
+        time_us=speed.time_us if speed else None,
+        origin=speed.origin if speed else None,
+        speedup=speed.speedup if speed else None,
+        low=interval[0] if interval else None,
+        high=interval[1] if interval else None,
+        dram_bytes=roof.dram_bytes if roof else None,
+        dram_ratio=roof.dram_bytes / roof.compulsory_bytes if roof and roof.compulsory_bytes else None,
+        delta=delta,
+        delta_of=delta_of,
+        accepted=attempt.accepted,
+        note=attempt.note,
+        best=attempt.id == best,
+        seconds=attempt.seconds,
+        dollars=total_cost(attempt.messages).dollars,
+    )
+
+
+def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Literal["time_us", "dram_bytes"] | None]:
+    """How an attempt compares with its parent, and by what."""
+    if parent is None:
+        return None, None
+    times = [believed_time(one) for one in (parent, attempt)]
+    if times[0] is not None and times[1] is not None:
+        return times[1] / times[0] - 1, "time_us"
+    moved = [one.profile.roofline.dram_bytes if one.profile else None for one in (parent, attempt)]
+    if moved[0] and moved[1] is not None:
+        return moved[1] / moved[0] - 1, "dram_bytes"
+    return None, None
+
+
+def believed_time(attempt: Attempt) -> float | None:
+    """Measured time that is not quarantined, in µs."""
+    speed = attempt.evaluation.performance
+    if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:
+        return None
+    return speed.time_us
+
+
+def metric_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChange, ...]:
+    """Every metric of the attempt beside its parent's, those that the finding named first."""
+    named = tuple(name.lstrip("+") for name in attempt.finding.metrics) if attempt.finding else ()
+    after = _by_name(attempt.profile)
+    before = _by_name(parent.profile if parent else None)
+    names = dict.fromkeys([name for name in named if name in after or name in before])
+    names |= dict.fromkeys(after)
+    result = []
+    for name in names:
+        known = after.get(name) or before[name]
+        old = before[name][0] if name in before else None
+        new = after[name][0] if name in after else None
+        relative = (new - old) / abs(old) if old and new is not None else None
+        result.append(
+            MetricChange(
+                name=name, unit=known[1], origin=known[2], before=old, after=new, change=relative, named=name in named
+            )
+        )
+    return tuple(result)
+
+
+def profile_metrics(profile: Profile) -> tuple[MetricChange, ...]:
+    """The plan-wide metrics of one profile, with nothing to compare them with."""
+    return tuple(
+        MetricChange(
+            name=metric.name,
+            unit=metric.unit,
+            origin=metric.origin.value,
+            before=None,
+            after=metric.value,
+            change=None,
+            named=False,
+        )
+        for metric in profile.metrics
+    )
+
+
+def _by_name(profile: Profile | None) -> Mapping[str, tuple[float, str, str]]:
+    if profile is None:
+        return {}
+    return {metric.name: (metric.value, metric.unit, metric.origin.value) for metric in profile.metrics}
