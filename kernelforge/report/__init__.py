@@ -1,7 +1,7 @@
 """Views over records, and their renderings.
 
-A view is computed once from records by a pure function; the terminal, Markdown, CSV and JSON only write it down, so
-their numbers cannot disagree.
+A view is computed once from records by a pure function; the terminal, pages, figures, Markdown, CSV and JSON only
+write it down, so their numbers cannot disagree.
 """
 
 from kernelforge.report.documents.attempts import export_lines, export_object
