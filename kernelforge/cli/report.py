@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,20 +49,40 @@ def report(
 
     with open_store(results, read_only=True) as store:
         chosen = store.runs() if every else [store.run(which) for which in run or ("latest",)]
-        records = [RunRecords.load(store, one, texts=False) for one in {one.id: one for one in chosen}.values()]
-    if not records:
-        raise UsageError(f"there is no run in {results}: start one with 'kernelforge run'")
-    site = Site(records, full=_Reader(results))
-    if one_file:
-        size, index = write_file(site, target), target
-    else:
-        size, index = write_folder(site, target, processes=len(os.sched_getaffinity(0))), target / "index.html"
+        chosen = list({one.id: one for one in chosen}.values())
+        if not chosen:
+            raise UsageError(f"there is no run in {results}: start one with 'kernelforge run'")
+        with _kept_from_the_collector() as loaded:
+            site = Site([RunRecords.load(store, one, texts=False) for one in chosen], full=_Reader(results))
+            loaded()
+            if one_file:
+                size, index = write_file(site, target), target
+            else:
+                processes = len(os.sched_getaffinity(0))
+                size, index = write_folder(site, target, processes=processes), target / "index.html"
     pages = len(site.pages())
     typer.echo(f"{pages} {'page' if pages == 1 else 'pages'}, {byte_count(size)}: {one_line(str(index))}")
     url = index.resolve().as_uri()
     typer.echo(url)
     if show:
         _open(url)
+
+
+@contextlib.contextmanager
+def _kept_from_the_collector() -> Iterator[Callable[[], None]]:
+    """No search for cycles while records are loaded, nor, once the function that it gives was called, ever among them:
+    they hold none, there are millions of them, and each search would go through all, in every process that writes."""
+    gc.disable()
+
+    def loaded() -> None:
+        gc.freeze()
+        gc.enable()
+
+    try:
+        yield loaded
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 class _Reader:
