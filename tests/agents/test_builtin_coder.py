@@ -5,6 +5,7 @@ from __future__ import annotations
 import agents_workbench as workbench
 import pytest
 import torch
+from shipped import shipped
 
 from kernelforge.agents import CoderRequest
 from kernelforge.agents.builtin.choosing import applicable
@@ -14,9 +15,8 @@ from kernelforge.candidate import parse_reply
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Verdict
-from kernelforge.tasks.suites import load_suite
 
-TASKS = [task.name for task in load_suite("core")]
+TASKS = [task.name for task in shipped("core")]
 SIZES = ("small", "hidden_odd", "hidden_quad", "hidden_tiny")
 ALL = Design(tuple(MOVES))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from oracle_tasks import make_task
+from shipped import shipped
 
 from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluate.admission_checks import generator_findings
@@ -21,9 +22,8 @@ from kernelforge.records import DType, Task, TensorSpec
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
-from kernelforge.tasks import load_suite
 
-CORE = load_suite("core")
+CORE = shipped("core")
 INPUTS = [TensorSpec.contiguous((8, 8), DType.FLOAT32)]
 SIZES = ["small", "hidden_odd", "hidden_quad", "hidden_tiny"]
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 from oracle_tasks import make_task
+from shipped import shipped
 
 from kernelforge.errors import ChildDied, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.admission import check_suite
 from kernelforge.evaluate.oracle import Oracle, shared_facts
 from kernelforge.records import DType, TaskPolicy
 from kernelforge.sandbox import Zygote
-from kernelforge.tasks import load_suite
 
-CORE = load_suite("core")
+CORE = shipped("core")
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from oracle_tasks import make_task
+from shipped import shipped
 
 from kernelforge.errors import BaselineError, ChildDied, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.sides import BaselineSide
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
-from kernelforge.tasks import load_suite
 
-SOFTMAX = load_suite("core").task("softmax")
+SOFTMAX = shipped("core").task("softmax")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_every_baseline_is_armed_in_the_jail_of_a_gpu(task: str) -> None:
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    with Zygote("gpu-oracle") as zygote, Oracle(zygote, load_suite("core").task(task), device="cuda:0") as oracle:
+    with Zygote("gpu-oracle") as zygote, Oracle(zygote, shipped("core").task(task), device="cuda:0") as oracle:
         handles = [oracle.draw("full", "task", seed).handle for seed in (1, 2)]
         names = oracle.baselines()
         assert ("cublaslt-autotuned" in names) == (task == "matmul")

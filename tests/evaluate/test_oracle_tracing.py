@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from oracle_tasks import make_task
+from shipped import shipped
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.facts import facts_at
 from kernelforge.evaluate.reference import Reference
 from kernelforge.evaluate.tracing import trace_source
 from kernelforge.records import Graph, SizeFacts
-from kernelforge.tasks import load_suite
 
 
 def ops(graph: Graph) -> list[str]:
@@ -24,7 +24,7 @@ def facts(forward: str, inputs: str, init: str = "pass") -> SizeFacts:
     return real
 
 
-@pytest.mark.parametrize("task", load_suite("core").tasks, ids=lambda task: task.name)
+@pytest.mark.parametrize("task", shipped("core").tasks, ids=lambda task: task.name)
 def test_core_tasks_trace_to_graphs_that_hold_together(task: object) -> None:
     graph = trace_source(task.source, {}, "full")  # type: ignore[attr-defined]
     seen: set[str] = set()
@@ -67,7 +67,7 @@ def test_one_of_several_results_is_a_getitem() -> None:
 
 
 def test_constants_reach_the_shapes() -> None:
-    source = load_suite("core").task("softmax").source
+    source = shipped("core").task("softmax").source
     graph = trace_source(source, {"ROWS": 3, "COLS": 5}, "small")
     assert graph.nodes[0].spec is not None
     assert graph.nodes[0].spec.shape == (3, 5)

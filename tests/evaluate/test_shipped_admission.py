@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from shipped import shipped
 
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote
-from kernelforge.tasks import list_suites, load_suite
+from kernelforge.tasks import list_suites
 
 GENERATED = {"hgemm", "hgemm-f16"}
 DERIVED = {"core-large"}
-TASKS = [task for name in list_suites() if name not in GENERATED | DERIVED for task in load_suite(name)]
-TASKS += [task for name in sorted(GENERATED) for task in (load_suite(name).tasks[0], load_suite(name).tasks[-1])]
+TASKS = [task for name in list_suites() if name not in GENERATED | DERIVED for task in shipped(name)]
+TASKS += [task for name in sorted(GENERATED) for task in (shipped(name).tasks[0], shipped(name).tasks[-1])]
 
 WHOLE = {task.digest for task in TASKS if int(task.digest, 16) % 8 == 0}
 

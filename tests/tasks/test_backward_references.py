@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from shipped import shipped
 
-from kernelforge.tasks import load_suite, size_source
+from kernelforge.tasks import size_source
 
-TASKS = {task.name.split("/")[-1]: task for task in load_suite("backward").tasks}
+TASKS = {task.name.split("/")[-1]: task for task in shipped("backward").tasks}
 
 Outputs = tuple[torch.Tensor, ...]
 

@@ -7,15 +7,16 @@ from itertools import product
 
 import pytest
 import torch
+from shipped import shipped
 
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.records import DType
-from kernelforge.tasks import load_suite, load_task, parse_task_file
+from kernelforge.tasks import load_task, parse_task_file
 
 EXTENTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 LONG = "hidden_long"
-HGEMM, HALF = load_suite("hgemm"), load_suite("hgemm-f16")
+HGEMM, HALF = shipped("hgemm"), shipped("hgemm-f16")
 WIDE, NARROW = (Reckoner(suite.tasks[0]) for suite in (HGEMM, HALF))
 
 

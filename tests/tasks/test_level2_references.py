@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from shipped import shipped
 
-from kernelforge.tasks import load_suite, size_source
+from kernelforge.tasks import size_source
 
-TASKS = {task.name: task for task in load_suite("level2")}
+TASKS = {task.name: task for task in shipped("level2")}
 
 Array = NDArray[Any]
 EPS = 1e-5

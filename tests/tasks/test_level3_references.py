@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from shipped import shipped
 
-from kernelforge.tasks import load_suite, size_source
+from kernelforge.tasks import size_source
 
-SUITE = load_suite("level3")
+SUITE = shipped("level3")
 erf = np.vectorize(math.erf)
 
 

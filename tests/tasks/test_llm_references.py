@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shipped import shipped
 
-from kernelforge.tasks import load_suite, size_source
+from kernelforge.tasks import size_source
 
-SUITE = load_suite("llm")
+SUITE = shipped("llm")
 SEEDS = (0, 1, 2)
 
 each_seed = pytest.mark.parametrize("seed", SEEDS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 
 import pytest
+from shipped import shipped
 
 from kernelforge.records import Task
-from kernelforge.tasks import list_suites, load_suite, module_constants, size_source
+from kernelforge.tasks import list_suites, module_constants, size_source
 
 LEAST_TASKS = {
     "core": 16, "level1": 50, "level2": 30, "level3": 10, "llm": 15, "hpc": 10, "papers": 12, "backward": 8,
@@ -15,7 +16,7 @@ LEAST_TASKS = {
 }  # fmt: skip
 BOUNDS = {"bandwidth", "compute", "latency"}
 WRITTEN = [name for name in LEAST_TASKS if not name.startswith("hgemm")]
-TASKS = [task for name in WRITTEN for task in load_suite(name)]
+TASKS = [task for name in WRITTEN for task in shipped(name)]
 
 each_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.suite}/{task.name}")
 
@@ -36,7 +37,7 @@ def test_the_suites_that_ship_are_these() -> None:
 
 @pytest.mark.parametrize("name", LEAST_TASKS)
 def test_a_suite_has_as_many_tasks_as_it_promises_each_with_a_title_of_its_own(name: str) -> None:
-    suite = load_suite(name)
+    suite = shipped(name)
     assert len(suite) >= LEAST_TASKS[name]
     assert suite.title
     assert suite.description

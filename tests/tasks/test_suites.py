@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from shipped import shipped
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Task
@@ -103,7 +104,7 @@ def test_shipped_suites_are_found() -> None:
     assert load_task("softmax").suite == "core"
 
 
-CORE = load_suite("core").tasks
+CORE = shipped("core").tasks
 
 
 def test_core_has_sixteen_tasks() -> None:

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from shipped import shipped
 
 from kernelforge.records import Task
-from kernelforge.tasks import load_suite, parse_task_file, size_source
+from kernelforge.tasks import parse_task_file, size_source
 
-TRANSLATE = load_suite("translate")
+TRANSLATE = shipped("translate")
 SIZES = ("small", "hidden_odd", "hidden_tiny")
 
 ELEMENTS = {
