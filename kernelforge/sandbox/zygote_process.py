@@ -40,10 +40,12 @@ def main(control_fd: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are reaped by the kernel
     warnings.simplefilter("ignore", DeprecationWarning)
     setup = json.loads(control.recv(MAX_CONTROL_BYTES))
+    gc.disable()  # what is imported stays: to search it for garbage as it grows takes a sixth of torch's start
     try:
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
         _check_forkable(setup["gpu_nodes"])
+        gc.enable()
         gc.collect()
         gc.freeze()
         reply: dict[str, Any] = {"ready": True}
