@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelforge.errors import UsageError
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console
@@ -64,9 +66,20 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=not text.endswith("\n"))
         return
-    part = output.with_name(output.name + ".part")
+    write_bytes(text.encode("utf-8", "backslashreplace"), output)
+
+
+def write_bytes(content: bytes, output: Path) -> None:
+    """Write to a file, whole or not at all."""
+    import secrets
+
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder: name a file")
+    # A name that can be guessed could be somebody's link, which would lead elsewhere what is written.
+    part = output.with_name(f".{output.name}.{secrets.token_hex(4)}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        with part.open("xb") as file:
+            file.write(content)
         part.replace(output)
     except OSError:
         part.unlink(missing_ok=True)

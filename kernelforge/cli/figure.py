@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    console,
+    open_store,
+    write_bytes,
+    write_text,
+)
 from kernelforge.cli.show import resolve
 from kernelforge.errors import UsageError
 
@@ -179,7 +187,7 @@ def _write_one(figure: Figure, output: Path | None, look: _Look, *, as_json: boo
         return
     if output is None or output.suffix.lower() not in _FORMS:
         raise UsageError("say where the picture goes and in which form: --output FILE.svg or --output FILE.png")
-    _write(output, look.drawn(figure, output.suffix.lower()))
+    write_bytes(look.drawn(figure, output.suffix.lower()), output)
     console(stderr=True).print(f"{output}: {figure.title}")
 
 
@@ -199,7 +207,7 @@ def _write_all(drawings: tuple[Drawing, ...], output: Path | None, look: _Look, 
             write_text(_spec(one), output / f"{one.name}.json")
         else:
             for form in _FORMS:
-                _write(output / f"{one.name}{form}", look.drawn(one, form))
+                write_bytes(look.drawn(one, form), output / f"{one.name}{form}")
     console(stderr=True).print(f"{output}: {len(figures)} figures")
 
 
@@ -207,14 +215,3 @@ def _spec(figure: Figure) -> str:
     import json
 
     return json.dumps(figure.spec, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _write(output: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = output.with_name(output.name + ".part")
-    try:
-        part.write_bytes(content)
-        part.replace(output)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from kernelforge.leaderboard import verification
 from kernelforge.leaderboard.entry import EntryFile, entry_schema, parse_entry
 from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError, read_object
-from kernelforge.leaderboard.verification import Verification, parse_verification, verified
+from kernelforge.leaderboard.verification import Verification, contradiction, parse_verification, verified
 from kernelforge.report.documents.leaderboard import entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.views.board import Leaderboard, boards_of
 
@@ -36,7 +37,7 @@ def read_submitted(paths: Sequence[Path]) -> Submitted:
         UsageError: there is no entry in any of them.
     """
     found: dict[str, EntryFile] = {}
-    records = []
+    records: list[tuple[Path, Verification]] = []
     for path in _files(paths):
         data = read_object(path)
         form = data.get("format")
@@ -44,13 +45,17 @@ def read_submitted(paths: Sequence[Path]) -> Submitted:
             entry = parse_entry(data, str(path))
             found[entry.digest] = entry
         elif form == verification.FORMAT:
-            records.append(parse_verification(data, str(path)))
+            records.append((path, parse_verification(data, str(path))))
         else:
             known = f"'{entries.FORMAT}' or '{verification.FORMAT}'"
             raise EntryError(f"{path}: format: {str(form)[:80]!r} is neither {known}")
     if not found:
         raise UsageError(f"no entry in {', '.join(map(str, paths))}; 'kernelforge leaderboard entry' writes one")
-    return Submitted(tuple(found[digest] for digest in sorted(found)), tuple(records))
+    for path, record in records:
+        problem = contradiction(record, found[record.entry]) if record.entry in found else None
+        if problem is not None:
+            raise EntryError(f"{path}: {problem}")
+    return Submitted(tuple(found[digest] for digest in sorted(found)), tuple(record for _, record in records))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:
@@ -81,10 +86,12 @@ def board_texts(view: Leaderboard) -> dict[str, str]:
 def write_texts(texts: Mapping[str, str], folder: Path) -> None:
     """Write all files, or none: each is complete beside its place before the first takes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = {folder / name: folder / f".{name}.part" for name in texts}
+    mark = secrets.token_hex(4)  # a link of a name that can be guessed would lead elsewhere what is written
+    parts = {folder / name: folder / f".{name}.{mark}.part" for name in texts}
     try:
         for part, text in zip(parts.values(), texts.values(), strict=True):
-            part.write_text(text, encoding="utf-8")
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
         for path, part in parts.items():
             part.replace(path)
     finally:

@@ -31,7 +31,6 @@ from kernelforge.report.views.board_key import without_tests
 from kernelforge.run.external import EXTERNAL
 from kernelforge.tasks.suites import Suite
 
-
 FASTER = 1.5
 """How many times as fast as here the same kernel may be on another GPU of the same name."""
 

@@ -42,6 +42,12 @@ class TaskCheck(Record):
     speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
+    @model_validator(mode="after")
+    def _agrees_when_right(self) -> TaskCheck:
+        if self.status == "agrees" and self.verdict is not Verdict.OK:
+            raise ValueError(f"what came to {self.verdict} does not agree with the best of an entry")
+        return self
+
 
 class Verification(Record):
     """The record."""
@@ -71,6 +77,12 @@ class Verification(Record):
         return value
 
     @model_validator(mode="after")
+    def _somewhere(self) -> Verification:
+        if self.rerun and self.fingerprint is None:
+            raise ValueError("fingerprint: tasks were evaluated again, and it does not say where")
+        return self
+
+    @model_validator(mode="after")
     def _each_task_once(self) -> Verification:
         if len({one.task for one in self.tasks}) != len(self.tasks):
             raise ValueError("tasks: a task is listed twice")
@@ -98,6 +110,24 @@ def parse_verification(found: dict[str, Any], name: str) -> Verification:
         EntryError: a field is missing, unknown or wrong.
     """
     return parsed(Verification, found, name)
+
+
+def contradiction(record: Verification, entry: EntryFile) -> str | None:
+    """Why a record cannot be about the entry that it names; None where it can."""
+    if record.run != entry.run.id:
+        return f"run: it is of run {record.run}, the entry of {entry.run.id}"
+    if [one.task for one in record.tasks] != [row.task for row in entry.tasks]:
+        return "tasks: they are not those of the entry"
+    solved = {row.task for row in entry.tasks if row.best is not None}
+    again = [one.task for one in record.tasks if one.status != "not re-run"]
+    nothing = next((task for task in again if task not in solved), None)
+    if nothing is not None:
+        return f"tasks: {nothing} was evaluated again, and the entry has nothing for it"
+    devices = {fingerprint.gpu or fingerprint.device for fingerprint in entry.fingerprints}
+    here = record.fingerprint
+    if again and here is not None and (here.gpu or here.device) not in devices:
+        return f"fingerprint: evaluated on {here.gpu or here.device}, the entry is of {', '.join(sorted(devices))}"
+    return None
 
 
 def verified(entry: EntryFile, records: Iterable[Verification]) -> Verified | None:

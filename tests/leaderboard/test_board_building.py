@@ -7,14 +7,18 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.build import BOARD_FILES, board_texts, build, read_submitted, stale, write_texts
 from kernelforge.leaderboard.entry import EntryFile, entry_text
+from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError
 from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
+from kernelforge.records import Verdict
+from kernelforge.report.views.board import boards_of
 
 HOSTILE = "\x1b[31m </script><script>x</script> | =1+1 [a](b) \u202e `c`"
 
@@ -28,13 +32,15 @@ def folder(tmp_path: Path, made: Callable[..., EntryFile]) -> Path:
 
 
 def record(entry: EntryFile, rerun: int, *, differs: bool = False, when: str = "2026-11-21T10:00:00+00:00"):
-    statuses = ["differs" if differs and number == 0 else "agrees" for number in range(rerun)]
+    solved = [row.task for row in entry.tasks if row.best is not None]
+    statuses = dict.fromkeys(solved[:rerun], "agrees") | ({solved[0]: "differs"} if differs else {})
     return Verification(
-        entry=entry.digest, run=entry.run.id, when=when, kernelforge="0.1.0", host="linux-x86_64", fingerprint=None,
+        entry=entry.digest, run=entry.run.id, when=when, kernelforge="0.1.0", host="linux-x86_64",
+        fingerprint=entry.fingerprints[0],
         seed=1, sample=rerun, checks=(Check(name="entry", ok=True),),
         tasks=tuple(
-            TaskCheck(task=row.task, status=statuses[number] if number < rerun else "not re-run", reason="r")
-            for number, row in enumerate(entry.tasks)
+            TaskCheck(task=row.task, status=statuses.get(row.task, "not re-run"), reason="r", verdict=Verdict.OK)
+            for row in entry.tasks
         ),
     )  # fmt: skip
 
@@ -155,6 +161,67 @@ def test_a_verification_that_differs_is_never_hidden_by_one_that_agrees(folder: 
     page = board_texts(build(read_submitted([folder])))["LEADERBOARD.md"]
     assert "1 of 12 re-run: DIFFERS" in page
     assert "9 of 12" not in page
+
+
+def _made_up(data: dict[str, Any]) -> None:
+    data["tasks"] += [dict(data["tasks"][0], task=f"more{number}") for number in range(99)]
+
+
+def _unsolved(data: dict[str, Any]) -> None:
+    for row in data["tasks"]:
+        row["status"] = "agrees"
+
+
+def _elsewhere(data: dict[str, Any]) -> None:
+    data["fingerprint"] |= {"device": "emulated:h100", "device_kind": "emulated", "gpu": None}
+
+
+@pytest.mark.parametrize(
+    ("flatter", "told"),
+    [
+        (_made_up, "tasks: they are not those of the entry"),
+        (_unsolved, "the entry has nothing for it"),
+        (_elsewhere, "fingerprint: evaluated on emulated:h100, the entry is of NVIDIA H200"),
+        (lambda data: data.update(run="another"), "run: it is of run another"),
+        (lambda data: data.update(fingerprint=None), "it does not say where"),
+        (lambda data: data["tasks"][0].update(verdict="WRONG"), "what came to WRONG does not agree"),
+    ],
+)
+def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, told: str):
+    data = json.loads(record(made("measured-c"), 5).text())
+    flatter(data)
+    (folder / "c.verification.json").write_text(json.dumps(data))
+    with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{told}"):
+        read_submitted([folder])
+
+
+def test_no_link_that_lies_in_a_board_leads_what_is_written_elsewhere(folder: Path, tmp_path: Path):
+    """A pull request may bring links; names of parts cannot be guessed."""
+    output, mine = tmp_path / "board", tmp_path / "mine.txt"
+    output.mkdir()
+    mine.write_text("mine")
+    texts = board_texts(build(read_submitted([folder])))
+    for name in texts:
+        (output / f".{name}.part").symlink_to(mine)
+        (output / name).symlink_to(mine)
+    write_texts(texts, output)
+    assert mine.read_text() == "mine"
+    assert stale(texts, output) == ()
+
+
+def test_a_time_that_nobody_believes_is_the_best_of_no_task(made: Callable[..., EntryFile], forged):
+    def unbelieved(data: dict[str, Any]) -> None:
+        for row in data["tasks"]:
+            if row["best"] is not None:
+                performance = row["best"]["evaluation"]["performance"]
+                performance |= dict.fromkeys(("speedup", "speedup_lower", "speedup_eager"))
+                performance |= {"quarantined": "too fast", "time_us": 1e-9, "interval_us": [1e-9, 1e-9]}
+
+    honest = made("measured-c")
+    results = [entry_result(honest), entry_result(forged(honest, unbelieved))]
+    (board,) = boards_of(results).boards
+    timed = {row.task: row.best.evaluation.performance for row in honest.tasks if row.best is not None}
+    assert all(one.time_us == timed[one.task].time_us for one in board.records if timed.get(one.task))
 
 
 def test_the_schema_in_the_repository_is_that_of_the_model(reference_folder: Path):

@@ -130,6 +130,22 @@ def _slow_baseline(performance: dict[str, Any]) -> None:
     timing["baselines"].append(slow | quick | {"name": "quick", "median_us": slow["median_us"] / 3})
 
 
+def _scaled(performance: dict[str, Any], scale: float, sides: list[dict[str, Any]]) -> None:
+    """Times of some sides, with all that is made of them."""
+    for side in sides:
+        side["samples_us"] = [one * scale for one in side["samples_us"]]
+        side["interval_us"] = [end * scale for end in side["interval_us"]]
+        side["median_us"] *= scale
+    candidate = performance["timing"]["candidate"]
+    performance |= {"time_us": candidate["median_us"], "interval_us": candidate["interval_us"]}
+
+
+def _all_times(performance: dict[str, Any], scale: float = 1e-4) -> None:
+    """The speedup stays what it was."""
+    timing = performance["timing"]
+    _scaled(performance, scale, [timing["candidate"], *timing["baselines"]])
+
+
 @pytest.mark.parametrize("forgery", [_speedup, _median, _ratio, _side, _slow_baseline])
 def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], forged: Forge, forgery: Callable):
     def change(data: dict[str, Any]) -> None:
@@ -138,6 +154,21 @@ def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], 
     honest = made("measured-c")
     assert "times" not in failed(honest)
     assert "softmax: " in failed(forged(honest, change))["times"]
+
+
+@pytest.mark.parametrize(("nbytes", "holds"), [(4e7, True), (1e9, False)])
+def test_no_gpu_moves_bytes_faster_than_it_can(
+    made: Callable[..., EntryFile], forged: Forge, nbytes: float, holds: bool
+):
+    """What the L2 can hold need not be moved."""
+
+    def change(data: dict[str, Any]) -> None:
+        best = row_of(data, "softmax")["best"]
+        best["compulsory_bytes"] = best["profile"]["roofline"]["compulsory_bytes"] = nbytes
+        _all_times(best["evaluation"]["performance"])
+
+    problem = failed(forged(made("measured-c"), change)).get("times", "")
+    assert ("cannot move the bytes" in problem) != holds
 
 
 def again(evaluation: Evaluation, scale: float) -> Evaluation:
@@ -158,6 +189,46 @@ def test_two_measured_speedups_agree_where_their_intervals_overlap(made, scale: 
     problems = list(_problems(best, EvaluationResult(again(best.evaluation, scale), best.profile)))
     assert (problems == []) == agrees
     assert agrees or "the entry says" in problems[0]
+
+
+def _wide(performance: dict[str, Any]) -> None:
+    """Slow baselines, and an interval that reaches down to the truth."""
+    timing = performance["timing"]
+    _scaled(performance, 3.0, timing["baselines"])
+    for ratio in timing["ratios"]:
+        ratio["speedup"] *= 3
+        ratio["interval"] = [ratio["interval"][0] * 0.9, ratio["interval"][1] * 3]
+    performance["speedup"] *= 3
+    performance["speedup_eager"] *= 3
+    performance["speedup_lower"] *= 0.9
+
+
+def _no_speedup(performance: dict[str, Any]) -> None:
+    _all_times(performance, 0.5)
+    performance |= dict.fromkeys(("speedup", "speedup_lower", "speedup_eager"))
+    performance["timing"] |= {"fastest": None, "ratios": [], "baselines": []}
+
+
+@pytest.mark.parametrize(
+    ("forgery", "told"),
+    [
+        (_wide, "a speedup of"),
+        (lambda performance: _all_times(performance, 0.5), "us here, the entry says"),
+        (_no_speedup, "us here, the entry says"),
+    ],
+)
+def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, told: str):
+    """The file agrees with itself; a board would take these numbers."""
+
+    def change(data: dict[str, Any]) -> None:
+        forgery(row_of(data, "softmax")["best"]["evaluation"]["performance"])
+
+    honest = made("measured-c")
+    entry = forged(honest, change)
+    assert "times" not in failed(entry)
+    true, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (honest, entry))
+    (problem,) = _problems(best, EvaluationResult(true.evaluation, true.profile))
+    assert told in problem
 
 
 def _fewer_bytes(best: dict[str, Any]) -> None:

@@ -204,7 +204,8 @@ def _merit(task: TaskSummary) -> tuple[float, ...]:
         return math.inf if value is None else value
 
     if task.origin is Origin.MEASURED:
-        return (task.best is None, least(task.time_us), least(task.dram_ratio))
+        # A time that is not believed, or was compared with nothing, beats none that was.
+        return (task.best is None, task.speedup is None, least(task.time_us), least(task.dram_ratio))
     return (task.best is None, least(task.dram_ratio), least(task.time_us))
 
 
