@@ -10,17 +10,27 @@ import secrets
 import shutil
 import signal
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kernelforge.errors import UsageError
 from kernelforge.report.html.onefile import document
+from kernelforge.report.html.paths import INDEX, LEADERBOARD
 from kernelforge.report.html.site import Site
 from kernelforge.version import __version__
 
 MARK = "kernelforge-report.json"
 """A folder that holds it is a report of ours, which a new one may replace."""
+
+_TOP = (MARK, INDEX, LEADERBOARD)
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "runs": (".html",),
+    "compare": (".html",),
+    "data": (".json", ".csv"),
+    "assets": (".js", ".css", ".LICENSE", ".md"),
+}
+"""By folder of a report, how names of its files end."""
 
 _SHARED_FROM = 200
 """Pages from which on writing is shared between processes."""
@@ -35,8 +45,9 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
     of the new one, and a kill leaves the old one as it was.
 
     Raises:
-        UsageError: the folder holds something that is no report.
+        UsageError: the folder holds something that no report holds.
     """
+    folder = Path(os.path.abspath(folder))  # "." has no name beside which anything could be written
     _may_replace(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _beside(folder) as part:
@@ -49,6 +60,7 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
             (assets / name).write_bytes(data)
         mark = json.dumps({"kernelforge": __version__, "runs": list(site.runs), "pages": len(site.pages())}, indent=1)
         (part / MARK).write_text(mark + "\n", encoding="utf-8")
+        _may_replace(folder)  # writing took a while
         _replace_folder(part, folder)
     return size + len(mark) + 1
 
@@ -61,7 +73,7 @@ def write_file(site: Site, file: Path) -> int:
     """
     if file.is_dir():
         raise UsageError(f"{file} is a folder; name a file for --one-file, such as {file}.html")
-    if file.exists() and not _begins_as_report(file):
+    if file.exists() and not (file.is_file() and _begins_as_report(file)):
         raise UsageError(f"{file} is not a report of KernelForge: name another file, or move it away")
     file.parent.mkdir(parents=True, exist_ok=True)
     with _beside(file) as part:
@@ -78,6 +90,26 @@ def _may_replace(folder: Path) -> None:
         raise UsageError(f"{folder} is not a folder: name another one with --output")
     if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise UsageError(f"{folder} holds something that is no report: name another folder with --output")
+    # The mark says whose folder it was. What somebody put into it since would go with it.
+    if folder.is_dir() and (strange := next(_strangers(folder), None)) is not None:
+        raise UsageError(f"{strange} is no part of a report: move it out of {folder}, or name another folder")
+
+
+def _strangers(folder: Path) -> Iterator[Path]:
+    """What lies in a folder and was never written there by :func:`write_folder`."""
+    for place, folders, files in os.walk(folder):
+        parts = Path(place).relative_to(folder).parts
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink() or not _is_ours(parts, name, is_folder=name in folders):
+                yield path
+
+
+def _is_ours(parts: tuple[str, ...], name: str, *, is_folder: bool) -> bool:
+    """Whether a report has something of that name in the folder of these parts."""
+    if not parts:
+        return name in (_KINDS if is_folder else _TOP)
+    return parts[0] == "runs" if is_folder else name.endswith(_KINDS[parts[0]])
 
 
 def _begins_as_report(file: Path) -> bool:

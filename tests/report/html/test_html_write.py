@@ -90,6 +90,38 @@ def test_what_is_no_report_is_left_alone(site: Site, tmp_path: Path, what: str):
         assert target.is_symlink()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["thesis.tex", ".git/HEAD", "notes.html", "data/readings.h5", "data/raw/a.csv", "runs/x/notes.txt", "data/l.csv"],
+)
+def test_what_somebody_put_into_a_report_does_not_go_with_it(site: Site, report: Path, name: str):
+    """The mark alone proves little: it may come with a repository."""
+    path = report / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name == "data/l.csv":
+        path.symlink_to(report / "index.html")
+    else:
+        path.write_text("years of work")
+    before = tree_of(report)
+    with pytest.raises(UsageError, match="is no part of a report: move it"):
+        write_folder(site, report)
+    assert tree_of(report) == before
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+def test_the_folder_that_one_is_in_may_become_a_report(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    write_folder(site, Path("."))
+    assert (tmp_path / "here" / "index.html").is_file()
+
+
+def test_a_pipe_is_no_report(site: Site, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.html")
+    with pytest.raises(UsageError, match="is not a report"):
+        write_file(site, tmp_path / "pipe.html")
+
+
 def test_an_empty_folder_may_become_a_report(site: Site, tmp_path: Path):
     (tmp_path / "empty").mkdir(mode=0o755)
     write_folder(site, tmp_path / "empty")
