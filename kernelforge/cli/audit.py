@@ -41,15 +41,9 @@ def audit(
     from kernelforge.evaluate.audit.equivalents import stale_arguments, suite_arguments
     from kernelforge.evaluate.audit.suite import Job, audit_tasks
     from kernelforge.evaluate.oracle import Oracle
-    from kernelforge.report.views.audit import (
-        AuditRow,
-        audit_lines,
-        audit_row,
-        audit_verdict,
-        audit_view,
-        fault_table,
-        suite_table,
-    )
+    from kernelforge.report.tables.audit import fault_table, suite_table
+    from kernelforge.report.terminal.audit import audit_lines, audit_verdict
+    from kernelforge.report.views.audit import AuditRow, audit_row, audit_view
 
     chosen = chosen_tasks(suite, task, every)
     print_broken(chosen)

@@ -73,6 +73,7 @@ def recompute(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
+    from kernelforge.report.tables.rescored import rescored_csv, rescored_table
     from kernelforge.report.views.rescored import RescoredView
     from kernelforge.rewards import find_policy
 
@@ -85,9 +86,9 @@ def recompute(
     if form is Format.JSON:
         write_text(view.model_dump_json(indent=2) + "\n", output)
     elif form is Format.CSV:
-        write_text(view.to_csv(), output)
+        write_text(rescored_csv(view), output)
     else:
-        console().print(view.table().to_rich())
+        console().print(rescored_table(view).to_rich())
     typer.echo(f"{view.summary()}; the journal was not changed", err=True)
 
 

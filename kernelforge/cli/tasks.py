@@ -32,7 +32,8 @@ app = typer.Typer(help="List, show, check and audit tasks.", no_args_is_help=Tru
 @app.command("list")
 def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> None:
     """List the tasks of a suite."""
-    from kernelforge.report.views.suite import suite_table, suite_view
+    from kernelforge.report.tables.suite import suite_table
+    from kernelforge.report.views.suite import suite_view
     from kernelforge.tasks import load_suite
 
     loaded = load_suite(suite)
@@ -46,7 +47,8 @@ def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> No
 @app.command("suites")
 def list_all_suites(as_json: JsonOption = False) -> None:
     """List the suites that ship with KernelForge."""
-    from kernelforge.report.views.suite import suites_table, suites_view
+    from kernelforge.report.tables.suite import suites_table
+    from kernelforge.report.views.suite import suites_view
     from kernelforge.tasks import list_suites, load_suite
 
     view = suites_view(load_suite(name) for name in list_suites())
@@ -147,8 +149,8 @@ def _rows(admission: Admission) -> list[AdmissionRow]:
 def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
+    from kernelforge.report.tables.suite import attribute_table, floor_table, size_table, weight_table
     from kernelforge.report.text import one_line, printable
-    from kernelforge.report.views.suite import attribute_table, floor_table, size_table, weight_table
 
     task, out = detail.task, console()
     out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))

@@ -76,6 +76,11 @@ def percent(value: float | None) -> str:
     return ABSENT if value is None else f"{100 * value:.0f} %"
 
 
+def fine_percent(value: float | None) -> str:
+    """A fraction as a percentage with one digit behind the point: ``97.3 %``."""
+    return ABSENT if value is None else f"{100 * value:.1f} %"
+
+
 def change(value: float | None) -> str:
     """A relative change with its sign: ``-12.3 %``."""
     if value is None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
 from kernelforge.evaluate.audit.outcome import MutantOutcome, TaskAudit
-from kernelforge.report.tables.table import Column, Table
-from kernelforge.report.text import ABSENT, number, one_line
 from kernelforge.report.views.summary import View
 
 
@@ -185,80 +179,3 @@ def _fault_rows(rows: Sequence[AuditRow]) -> tuple[FaultRow, ...]:
         )
         for fault, mutants in by_fault.items()
     )
-
-
-def fault_table(view: AuditView) -> Table:
-    """Kinds of faults with how many mutants each rule rejects."""
-    columns = (
-        Column("fault", "fault"),
-        Column("judged", "mutants", number, "right"),
-        Column("killed", "rejected", number, "right"),
-        Column("kernelbench_killed", "by KernelBench's rule", number, "right"),
-    )
-    return Table.of("Faults", columns, view.faults)
-
-
-def suite_table(view: AuditView) -> Table:
-    """Suites with how many mutants each rule rejects, and how many could not be judged at all."""
-    columns = (
-        Column("suite", "suite"),
-        Column("tasks", "tasks", number, "right"),
-        Column("judged", "mutants", number, "right"),
-        Column("killed", "rejected", number, "right"),
-        Column("equivalent", "equivalent", number, "right"),
-        Column("invalid", "invalid", number, "right"),
-        Column("kill_rate", "rate", _percent, "right"),
-        Column("kernelbench_kill_rate", "KernelBench's", _percent, "right"),
-    )
-    return Table.of("Suites", columns, view.suites)
-
-
-def audit_lines(row: AuditRow, *, survivors_only: bool = False) -> RenderableType:
-    """A line for a task, and one more for each survivor and each stale argument."""
-    lines: list[RenderableType] = []
-    if not survivors_only or row.error or row.stale or row.survivors:
-        head = Text(f"{row.suite}/{row.task:<24} ", style="bold")
-        if row.error:
-            head.append("FAILED", style="bold red")
-            head.append(f"  {one_line(row.error)}", style="not bold")
-        elif row.same_as:
-            head.append(f"as {one_line(row.same_as)}", style="not bold")
-        else:
-            head.append(_counts(row), style="not bold")
-        lines.append(head)
-    if not row.same_as:
-        lines += [Padding(Text(one_line(f"survived: {_told(mutant)}")), (0, 0, 0, 4)) for mutant in row.survivors]
-    lines += [Padding(Text(one_line(f"stale: {text}")), (0, 0, 0, 4)) for text in row.stale]
-    return Group(*lines)
-
-
-def _counts(row: AuditRow) -> str:
-    argued = f", {row.equivalent} equivalent" if row.equivalent else ""
-    return f"{row.killed} of {row.judged} rejected{argued}; KernelBench's rule: {row.kernelbench_killed}"
-
-
-def _told(mutant: MutantRow) -> str:
-    notes = [
-        *(["the reference's very bits"] if mutant.bitwise_equal else []),
-        *(["KernelBench's rule rejects it"] if mutant.kernelbench_killed else []),
-    ]
-    return mutant.mutant + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def audit_verdict(view: AuditView) -> str:
-    """The audit in a line."""
-    failed = sum(not row.ok for row in view.tasks)
-    same = sum(bool(row.same_as) for row in view.tasks)
-    parts = [
-        f"{len(view.tasks)} tasks{f' ({same} the same as another)' if same else ''}: {view.killed} of {view.judged} "
-        f"faults rejected, {_percent(view.kill_rate)}",
-        f"by KernelBench's rule {view.kernelbench_killed}, {_percent(view.kernelbench_kill_rate)}",
-        f"{view.equivalent} more argued to be equivalent",
-        f"{view.invalid} without an answer of the right shape",
-        *([f"{failed} tasks FAILED"] if failed else []),
-    ]
-    return "; ".join(parts)
-
-
-def _percent(share: float | None) -> str:
-    return ABSENT if share is None else f"{100 * share:.1f} %"

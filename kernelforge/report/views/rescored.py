@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from pydantic import BaseModel
 
 from kernelforge.records import Attempt, Evaluation
-from kernelforge.report.tables.table import Column, Table
-from kernelforge.report.text import ABSENT, number
 from kernelforge.rewards import rescore, unscored
 
 
@@ -98,42 +94,3 @@ class RescoredView(BaseModel):
         compared = sum(row.policy == row.stored_policy for row in self.rows)
         told = f", {differ} of {compared} differ from what was stored under the same policy" if compared else ""
         return f"{len(self.rows)} rewards of {evaluations} evaluations{told}"
-
-    def table(self) -> Table:
-        """For people: columns that would be empty in every row are left out."""
-        columns = [one for one in _COLUMNS if any(getattr(row, one.key) or one in _ALWAYS for row in self.rows)]
-        return Table.of(_TITLE, columns or _COLUMNS, self.rows, keys=2)
-
-    def to_csv(self) -> str:
-        """One line per row; components are an object of JSON."""
-        table = Table.of(_TITLE, _COLUMNS, self.rows)
-        rows = tuple(tuple(json.dumps(one) if isinstance(one, dict) else one for one in row) for row in table.rows)
-        return replace(table, rows=rows).to_csv()
-
-
-def _short(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.4g}"
-
-
-def _parts(components: dict[str, float | None]) -> str:
-    return ", ".join(f"{name} {_short(value)}" for name, value in components.items())
-
-
-_TITLE = "Rewards from stored evaluations"
-_ALWAYS = (
-    Column("id", "evaluation of"),
-    Column("policy", "policy"),
-    Column("value", "value", _short, "right"),
-    Column("stored", "stored", _short, "right"),
-    Column("stored_policy", "stored policy"),
-)
-_COLUMNS = (
-    *_ALWAYS,
-    Column("differs", "differs", lambda differs: "differs" if differs else ABSENT),
-    Column("verdict", "verdict"),
-    Column("stage", "stage"),
-    Column("origin", "origin"),
-    Column("speedup", "speedup", number, "right"),
-    Column("components", "components", _parts, wide=True),
-    Column("why", "why no value", wide=True),
-)

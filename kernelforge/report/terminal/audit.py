@@ -1,0 +1,57 @@
+"""An audit on a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from kernelforge.report.text import fine_percent, one_line
+from kernelforge.report.views.audit import AuditRow, AuditView, MutantRow
+
+
+def audit_lines(row: AuditRow, *, survivors_only: bool = False) -> RenderableType:
+    """A line for a task, and one more for each survivor and each stale argument."""
+    lines: list[RenderableType] = []
+    if not survivors_only or row.error or row.stale or row.survivors:
+        head = Text(f"{row.suite}/{row.task:<24} ", style="bold")
+        if row.error:
+            head.append("FAILED", style="bold red")
+            head.append(f"  {one_line(row.error)}", style="not bold")
+        elif row.same_as:
+            head.append(f"as {one_line(row.same_as)}", style="not bold")
+        else:
+            head.append(_counts(row), style="not bold")
+        lines.append(head)
+    if not row.same_as:
+        lines += [Padding(Text(one_line(f"survived: {_told(mutant)}")), (0, 0, 0, 4)) for mutant in row.survivors]
+    lines += [Padding(Text(one_line(f"stale: {text}")), (0, 0, 0, 4)) for text in row.stale]
+    return Group(*lines)
+
+
+def _counts(row: AuditRow) -> str:
+    argued = f", {row.equivalent} equivalent" if row.equivalent else ""
+    return f"{row.killed} of {row.judged} rejected{argued}; KernelBench's rule: {row.kernelbench_killed}"
+
+
+def _told(mutant: MutantRow) -> str:
+    notes = [
+        *(["the reference's very bits"] if mutant.bitwise_equal else []),
+        *(["KernelBench's rule rejects it"] if mutant.kernelbench_killed else []),
+    ]
+    return mutant.mutant + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def audit_verdict(view: AuditView) -> str:
+    """The audit in a line."""
+    failed = sum(not row.ok for row in view.tasks)
+    same = sum(bool(row.same_as) for row in view.tasks)
+    parts = [
+        f"{len(view.tasks)} tasks{f' ({same} the same as another)' if same else ''}: {view.killed} of {view.judged} "
+        f"faults rejected, {fine_percent(view.kill_rate)}",
+        f"by KernelBench's rule {view.kernelbench_killed}, {fine_percent(view.kernelbench_kill_rate)}",
+        f"{view.equivalent} more argued to be equivalent",
+        f"{view.invalid} without an answer of the right shape",
+        *([f"{failed} tasks FAILED"] if failed else []),
+    ]
+    return "; ".join(parts)
