@@ -7,11 +7,11 @@ from statistics import median
 
 from kernelforge.evaluate.stopwatch import performance
 from kernelforge.evaluate.timing import floor
-from kernelforge.hardware.specs import SPECS
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import Check
 from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
 from kernelforge.report.views.board_key import PRECISION
+from kernelforge.report.views.roofs import spec_of
 from kernelforge.tasks.suites import Suite
 
 _SLACK = 1.05
@@ -120,8 +120,7 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
 
 def _floor_us(best: Best) -> float:
     """Least time on the GPU, with all of its L2 full of what is needed; 0 where bytes or bandwidth are unknown."""
-    gpu, nbytes = (best.evaluation.fingerprint.gpu or "").lower(), best.compulsory_bytes
-    spec = next((spec for key, spec in SPECS.items() if key in gpu), None)
+    spec, nbytes = spec_of(best.evaluation.fingerprint), best.compulsory_bytes
     if spec is None or nbytes is None:
         return 0.0
     return floor(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 

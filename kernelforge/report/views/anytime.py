@@ -11,10 +11,11 @@ from statistics import median
 from typing import Literal
 
 from kernelforge.records import Attempt, Message
+from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid, total_cost
 from kernelforge.report.views.curves import FASTEST, speedup_over
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import View, dram_ratio
+from kernelforge.report.views.summary import dram_ratio
 
 
 class AnytimePoint(View):

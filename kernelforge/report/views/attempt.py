@@ -23,11 +23,11 @@ from kernelforge.records import (
     Timing,
     Verdict,
 )
+from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
 from kernelforge.report.views.gates import Gate, gates_of
 from kernelforge.report.views.roofs import RooflinePlace, floor_us, place_of, spec_of
-from kernelforge.report.views.summary import View
 from kernelforge.report.views.task import MetricChange, believed_time, compulsory_bytes, metric_changes
 from kernelforge.tasks import list_suites
 

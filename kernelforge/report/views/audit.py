@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from kernelforge.evaluate.audit.outcome import MutantOutcome, TaskAudit
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 
 class MutantRow(View):

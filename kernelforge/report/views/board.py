@@ -13,12 +13,13 @@ from itertools import groupby
 
 from kernelforge.records import Message, Origin, Verdict
 from kernelforge.report.views import statistics
+from kernelforge.report.views.base import View
 from kernelforge.report.views.board_key import BoardKey, board_key, settle, without_tests
 from kernelforge.report.views.cost import total_cost
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.source import RunRecords, ShownState
 from kernelforge.report.views.statistics import Estimate
-from kernelforge.report.views.summary import TaskSummary, View
+from kernelforge.report.views.summary import TaskSummary
 
 MONEY_DIGITS = 9
 """Sums of dollars are rounded to a billionth: the order of adding must not show."""

@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Literal
 
 from kernelforge.records import Fingerprint, Origin, RunConfig, content_hash
+from kernelforge.report.views.base import View
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import View
 
 PRECISION = "float64 oracle, TF32 off, tolerance of the task's own error"
 """The one policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the

@@ -21,10 +21,11 @@ from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Origin, Verdict
 from kernelforge.report.text import byte_count, times
+from kernelforge.report.views.base import View
 from kernelforge.report.views.board_key import board_key, key_differences
 from kernelforge.report.views.source import RunRecords
 from kernelforge.report.views.statistics import Estimate, geomean_correct
-from kernelforge.report.views.summary import View, best_of
+from kernelforge.report.views.summary import best_of
 from kernelforge.report.views.task import believed_time
 
 _ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}

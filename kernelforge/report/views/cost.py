@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernelforge.records import AgentName, Message, Usage
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 
 class Cost(View):

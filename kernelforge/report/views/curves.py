@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kernelforge.records import Attempt
+from kernelforge.report.views.base import View
 from kernelforge.report.views.statistics import (
     Estimate,
     correct_share,
@@ -16,7 +17,7 @@ from kernelforge.report.views.statistics import (
     share_of_floor,
     win_rate,
 )
-from kernelforge.report.views.summary import TaskSummary, View
+from kernelforge.report.views.summary import TaskSummary
 
 FASTEST = "fastest"
 """Stands for the fastest of all baselines, task by task."""

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Verdict
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 MAX_DIFF_LINES = 40_000
 """Two texts with more lines than this together are not compared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.records import Evaluation, Profile
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 
 class EvaluationView(View):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 from kernelforge.records import Attempt, Evaluation, Stage, Verdict
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "faster"]
 """``generated``: an attempt was made; of a Coder's reply, or of other ``# tune:`` values.

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from kernelforge.records import Evaluation, Performance, SizeCheck, Stage, Verdict
 from kernelforge.report.text import number
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 GateStatus = Literal["passed", "failed", "not reached", "not applicable"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from kernelforge.records import Attempt, Origin, Performance, Verdict
+from kernelforge.report.views.base import View
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import View
 
 Concern = Literal[
     "quarantined",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kernelforge.records import Attempt, Stage, Verdict
 from kernelforge.report.text import one_line
+from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid
 from kernelforge.report.views.funnel import Step, step_reached
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import View, step_name
+from kernelforge.report.views.summary import step_name
 
 _REASON_CHARS = 200
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from kernelforge.records import Attempt, Origin, RunConfig, RunState
 from kernelforge.report.text import byte_count, clock, number, one_line, times
+from kernelforge.report.views.base import View
 from kernelforge.report.views.funnel import funnel
-from kernelforge.report.views.summary import View, step_name
+from kernelforge.report.views.summary import step_name
 
 if TYPE_CHECKING:
     from kernelforge.report.views.source import RunRecords
@@ -251,7 +252,7 @@ class RunProgress:
                 task=attempt.task,
                 step=step_name(attempt),
                 standing=standing(attempt),
-                at=_iso(now or _moment(attempt.started) + timedelta(seconds=attempt.seconds)),
+                at=_iso(now or _after(_moment(attempt.started), attempt.seconds)),
             )
             self._gains = [gain, *self._gains][:LATEST_GAINS]
 
@@ -347,7 +348,7 @@ def journalled_progress(records: RunRecords) -> ProgressView:
         update={
             "run": run.id,
             "state": records.state,
-            "updated": ended,
+            "updated": _iso(_moment(ended)),
             "bars": _bars(config, len(records.finished), spent, max(seconds.total_seconds(), 0.0)),
             "lanes": (),
         }
@@ -366,9 +367,20 @@ def _bars(config: RunConfig, finished: int, spent: _Spent, seconds: float) -> tu
 
 
 def _moment(text: str) -> datetime:
-    """A journalled point in time; without a zone it is UTC."""
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    """A journalled point in time; without a zone it is UTC. A text that is none stands for the beginning of time: one
+    run with such a text must not hide how the others stand."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _after(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return moment
 
 
 def _iso(moment: datetime) -> str:

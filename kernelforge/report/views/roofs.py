@@ -10,7 +10,7 @@ from __future__ import annotations
 from kernelforge.evaluate.timing import floor
 from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.records import Attempt, Fingerprint, Origin
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 
 
 class Roofs(View):

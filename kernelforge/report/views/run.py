@@ -8,13 +8,14 @@ from typing import Literal
 
 from kernelforge.records import Budget, Operator, Origin, Verdict
 from kernelforge.report.views.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
+from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.curves import FastCurve, FastPoint, Headline, fast_curves, headline
 from kernelforge.report.views.funnel import FunnelStep, StageEnd, funnel, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.matrix import Cell, MatrixRow, matrix
 from kernelforge.report.views.source import RunRecords, ShownState
-from kernelforge.report.views.summary import TaskSummary, View
+from kernelforge.report.views.summary import TaskSummary
 from kernelforge.search import pass_at_k
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kernelforge.evaluate.timing import floor
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
-from kernelforge.report.views.summary import View
+from kernelforge.report.views.base import View
 from kernelforge.tasks import Suite
 
 

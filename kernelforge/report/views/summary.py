@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
-
-from kernelforge.hardware.specs import nearest_spec
 from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict
 from kernelforge.report.text import choices
-
-
-class View(BaseModel):
-    """Base of every view: plain data computed from records, JSON by ``model_dump_json``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True)
+from kernelforge.report.views.base import View
+from kernelforge.report.views.roofs import floor_us, spec_of
 
 
 class TaskSummary(View):
@@ -115,20 +108,16 @@ def speedup_upper(speed: Performance) -> float | None:
     return None if ratio is None or speed.speedup is None else max(ratio.interval[1], speed.speedup)
 
 
-def floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -> float | None:
-    """Least time in which the GPU that measured an attempt can move the bytes that must be read and written.
-
-    The bandwidth is the data sheet's. None where nothing was measured, or the GPU or the bytes are unknown.
+def measured_floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -> float | None:
+    """Least time in which the GPU that measured an attempt can move the bytes that must be read and written; None where
+    nothing was measured, or the GPU or the bytes are unknown.
 
     Args:
         compulsory_bytes: where the attempt has no profile that says them.
     """
-    gpu = attempt.evaluation.fingerprint.gpu
-    spec = nearest_spec(gpu) if gpu else None
-    if gpu is None or spec is None or spec.key not in gpu.lower():
-        return None
+    fingerprint = attempt.evaluation.fingerprint
     least = attempt.profile.roofline.compulsory_bytes if attempt.profile else compulsory_bytes
-    return least / (spec.dram_bandwidth_gbps * 1e3) if least else None
+    return floor_us(least or None, spec_of(fingerprint)) if fingerprint.gpu else None
 
 
 def summarise(
@@ -151,7 +140,7 @@ def summarise(
     speed = best.evaluation.performance if best else None
     correctness = best.evaluation.correctness if best else None
     roofline = profile.roofline if profile else None
-    floor = floor_us(best, compulsory_bytes) if best else None
+    floor = measured_floor_us(best, compulsory_bytes) if best else None
     return TaskSummary(
         run=run,
         task=task,

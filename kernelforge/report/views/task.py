@@ -20,11 +20,12 @@ from kernelforge.records import (
     TensorSpec,
     Verdict,
 )
+from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
 from kernelforge.report.views.roofs import Roofs, floor_us, roofs_of, spec_of
 from kernelforge.report.views.source import RunRecords
 from kernelforge.report.views.suite import spec_text
-from kernelforge.report.views.summary import TaskSummary, View, step_name, summarise
+from kernelforge.report.views.summary import TaskSummary, step_name, summarise
 
 
 class MetricChange(View):

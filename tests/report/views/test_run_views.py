@@ -16,7 +16,7 @@ from kernelforge.records import Attempt, Message, Origin, Usage, Verdict
 from kernelforge.report import RunRecords, RunView, leaderboard, run_view, task_view
 from kernelforge.report.views.funnel import STEPS, step_reached
 from kernelforge.report.views.statistics import FAST_P
-from kernelforge.report.views.summary import floor_us
+from kernelforge.report.views.summary import measured_floor_us
 from kernelforge.store import Store
 
 NAMES = ("modelled", "measured-a", "measured-b")
@@ -159,11 +159,11 @@ def test_the_run_and_its_board_say_the_same(runs: dict[str, RunRecords], views: 
 def test_the_floor_is_what_must_move_at_the_bandwidth_of_the_gpu_that_measured():
     run, task = make_run(device="cuda:0"), make_task()
     best = make_attempt(run, task, 0, Verdict.OK, accepted=True, speedup=1.5, time_us=5.0)
-    assert floor_us(best) == pytest.approx(8388608 / 4.8e6)  # the H200's 4.8 TB/s
+    assert measured_floor_us(best) == pytest.approx(8388608 / 4.8e6)  # the H200's 4.8 TB/s
     blind = best.model_copy(update={"profile": None})
-    assert floor_us(blind) is None
+    assert measured_floor_us(blind) is None
     facts = make_facts(task).at("full").compulsory_bytes
-    assert floor_us(blind, facts) == pytest.approx(facts / 4.8e6)
+    assert measured_floor_us(blind, facts) == pytest.approx(facts / 4.8e6)
     assert run_view(alone(best)).tasks[0].floor_share == pytest.approx(8388608 / 4.8e6 / 5.0)
     quarantined = {"quarantined": "too fast", "speedup": None, "speedup_lower": None, "speedup_eager": None}
     doubted = best.evaluation.performance.model_copy(update=quarantined)
@@ -171,7 +171,9 @@ def test_the_floor_is_what_must_move_at_the_bandwidth_of_the_gpu_that_measured()
     assert run_view(alone(unbelieved)).tasks[0].floor_share is None
     other = best.evaluation.fingerprint.model_copy(update={"gpu": "Some Other GPU"})
     assert (
-        floor_us(best.model_copy(update={"evaluation": best.evaluation.model_copy(update={"fingerprint": other})}))
+        measured_floor_us(
+            best.model_copy(update={"evaluation": best.evaluation.model_copy(update={"fingerprint": other})})
+        )
         is None
     )
 

@@ -1,0 +1,11 @@
+"""What every view is."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class View(BaseModel):
+    """Base of every view: plain data computed from records, JSON by ``model_dump_json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True)
