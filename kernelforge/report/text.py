@@ -19,7 +19,10 @@ _CONTROL = re.compile(
 )
 _PLAIN = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
 _MARKDOWN = re.compile(r"[\\`*_\[\]|!#~$]")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""Beginnings of formulas; in East Asian locales the wide forms of the first four are some too."""
+_LONG = 1e15
+"""Numbers from here on are written with an exponent."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -57,23 +60,23 @@ def number(value: float | int | None) -> str:
     """Four significant digits; whole numbers, and those above ten thousand, in full with grouping."""
     if value is None:
         return ABSENT
-    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
+    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < _LONG):
         return f"{int(value):,}"
     if not math.isfinite(value):
         return str(value)
-    return f"{value:.4g}" if abs(value) < 9_999.5 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 9_999.5 or abs(value) >= _LONG else f"{value:,.0f}"
 
 
 def times(value: float | None) -> str:
     """A ratio: ``1.25x``."""
     if value is None:
         return ABSENT
-    return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x"
+    return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x" if value < _LONG else f"{value:.4g}x"
 
 
 def percent(value: float | None) -> str:
     """A fraction as a whole percentage."""
-    return ABSENT if value is None else f"{100 * value:.0f} %"
+    return ABSENT if value is None else f"{100 * value:.0f} %" if abs(value) < _LONG else f"{100 * value:.4g} %"
 
 
 def fine_percent(value: float | None) -> str:
@@ -109,7 +112,7 @@ def duration(seconds: float | None) -> str:
     """Wall time: ``0.84 s``, ``2 min 05 s``, ``1 h 02 min``."""
     if seconds is None:
         return ABSENT
-    if seconds < 60:
+    if seconds < 60 or not math.isfinite(seconds):
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -119,6 +122,8 @@ def duration(seconds: float | None) -> str:
 
 def clock(seconds: float) -> str:
     """Time that is running, in whole seconds: ``12 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    if not math.isfinite(seconds):
+        return str(seconds)
     whole = int(max(seconds, 0))
     if whole < 60:
         return f"{whole} s"

@@ -241,7 +241,9 @@ class Store(TaskNotes):
 
     def finished_tasks(self, run_id: str) -> dict[str, str]:
         """Why each finished task of a run is finished, by task."""
-        rows = self._database.rows("SELECT name, finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
+        rows = self._database.rows(
+            "SELECT name, CAST(finished AS TEXT) AS finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,)
+        )
         return {row["name"]: row["finished"] for row in rows if row["finished"] is not None}
 
     def _task_row(self, run_id: str, name: str) -> Row:

@@ -15,6 +15,7 @@ from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import (
     byte_count,
     change,
+    clock,
     csv_text,
     duration,
     markdown,
@@ -67,7 +68,7 @@ def test_a_markdown_table_keeps_its_shape_whatever_a_cell_holds(text: str):
     assert bare.count("|") == 3
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "\uff201"])
 def test_no_csv_field_is_a_formula(text: str):
     assert csv_text(text)[0] in "'\\"
 
@@ -86,6 +87,12 @@ def test_csv_reads_back_as_one_row_of_its_fields(values: list[object]):
 def test_csv_numbers_are_numbers_and_negative_ones_stay_so():
     text = Table("t", (Column("a", "a"), Column("b", "b")), ((-0.5, "-0.5"),)).to_csv()
     assert text == "a,b\n-0.5,'-0.5\n"
+
+
+def test_numbers_beyond_belief_stay_short():
+    """They come from files of others; the table around them must stay one."""
+    assert (number(1.5e300), times(1.5e300), percent(1.5e300)) == ("1.5e+300", "1.5e+300x", "1.5e+302 %")
+    assert (duration(math.inf), clock(math.inf)) == ("inf s", "inf")
 
 
 def test_numbers_for_people():

@@ -73,6 +73,18 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> Non
     asyncio.run(all_of_it())
 
 
+def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: Path) -> None:
+    async def all_of_it() -> None:
+        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as browser:
+            own = f"kernelforge-view-{one.port}={one.token}"
+            for beside in ('a[]{}="x', 'prefs={"a":1,"b":2}', "a b=1; c", f"kernelforge-view-{one.port}=x", "=", ";;"):
+                for cookie in (f"{beside}; {own}", f"{own};{beside}"):
+                    answer = await browser.get("/", headers={"Cookie": cookie})
+                    assert answer.status_code == 200, cookie
+
+    asyncio.run(all_of_it())
+
+
 def test_a_request_must_name_this_machine(results: Path) -> None:
     async def all_of_it() -> None:
         async with opened(results) as one:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from golden_run import HOSTILE, TASKS, golden_attempts, make_facts, make_graph, make_run, make_task
+from golden_run import HOSTILE, TASKS, fill, golden_attempts, make_facts, make_graph, make_run, make_task
 from page_tree import text_of, tree, with_class
 from viewer_tools import listening, opened, until
 
@@ -20,6 +20,7 @@ from kernelforge.run.events import Event
 from kernelforge.store import Store
 from kernelforge.store.live import end_live, tell_live
 from kernelforge.viewer.journal import Journal
+from kernelforge.viewer.live_page import live_context
 from kernelforge.viewer.news import News
 
 
@@ -137,6 +138,20 @@ def test_what_a_killed_run_or_another_version_left_is_not_shown(tmp_path: Path, 
             tell_live(tmp_path, "r1", left)
             other = Journal(reader, None).progress(None).progress
             assert (other.state, other.pid) == ("running", 0)
+
+
+@pytest.mark.parametrize("started", ["no time", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", ""])
+def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, started: str) -> None:
+    """Nothing but a database's rows says when it was; the page of what goes on must not end by it."""
+    with Store.open(tmp_path / "kernelforge.db") as store:
+        fill(store, make_run())
+        with store._database.transaction() as rows:
+            rows.execute("UPDATE runs SET started = ?, state = 'finished', ended = ?", (started, started))
+            rows.execute("UPDATE attempts SET started = ?, seconds = 1e300", (started,))
+        live = Journal(store, None).progress(None)
+    assert sum(live.progress.funnel.values()) > 0
+    context = live_context(live, asked=False)
+    assert context["elapsed"] == "0 s"
 
 
 def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
