@@ -16,6 +16,7 @@ from kernelforge.report.views.progress import (
     Gain,
     Lane,
     ProgressView,
+    lane_name,
     seconds_since,
     shown_bars,
     spent_words,
@@ -60,7 +61,7 @@ def screen(view: ProgressView, now: datetime, height: int) -> RenderableType:
     air = [""] if room - len(view.lanes) >= _MOST_AIR else []
     parts: list[RenderableType] = [_head(view, now, elapsed), *air, _bars(bars, elapsed), *air]
     if view.lanes:
-        parts += [_lanes(view.lanes, now, max(room, _LEAST_LANES)), *air]
+        parts += [_lanes(view.lanes, view.device, now, max(room, _LEAST_LANES)), *air]
     parts.append(_funnel(view.funnel))
     if gains:
         parts += [*air, Text("latest gains", style="bold"), _gains(gains, now)]
@@ -97,8 +98,12 @@ def _bars(bars: Sequence[BudgetBar], elapsed: float) -> Table:
     return table
 
 
-def _lanes(lanes: Sequence[Lane], now: datetime, room: int) -> Table:
-    """A line per worker; where there are more than lines, those that stall and work come first."""
+def _lanes(lanes: Sequence[Lane], device: str, now: datetime, room: int) -> Table:
+    """A line per worker; where there are more than lines, those that stall come first, then those that work.
+
+    Args:
+        device: as the run names it.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
@@ -109,16 +114,16 @@ def _lanes(lanes: Sequence[Lane], now: datetime, room: int) -> Table:
         order = sorted(
             lanes, key=lambda lane: (lane.task is None, -(seconds_since(lane.since, now) - lane.stalled_after_s))
         )
-        shown = sorted(order[: room - 1], key=lambda lane: lane.slot)
+        shown = sorted(order[: room - 1], key=lanes.index)
         rest = len(lanes) - len(shown)
     for lane in shown:
         if lane.task is None:
-            table.add_row(str(lane.slot), Text("idle", style="dim"))
+            table.add_row(one_line(lane_name(lane, device)), Text("idle", style="dim"))
             continue
         spent = seconds_since(lane.since, now)
         stalled = spent > lane.stalled_after_s
         table.add_row(
-            str(lane.slot),
+            one_line(lane_name(lane, device)),
             Text(one_line(lane.task), style="bold"),
             f"round {lane.round}",
             one_line(lane.stage),

@@ -31,6 +31,8 @@ class Event:
     round: int | None = None
     stage: str | None = None
     """``describe``, ``tester``, ``judge``, ``coder``, ``evaluate``, ``tune`` or ``reflect``."""
+    device: str | None = None
+    """With ``stage``: the device that the task has, once it has one."""
     attempt: Attempt | None = None
     message: str = ""
     failed: bool = False

@@ -75,6 +75,7 @@ class TaskLoop:
         self.crew = crew
         self.spending = spending
         self.report = report
+        self._device: str | None = None
         self._tests: tuple[InputGenerator, ...] = ()
         self._known: dict[int, int] = {}
         """How many attempts were known when a step could first be named."""
@@ -160,6 +161,7 @@ class TaskLoop:
     def _search(self) -> bool:
         self._stage("describe")
         self._evaluator = self.workshop.evaluator(self.task)
+        self._device = self._evaluator.device.name
         try:
             brief = self._brief()
             self._agree_on_tests(brief)
@@ -221,7 +223,7 @@ class TaskLoop:
         self.strategy.tell(attempt)
 
     def _stage(self, stage: str) -> None:
-        self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage))
+        self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage, device=self._device))
 
     def _brief(self) -> Brief:
         with self._evaluator.lease():
@@ -378,6 +380,7 @@ class TaskLoop:
         """Go on with a new oracle, on a device that can be used."""
         self._evaluator.oracle.close()
         self._evaluator = self.workshop.evaluator(self.task, self._tests)
+        self._device = self._evaluator.device.name
 
     def _seed(self) -> int:
         """The secret from which the next attempt's inputs are drawn."""

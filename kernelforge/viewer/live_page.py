@@ -8,7 +8,15 @@ from typing import Any
 
 from kernelforge.report.html import paths
 from kernelforge.report.text import clock
-from kernelforge.report.views.progress import BudgetBar, Lane, ProgressView, seconds_since, shown_bars, spent_words
+from kernelforge.report.views.progress import (
+    BudgetBar,
+    Lane,
+    ProgressView,
+    lane_name,
+    seconds_since,
+    shown_bars,
+    spent_words,
+)
 from kernelforge.viewer.journal import LiveProgress
 
 ENDED = ("finished", "stopped", "failed", "interrupted")
@@ -33,7 +41,7 @@ def live_context(live: LiveProgress, *, asked: bool) -> Mapping[str, Any]:
         "left": None if view.expected_end is None else clock(-seconds_since(view.expected_end, now)),
         "run_path": paths.run_page(view.run),
         "bars": [_bar(bar, elapsed) for bar in shown_bars(view)],
-        "lanes": [_lane(lane, live.links, now) for lane in view.lanes],
+        "lanes": [_lane(lane, view.device, live.links, now) for lane in view.lanes],
         "gains": _gains(view, live.links, now),
     }
 
@@ -51,10 +59,11 @@ def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
     }
 
 
-def _lane(lane: Lane, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
+def _lane(lane: Lane, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
     spent = seconds_since(lane.since, now)
     return {
         "lane": lane,
+        "name": lane_name(lane, device),
         "path": None if lane.task is None else links.get(lane.task),
         "clock": clock(spent),
         "stalled": lane.task is not None and spent > lane.stalled_after_s,

@@ -52,8 +52,9 @@ class Lane(View):
     """One worker of a device: the task that it is at."""
 
     device: str
+    """The one that the task has; as the run names its devices where it has none yet."""
     slot: int
-    """Position among the device's lanes, from 0."""
+    """Position among the run's workers, from 0."""
     task: str | None
     """None: idle."""
     round: int
@@ -129,6 +130,7 @@ class _At:
     round: int
     stage: str
     since: datetime
+    device: str | None
 
 
 class RunProgress:
@@ -175,7 +177,7 @@ class RunProgress:
         elif event.kind == "run_finished":
             self._end(event.message)
         elif event.kind in ("task_started", "stage") and event.task is not None:
-            self._occupy(event.task, event.round, event.stage or "start", now)
+            self._occupy(event.task, event, now)
         elif event.kind == "attempt" and event.attempt is not None:
             self._count(event.attempt, now)
         elif event.kind == "task_finished" and event.task is not None:
@@ -210,7 +212,7 @@ class RunProgress:
             expected_end=None if stopping or self._state != "running" else self._expected_end(now),
             pid=self._pid,
             bars=_bars(self._config, len(self._finished), self._spent, (now - started).total_seconds()),
-            lanes=tuple(self._lane(slot, at, now) for slot, at in enumerate(self._lanes)),
+            lanes=self._placed(now),
             funnel=dict(self._funnel),
             gains=tuple(self._gains),
             error=self._error,
@@ -227,7 +229,7 @@ class RunProgress:
         self._state = "finished" if state == RunState.FINISHED.value else "stopped"
         self._lanes = [None] * len(self._lanes)
 
-    def _occupy(self, task: str, round: int | None, stage: str, now: datetime) -> None:
+    def _occupy(self, task: str, event: Event, now: datetime) -> None:
         slot = next((slot for slot, at in enumerate(self._lanes) if at is not None and at.task == task), None)
         before = None if slot is None else self._lanes[slot]
         if slot is None:
@@ -235,7 +237,8 @@ class RunProgress:
         if slot == len(self._lanes):
             self._lanes.append(None)
         known = 0 if before is None else before.round
-        self._lanes[slot] = _At(task, known if round is None else round, stage, now)
+        round = known if event.round is None else event.round
+        self._lanes[slot] = _At(task, round, event.stage or "start", now, event.device)
 
     def _leave(self, task: str) -> None:
         self._lanes = [None if at is not None and at.task == task else at for at in self._lanes]
@@ -259,13 +262,18 @@ class RunProgress:
     def _add_to_funnel(self, attempts: tuple[Attempt, ...]) -> None:
         self._funnel.update({step.step: step.count for step in funnel(attempts, measured=self._measured)})
 
+    def _placed(self, now: datetime) -> tuple[Lane, ...]:
+        """The lanes of a device together, those without one last."""
+        lanes = [self._lane(slot, at, now) for slot, at in enumerate(self._lanes)]
+        return tuple(sorted(lanes, key=lambda lane: (lane.device == self._config.device, lane.device, lane.slot)))
+
     def _lane(self, slot: int, at: _At | None, now: datetime) -> Lane:
         if at is None:
             return Lane(
                 device=self._config.device, slot=slot, task=None, round=0, stage="", since=_iso(now), stalled_after_s=0
             )
         return Lane(
-            device=self._config.device,
+            device=at.device or self._config.device,
             slot=slot,
             task=at.task,
             round=at.round,
@@ -284,6 +292,11 @@ class RunProgress:
             return None  # the tasks at work take longer than those before them
         wall = self._config.budget.wall_seconds
         return _iso(end if wall is None else min(end, self._started + timedelta(seconds=wall)))
+
+
+def lane_name(lane: Lane, device: str) -> str:
+    """What stands before a lane: its own device where the run has several (``device`` is the run's), else its slot."""
+    return str(lane.slot) if lane.device == device else lane.device
 
 
 def stalled_after_s(stage: str, config: RunConfig) -> float:

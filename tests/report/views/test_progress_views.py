@@ -20,6 +20,7 @@ from kernelforge.report.views.progress import (
     ProgressView,
     RunProgress,
     journalled_progress,
+    lane_name,
     seconds_since,
     shown_bars,
     spent_words,
@@ -74,6 +75,20 @@ def test_a_task_stays_in_the_first_free_lane_until_it_is_finished() -> None:
     told.hear(8, Event("run_finished", message="stopped"))
     assert told.lanes() == [(None, "", 0), (None, "", 0)]
     assert told.view(at(9)).state == "stopped"
+
+
+def test_lanes_of_several_devices_stand_together_under_their_names() -> None:
+    told = Told(device="cuda", jobs=3)
+    told.hear(1, Event("stage", task="softmax", round=0, stage="describe"))
+    told.hear(2, Event("stage", task="softmax", round=0, stage="coder", device="cuda:1"))
+    told.hear(3, Event("stage", task="matmul", round=0, stage="coder", device="cuda:0"))
+    lanes = told.view(at(4)).lanes
+    assert [(lane_name(lane, "cuda"), lane.task) for lane in lanes] == [
+        ("cuda:0", "matmul"), ("cuda:1", "softmax"), ("2", None),
+    ]  # fmt: skip
+    alone = Told(device="cuda:0", jobs=1)
+    alone.hear(1, Event("stage", task="softmax", round=0, stage="coder", device="cuda:0"))
+    assert [lane_name(lane, "cuda:0") for lane in alone.view(at(2)).lanes] == ["0"]
 
 
 def test_more_tasks_at_work_than_workers_are_shown_all_the_same() -> None:
