@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from devices.cuda import software
 from devices.cuda.software import SoftwareDriver
 
 SLOWNESS = 100
@@ -25,6 +26,11 @@ class CountingDriver(SoftwareDriver):
 
     def _pass(self, microseconds: float) -> None:
         super()._pass(SLOWNESS * microseconds)
+
+
+def warm_up() -> None:
+    """Once, rather than in every child."""
+    software.warm_up()
 
 
 def create(ordinal: int) -> Any:

@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from devices.cuda import software
 from devices.cuda.stopwatch_driver import TimedDriver
 
 from kernelforge.devices.cuda.driver import DriverError
@@ -25,6 +26,11 @@ class Dying(Numbered):
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         super().copy(target, source, nbytes - 1)
+
+
+def warm_up() -> None:
+    """Once, rather than in every child."""
+    software.warm_up()
 
 
 def create(ordinal: int) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from devices.cuda import software
 from devices.cuda.software import Module, SoftwareDriver
 
 from kernelforge.devices.cuda import flush
@@ -34,6 +35,11 @@ class TimedDriver(SoftwareDriver):
             return
         super().launch(function, shape, arguments)
         self._put(lambda: self._pass(LEAST_US))
+
+
+def warm_up() -> None:
+    """Once, rather than in every child."""
+    software.warm_up()
 
 
 def create(ordinal: int) -> Any:
