@@ -9,7 +9,6 @@ from fake_server import Fail, Hang, Say
 from kernelforge.agents.findings import RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.batch_jobs import make_batch_jobs
 from kernelforge.llm.batching import BatchingModel
 from kernelforge.llm.models import make_chat_model
 from kernelforge.llm.spec import parse_spec
@@ -40,6 +39,8 @@ def wire(request, monkeypatch):
 
 @pytest.fixture
 def connect(fake_llm, wire):
+    from kernelforge.llm.batch_jobs import make_batch_jobs  # with both SDKs, which most workers need not import
+
     models = []
 
     def connect(script, *, stopped=lambda: False, gather_seconds=0.02, poll_seconds=0.02, **options):
