@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,8 +82,10 @@ def write_bytes(content: bytes, output: Path) -> None:
         with part.open("xb") as file:
             file.write(content)
         part.replace(output)
-    except OSError:
-        part.unlink(missing_ok=True)
+    except OSError as error:
+        error.filename, error.filename2 = str(output), None  # what the user named, also where no file is: a full disk
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
 
 

@@ -116,9 +116,10 @@ def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
         return _board_drawings(store, what)
     first, both, second = what.partition("..")
     if both and first and second:
-        return draw_compare(
-            compare_view(*(RunRecords.load(store, store.run(one), texts=False) for one in (first, second)))
-        )
+        runs = [store.run(one) for one in (first, second)]
+        if runs[0].id == runs[1].id:
+            raise UsageError(f"'{first}' and '{second}' are one run, {runs[0].id}: name two")
+        return draw_compare(compare_view(*(RunRecords.load(store, run, texts=False) for run in runs)))
     named = resolve(store, what)
     if named.number is not None:
         attempt = store.attempt(f"{named.run.id}/{named.task}/{named.number}")

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from kernelforge.store import Store
 
 
+_TASKS_NAMED = 8
+"""In an error."""
+
+
 class Reference(NamedTuple):
     """What a reference names: a run, a task of it, or an attempt at the task."""
 
@@ -68,7 +72,12 @@ def resolve(store: Store, reference: str) -> Reference:
         try:
             return _within(latest, reference)
         except UsageError:
-            raise unknown_run from None
+            tasks = latest.config.tasks
+            if (task := reference.rpartition("/")[0]) in tasks:
+                raise UsageError(f"'{reference}' ends in no attempt's number: see 'kernelforge show {task}'") from None
+            more = ", ..." if len(tasks) > _TASKS_NAMED else ""
+            named = ", ".join(tasks[:_TASKS_NAMED])
+            raise UsageError(f"{unknown_run}; tasks of the latest run: {named}{more}") from None
     return _within(run, rest) if rest else Reference(run)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 ABSENT = "–"
 """What a table shows where there is no value. Never a zero."""
@@ -118,6 +119,15 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment(when: str) -> str:
+    """An ISO 8601 time as people write it: ``2026-11-20 10:00:00 UTC``; what is none as it is."""
+    try:
+        at = datetime.fromisoformat(when)
+    except ValueError:
+        return when
+    return when if at.tzinfo is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def clock(seconds: float) -> str:

@@ -48,6 +48,7 @@ def environment(*folders: Path) -> Environment:
         change=texts.change,
         bytes=texts.byte_count,
         duration=texts.duration,
+        moment=texts.moment,
         line=texts.one_line,
         short=texts.one_line,
         raw=raw_number,
@@ -57,6 +58,7 @@ def environment(*folders: Path) -> Environment:
         where=phrases.where_words,
         note=phrases.note_words,
         timings=phrases.timing_words,
+        verified=phrases.verified_words,
     )
     made.globals["absent"] = texts.ABSENT
     return made

@@ -123,6 +123,10 @@ def _beside(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield part
+    except OSError as error:
+        if error.filename is None or str(part) in str(error.filename):  # say what the user named; a full disk says none
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         if part.is_dir():
             shutil.rmtree(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.tables.task import TASK
-from kernelforge.report.text import byte_count, number, times
+from kernelforge.report.text import ABSENT, byte_count, number, times
 from kernelforge.report.views.compare import CompareView
 
 
@@ -29,7 +29,12 @@ def compare_table(view: CompareView) -> Table:
         Column("b_verdict", "b"),
         *(values if view.quantity != "none" else ()),
         Column("why", "why", wide=True),
-        Column("a_best", "a's best", wide=True),
-        Column("b_best", "b's best", wide=True),
+        Column("a_best", "a's best", _number),
+        Column("b_best", "b's best", _number),
     )
     return Table.of("Tasks", columns, view.pairs)
+
+
+def _number(attempt: str | None) -> str:
+    """An attempt's number: run and task are told beside it."""
+    return ABSENT if attempt is None else attempt.rpartition("/")[2]

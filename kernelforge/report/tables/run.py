@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kernelforge.report.phrases import dollar_words
 from kernelforge.report.tables.table import Column, Table
-from kernelforge.report.text import ABSENT, duration, number, percent, times
+from kernelforge.report.text import ABSENT, duration, moment, number, percent, times
 from kernelforge.report.views.anytime import AnytimePoint, Spent
 from kernelforge.report.views.cost import AgentCost
 from kernelforge.report.views.curves import FastCurve
@@ -20,6 +20,8 @@ def runs_table(views: Iterable[RunView]) -> Table:
     """Runs, one a row; speedups where they are measured."""
     columns = (
         Column("id", "run"),
+        Column("strategy", "strategy"),
+        Column("coder", "coder", wide=True),
         Column("origin", "times", lambda origin: ABSENT if origin is None else origin.value),
         Column("tasks_ok", "correct", number, "right"),
         Column("tasks_total", "of", number, "right"),
@@ -30,10 +32,8 @@ def runs_table(views: Iterable[RunView]) -> Table:
         Column("dollars", "dollars", dollar_words, "right"),
         Column("seconds", "time", duration, "right"),
         Column("state", "state"),
-        Column("strategy", "strategy"),
         Column("device", "device"),
-        Column("coder", "coder", wide=True),
-        Column("started", "started"),
+        Column("started", "started", moment),
     )
     return Table.of("Runs", columns, map(_RunRow, views))
 
@@ -93,7 +93,7 @@ def fast_table(curves: Iterable[FastCurve]) -> Table:
     columns = (
         Column("baseline", "baseline"),
         Column("p", "p", number, "right"),
-        Column("value", "fast p", percent, "right"),
+        Column("value", "fast_p", percent, "right"),
         Column("low", "from", percent, "right"),
         Column("high", "to", percent, "right"),
         Column("tasks", "tasks", number, "right"),
@@ -105,7 +105,7 @@ def fast_table(curves: Iterable[FastCurve]) -> Table:
         for point in curve.points
         if any(abs(point.p - p) < 1e-9 for p in FAST_P)
     ]
-    return Table.of("fast p: share of all tasks that are correct and more than p times as fast", columns, rows, keys=2)
+    return Table.of("fast_p: share of all tasks that are correct and more than p times as fast", columns, rows, keys=2)
 
 
 def anytime_table(points: Sequence[AnytimePoint]) -> Table:
@@ -130,6 +130,6 @@ def integrity_table(title: str, rows: Iterable[IntegrityRow]) -> Table:
     columns = (
         Column("attempt", "attempt"),
         Column("detail", "what was seen", wide=True),
-        Column("scored", "counts", lambda scored: "still counts" if scored else "unscored"),
+        Column("scored", "has a speedup or a reward", lambda scored: "yes" if scored else "no"),
     )
     return Table.of(title, columns, rows)

@@ -12,7 +12,7 @@ from kernelforge.report.phrases import budget_words, cost_words, dollar_words, i
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.tables.task import task_table
 from kernelforge.report.terminal.parts import STYLES, bar, field, heading, interval
-from kernelforge.report.text import duration, number, one_line, percent, times
+from kernelforge.report.text import duration, moment, number, one_line, percent, times
 from kernelforge.report.views.statistics import FAST_P
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
 def _head(view: RunView) -> list[RenderableType]:
     verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items()) or "none yet"
     tester = "" if view.tester is None else f", tester {view.tester}"
-    ended = "" if view.ended is None else f", ended {view.ended}"
+    ended = "" if view.ended is None else f", ended {moment(view.ended)}"
     took = "" if view.seconds is None else f" after {duration(view.seconds)}"
     rows = [
         ("run", f"{view.id} {view.state}"),
@@ -68,7 +68,7 @@ def _head(view: RunView) -> list[RenderableType]:
         ("device", view.device + (f"; times are {view.origin.value}" if view.origin else "")),
         ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
         ("budget", budget_words(view.budget)),
-        ("started", f"{view.started}{ended}{took}"),
+        ("started", f"{moment(view.started)}{ended}{took}"),
         ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
         *(("cost", f"{one.agent} {one.provider}: {cost_words(one)}") for one in view.costs),
     ]

@@ -77,7 +77,11 @@ def run_context(shown: ShownRun, links: Links) -> Context:
     view = shown.view
     to_task = {task: links.to(paths.task_page(shown.id, task)) for task in shown.tasks}
     charts = charts_of(run_figures(view, to_task), links)
-    link: dict[str, Link] = {"task": lambda row: to_task[row["task"]]}
+    best = {one.task: one.best for one in view.tasks}
+    link: dict[str, Link] = {
+        "task": lambda row: to_task[row["task"]],
+        "moves": lambda row: shown.attempt_link(best[row["task"]], links),
+    }
     to_attempt: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
     return {
         "view": view,
@@ -93,6 +97,7 @@ def run_context(shown: ShownRun, links: Links) -> Context:
         "charts": charts,
         "tasks": html_table(tasks_table(view), link, mark="task"),
         "to_task": to_task,
+        "bests": frozenset(one for one in best.values() if one is not None),
         "letters": _LETTERS,
         "steps": STEPS,
         "filters": _filters(view),
@@ -114,15 +119,15 @@ def headline(view: RunView) -> list[Number]:
             "tasks correct",
             f"{view.tasks_ok} of {view.tasks_total}",
             raw_number(view.tasks_ok),
-            "" if correct is None else f"{percent(correct.value)} {interval_words(correct, percent)}",
+            _correct_share(correct),
         )
     ]
     if view.origin is Origin.MEASURED:
         found += [
             _estimate("fast 1", view.headline.fast_1, percent, "correct and faster"),
             _estimate("faster beyond noise", view.headline.win_rate, percent, "of all tasks"),
-            _estimate("speedup", view.headline.geomean_speedup, times, "geomean of all tasks"),
-            _estimate("share of the floor", view.headline.floor_share, percent, "mean"),
+            _estimate("speedup", view.headline.geomean_speedup, times, "geomean, a failure as 1"),
+            _estimate("share of the floor", view.headline.floor_share, percent, "mean, a failure as 0"),
         ]
     else:
         ratio = view.median_dram_ratio
@@ -135,6 +140,13 @@ def headline(view: RunView) -> list[Number]:
         )
     found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
     return [one for one in found if one is not None]
+
+
+def _correct_share(share: Estimate | None) -> str:
+    """Where all tasks came out alike, a bootstrap's interval has no width, and would look like certainty."""
+    if share is None:
+        return ""
+    return f"{percent(share.value)} {interval_words(share, percent) if share.low < share.high else 'of all tasks'}"
 
 
 def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Number | None:
