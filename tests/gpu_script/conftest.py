@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +14,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 if TYPE_CHECKING:
     from software_place import SoftwarePlace
 
+    from kernelforge.sandbox import Zygote
+
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftwarePlace]:
+def place(tmp_path_factory: pytest.TempPathFactory, kept_zygotes: Callable[..., Zygote]) -> SoftwarePlace:
     from software_place import make_place
 
     from kernelforge.sandbox import probe
 
     if probe().tier == "none":
         pytest.skip("no jail tier works on this machine")
-    made = make_place(tmp_path_factory.mktemp("place"))
-    with made.stack:
-        yield made
+    return make_place(tmp_path_factory.mktemp("place"), kept_zygotes)
 
 
 @pytest.fixture(autouse=True)

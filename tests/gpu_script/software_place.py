@@ -7,8 +7,8 @@ so every time is quarantined.
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from devices.cuda.software import with_ptx
@@ -63,22 +63,20 @@ class SoftwareWorkshop(Workshop):
 
 @dataclass(frozen=True)
 class SoftwarePlace(Place):
-    """See the module. Close its stack when done."""
+    """See the module."""
 
     cache: Path = Path()
-    stack: ExitStack = field(default_factory=ExitStack)
-    zygotes: list[Zygote] = field(default_factory=list)
+    helper: Callable[..., Zygote] = Zygote
+    """Makes, or keeps, helper processes by their role."""
 
     def workshop(self, measure: MeasureSettings | None = None) -> Workshop:
-        if not self.zygotes:
-            self.zygotes.append(self.stack.enter_context(Zygote("oracle")))
-        return SoftwareWorkshop(self.zygotes[0], self.cache, measure or self.measure)
+        return SoftwareWorkshop(self.helper("oracle"), self.cache, measure or self.measure)
 
     def lane(self) -> LaneBench:
         return LaneBench("cpu")
 
 
-def make_place(folder: Path) -> SoftwarePlace:
+def make_place(folder: Path, helper: Callable[..., Zygote]) -> SoftwarePlace:
     """A place whose suites are copies of the real ones at tiny full sizes."""
     return SoftwarePlace(
         torch_device="cpu",
@@ -89,6 +87,7 @@ def make_place(folder: Path) -> SoftwarePlace:
         threads=1,
         measure=MeasureSettings(precision=0.5, seconds=0.3),
         cache=folder / "builds",
+        helper=helper,
     )
 
 
