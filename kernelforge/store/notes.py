@@ -184,7 +184,8 @@ class TaskNotes:
 
     def _blobs(self, names: set[str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        wanted = sorted(names)
+        with readable(self.path):
+            wanted = sorted(names)
         for start in range(0, len(wanted), _NAMES_PER_QUERY):
             part = wanted[start : start + _NAMES_PER_QUERY]
             marks = ", ".join("?" * len(part))
@@ -213,8 +214,8 @@ def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Bl
 def readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValidationError, KeyError, ValueError) as error:
-        first = str(error).splitlines()[0]
+    except (ValidationError, KeyError, ValueError, TypeError) as error:
+        first = str(error).partition("\n")[0][:200]
         raise StoreError(f"{path} holds a record that this version of KernelForge cannot read: {first}") from error
 
 

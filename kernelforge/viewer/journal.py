@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kernelforge.errors import UsageError
+from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Run, RunState
 from kernelforge.report.html import paths
 from kernelforge.report.html.site import Site
+from kernelforge.report.views.base import View
 from kernelforge.report.views.progress import ProgressView, journalled_progress
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import View
 from kernelforge.store import Store
 from kernelforge.store.live import told_live
 from kernelforge.store.notes import TaskMark
@@ -66,6 +66,7 @@ class Journal:
     def __init__(self, store: Store, which: str | None) -> None:
         self._store = store
         self._only = None if which is None else store.run(which).id
+        self._file = _identity(store.path)
         self._lock = threading.RLock()
         self._known: dict[str, _Known] = {}
         self._revision: int | None = None
@@ -128,6 +129,10 @@ class Journal:
 
     def _refresh(self) -> None:
         """Read what is new: nothing where no other process has written, and no run began or ended."""
+        if _identity(self._store.path) != self._file:
+            raise StoreError(
+                f"{self._store.path} was removed, or another file put in its place: start 'kernelforge view' again"
+            )
         revision = self._store.revision()
         if revision == self._revision and not any(self._ended(known.records) for known in self._known.values()):
             return
@@ -190,6 +195,15 @@ class Journal:
             before = self._news, _linked(journalled_progress(self._known[run_id].records))
             self._finished[run_id] = before
         return before[1]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies at a path; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _linked(view: ProgressView) -> str:

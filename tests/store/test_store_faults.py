@@ -214,13 +214,23 @@ def test_a_newer_database_is_refused(path: Path):
             Store.open(path, read_only=read_only)
 
 
-def test_a_record_that_cannot_be_read_is_one_clear_error(path: Path):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "evaluations SET stage = 'elsewhere'",
+        "evaluations SET timing = '[]', time_us = 1.0",
+        "messages SET content = x'c328'",
+        "messages SET content = hex(zeroblob(1000000))",
+    ],
+)
+def test_a_record_that_cannot_be_read_is_one_clear_error(path: Path, change: str):
     with Store.open(path) as store:
         fill(store, make_run())
         with sqlite3.connect(path) as plain:
-            plain.execute("UPDATE evaluations SET stage = 'elsewhere' WHERE attempt = 'r1/softmax/00'")
-        with pytest.raises(StoreError, match="cannot read"):
+            plain.execute(f"UPDATE {change} WHERE attempt = 'r1/softmax/00'")
+        with pytest.raises(StoreError, match="cannot read") as told:
             store.attempts("r1")
+        assert len(str(told.value)) < 500
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}])

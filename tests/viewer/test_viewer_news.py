@@ -12,7 +12,7 @@ from golden_run import HOSTILE, TASKS, fill, golden_attempts, make_facts, make_g
 from page_tree import text_of, tree, with_class
 from viewer_tools import listening, opened, until
 
-from kernelforge.errors import UsageError
+from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, RunState
 from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.report.views.source import RunRecords
@@ -152,6 +152,21 @@ def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, star
     assert sum(live.progress.funnel.values()) > 0
     context = live_context(live, asked=False)
     assert context["elapsed"] == "0 s"
+
+
+def test_a_database_that_is_replaced_is_not_shown_as_it_was(results: Path) -> None:
+    path = results / "kernelforge.db"
+    with Store.open(path, read_only=True) as reader:
+        journal = Journal(reader, None)
+        assert journal.render("index.html")
+        other = results / "other.db"
+        other.write_bytes(path.read_bytes())
+        other.replace(path)
+        with pytest.raises(StoreError, match="start 'kernelforge view' again"):
+            journal.render("index.html")
+        path.unlink()
+        with pytest.raises(StoreError, match="was removed"):
+            journal.look(None)
 
 
 def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def _curve(baseline: str, bests: Sequence[Attempt | None]) -> FastCurve:
     speedups = [speedup_over(baseline, best) for best in bests]
     correct = [best is not None for best in bests]
     largest = max((speedup for speedup in speedups if not math.isnan(speedup)), default=0.0)
-    end = min(max(math.ceil(largest * _STEP), _LEAST * _STEP), _MOST * _STEP)
+    end = max(math.ceil(min(largest, _MOST) * _STEP), _LEAST * _STEP)
     grid = [place / _STEP for place in range(end + 1)]
     return FastCurve(
         baseline=baseline,

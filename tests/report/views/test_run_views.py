@@ -136,6 +136,24 @@ def test_there_is_a_curve_against_every_baseline_that_was_timed(views: dict[str,
     assert all(easy.value >= hard.value for hard, easy in zip(fastest.points, eager.points, strict=False))
 
 
+def test_a_speedup_beyond_belief_makes_no_endless_curve(runs: dict[str, RunRecords]):
+    """A database from elsewhere may say anything; the curve ends where curves end."""
+    from dataclasses import replace
+
+    def absurd(attempt: Attempt) -> Attempt:
+        speed = attempt.evaluation.performance
+        if speed is None or speed.speedup is None:
+            return attempt
+        claimed = attempt.evaluation.model_copy(
+            update={"performance": speed.model_copy(update={"speedup": 1e308, "speedup_lower": 1e308})}
+        )
+        return attempt.model_copy(update={"evaluation": claimed})
+
+    records = runs["measured-a"]
+    view = run_view(replace(records, attempts=tuple(map(absurd, records.attempts))))
+    assert view.fast_curves[0].points[-1].p == 4.0
+
+
 def test_a_curve_counts_tasks_as_their_summaries_do(views: dict[str, RunView]):
     view = views["measured-a"]
     at = {point.p: point.value for point in view.fast_curves[0].points}
