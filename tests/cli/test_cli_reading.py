@@ -68,6 +68,8 @@ def test_show_a_candidate_as_eval_reads_it(cli):
     ("arguments", "words"),
     [
         (["show", "nobody"], "no run 'nobody'"),
+        (["show", "sofmax"], "tasks of the latest run: softmax, matmul, argmax"),
+        (["show", "softmax/x"], "no attempt's number"),
         (["show", "newer/nothing"], "softmax, matmul, argmax"),
         (["show", "newer/softmax/99"], "0 to 3"),
         (["show", "newer/softmax/x"], "no task"),
@@ -137,8 +139,8 @@ def test_export_to_a_bad_place_leaves_nothing(cli, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     for place in ("folder", "nowhere/out.jsonl"):
         done = cli("export", "--output", place)
-        assert done.code == 1
-        assert place in done.err
+        assert done.code == (2 if place == "folder" else 1)
+        assert f"error: {place}" in done.err
         assert "Traceback" not in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "results"]
 

@@ -19,6 +19,7 @@ from kernelforge.report.text import (
     csv_text,
     duration,
     markdown,
+    moment,
     number,
     one_line,
     percent,
@@ -93,6 +94,11 @@ def test_numbers_beyond_belief_stay_short():
     """They come from files of others; the table around them must stay one."""
     assert (number(1.5e300), times(1.5e300), percent(1.5e300)) == ("1.5e+300", "1.5e+300x", "1.5e+302 %")
     assert (duration(math.inf), clock(math.inf)) == ("inf s", "inf")
+
+
+def test_a_moment_is_told_in_utc_and_what_is_none_as_it_is():
+    assert moment("2026-11-20T12:00:05.250+02:00") == "2026-11-20 10:00:05 UTC"
+    assert [moment(text) for text in ("soon", "2026-11-20T12:00:05")] == ["soon", "2026-11-20T12:00:05"]
 
 
 def test_numbers_for_people():

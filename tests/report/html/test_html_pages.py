@@ -203,6 +203,10 @@ def test_the_matrix_holds_every_attempt_with_what_filters_ask_for(trees: Trees):
     assert len(cells) == len(attempts)
     assert [cell.attributes["data-verdict"] for cell in cells] == [one.evaluation.verdict.value for one in attempts]
     assert [cell.attributes["data-stage"] for cell in cells] == [one.evaluation.stage for one in attempts]
+    best = {one.attributes["href"] for one in cells if "best" in one.attributes["class"].split()}
+    led = {one.attributes["href"] for row in tree.table("Tasks") for one in row["moves"].all("a")}
+    assert best == led
+    assert len(best) == sum(any(one.accepted for one in records.of_task(task)) for task in records.run.config.tasks)
     offered = {one.attributes["value"] for one in tree.one("select", name_="verdict").all("option")}
     assert offered == {"", *(one.evaluation.verdict.value for one in attempts)}
     section = tree.one(id=tree.one("form", class_="filters").attributes["data-filters"])

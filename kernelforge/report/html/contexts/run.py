@@ -119,7 +119,7 @@ def headline(view: RunView) -> list[Number]:
             "tasks correct",
             f"{view.tasks_ok} of {view.tasks_total}",
             raw_number(view.tasks_ok),
-            _correct_share(correct),
+            "" if correct is None else f"{percent(correct.value)} {_interval(correct, percent)}".rstrip(),
         )
     ]
     if view.origin is Origin.MEASURED:
@@ -132,27 +132,25 @@ def headline(view: RunView) -> list[Number]:
     else:
         ratio = view.median_dram_ratio
         found.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
-    verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items())
+    verdicts = ", ".join(f"{count:,} {verdict.value}" for verdict, count in view.verdicts.items())
     found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), verdicts or "none yet"))
     if view.cost.calls:
         found.append(
-            Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls} calls")
+            Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls")
         )
     found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
     return [one for one in found if one is not None]
 
 
-def _correct_share(share: Estimate | None) -> str:
-    """Where all tasks came out alike, a bootstrap's interval has no width, and would look like certainty."""
-    if share is None:
-        return ""
-    return f"{percent(share.value)} {interval_words(share, percent) if share.low < share.high else 'of all tasks'}"
+def _interval(value: Estimate, show: Any) -> str:
+    """Where all tasks came out alike a bootstrap's interval has no width: it would look like certainty."""
+    return interval_words(value, show) if value.low < value.high else ""
 
 
 def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Number | None:
     if value is None:
         return None
-    return Number(label, show(value.value), raw_number(value.value), f"{interval_words(value, show)} {detail}")
+    return Number(label, show(value.value), raw_number(value.value), f"{_interval(value, show)} {detail}".lstrip())
 
 
 def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
