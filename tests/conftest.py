@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,12 @@ def sharing(make: Callable[..., Zygote]) -> Iterator[None]:
         for module in SHARERS:
             patch.setattr(f"kernelforge.{module}.Zygote", make)
         yield
+
+
+@pytest.fixture(scope="session")
+def warmly(kept_zygotes: Callable[..., Zygote]) -> Callable[[], AbstractContextManager[None]]:
+    """``with warmly():`` is :func:`warm_zygotes` for a part of a fixture that lasts longer than a test."""
+    return partial(sharing, kept_zygotes)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 from software_place import SoftwarePlace
 
@@ -16,8 +19,9 @@ HERE = [one for one in ALL if one.needs is None]
 
 
 @pytest.fixture(scope="module")
-def tried(place: SoftwarePlace) -> dict[str, Tried]:
-    return {one.cheat.file: one for one in try_cheats(HERE, place)}
+def tried(place: SoftwarePlace, warmly: Callable[[], AbstractContextManager[None]]) -> dict[str, Tried]:
+    with warmly():
+        return {one.cheat.file: one for one in try_cheats(HERE, place)}
 
 
 @pytest.mark.slow
