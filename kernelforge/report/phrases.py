@@ -9,6 +9,7 @@ from kernelforge.report.text import ABSENT, duration
 
 if TYPE_CHECKING:
     from kernelforge.records import Budget, Fingerprint, Limits
+    from kernelforge.report.views.board import Verified
     from kernelforge.report.views.cost import Cost
 
 
@@ -79,3 +80,11 @@ def note_words(note: str) -> str:
 def timing_words(timings: Mapping[str, float]) -> str:
     """How long each part of an evaluation took."""
     return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())
+
+
+def verified_words(found: Verified | None) -> str:
+    """What a verification of a submitted result came to."""
+    if found is None:
+        return "by nobody whose record lies beside the entry"
+    agrees = "everything that was checked agrees" if found.agree else "something DIFFERS"
+    return f"{found.rerun} of {found.tasks} tasks evaluated again, {agrees}; {found.by}, {found.when}"

@@ -81,6 +81,14 @@ def test_a_row_of_the_page_has_the_numbers_of_the_json(folder: Path):
     assert sum("fast_1" in row for row in rows.values()) == 2
 
 
+def test_every_entry_tells_its_digest_and_who_verified_it(folder: Path):
+    boards = json.loads((folder / "data" / "leaderboard.json").read_text())["boards"]
+    entries = [entry for board in boards for entry in board["entries"]]
+    page = Page((folder / "index.html").read_text())
+    told = {given["id"] for name, given in page.elements if name == "details" and "id" in given}
+    assert {f"entry-{entry['digest']}" for entry in entries} <= told
+
+
 def test_what_strangers_wrote_is_text(folder: Path):
     page = Page((folder / "index.html").read_text())
     assert {row["by"][0] for row in page.rows if "by" in row} == {HOSTILE, "somebody"}
