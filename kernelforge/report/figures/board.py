@@ -32,7 +32,7 @@ def board_figures(view: Board, links: Mapping[str, str] | None = None) -> tuple[
 
 def _label(entry: Entry) -> str:
     """Told apart by the rank, which is in the board's table too; the run is in the tooltip."""
-    return style.words(f"{entry.rank}. {entry.coder}" + (f", {entry.by}" if entry.by else ""))
+    return style.words(f"{entry.rank}. {entry.coder}, {entry.by or entry.strategy}")
 
 
 def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
