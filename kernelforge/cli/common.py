@@ -59,7 +59,14 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(view: BaseModel) -> None:
     """Write a view as indented JSON."""
-    typer.echo(view.model_dump_json(indent=2))
+    write_text(json_text(view), None)
+
+
+def json_text(view: BaseModel) -> str:
+    """A view as indented JSON, without a character that a terminal would obey."""
+    from kernelforge.report.text import json_printable
+
+    return json_printable(view.model_dump_json(indent=2)) + "\n"
 
 
 def write_text(text: str, output: Path | None) -> None:

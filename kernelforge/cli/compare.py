@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    console,
+    json_text,
+    open_store,
+    write_text,
+)
 from kernelforge.errors import UsageError
 
 
@@ -46,7 +54,7 @@ def compare(
             raise UsageError(f"'{a}' and '{b}' are one run, {runs[0].id}: name two")
         view = compare_view(*(RunRecords.load(store, run, texts=False) for run in runs))
     if form is Form.JSON:
-        write_text(view.model_dump_json(indent=2) + "\n", output)
+        write_text(json_text(view), output)
     elif form is Form.CSV:
         write_text(compare_table(view).to_csv(), output)
     elif form is Form.MARKDOWN:

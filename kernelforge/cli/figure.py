@@ -172,7 +172,7 @@ def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
         import json
 
         rows = [one.model_dump(exclude={"spec"}) for one in drawings]
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(rows, indent=2))
         return
     from rich.table import Table
 

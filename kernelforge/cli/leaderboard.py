@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    console,
+    json_text,
+    open_store,
+    write_text,
+)
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +63,7 @@ def show(
         runs = [one for one in store.runs() if not chosen or one.id in chosen]
         view = leaderboard([RunRecords.load(store, one, texts=False) for one in runs])
     if form is Format.JSON:
-        write_text(view.model_dump_json(indent=2) + "\n", output)
+        write_text(json_text(view), output)
     elif form is Format.CSV:
         write_text(leaderboard_csv(view), output)
     elif form is Format.MARKDOWN:
@@ -204,7 +212,7 @@ def verify(
         if output is not None:
             write_text(record.text(), output / f"{path.stem}.verification.json" if output.is_dir() else output)
     if as_json:
-        typer.echo("[" + ",".join(record.model_dump_json(indent=2) for record in records) + "]")
+        typer.echo("[" + ",".join(json_text(record).rstrip() for record in records) + "]")
     raise typer.Exit(0 if all(record.agrees for record in records) else 1)
 
 

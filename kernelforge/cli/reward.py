@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, write_text
+from kernelforge.cli.common import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    console,
+    json_text,
+    open_store,
+    write_text,
+)
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +92,7 @@ def recompute(
     rows = _of_jobs(results, run, policies, task) if jobs else _of_runs(results, run or "latest", policies, task)
     view = RescoredView(rows=rows)
     if form is Format.JSON:
-        write_text(view.model_dump_json(indent=2) + "\n", output)
+        write_text(json_text(view), output)
     elif form is Format.CSV:
         write_text(rescored_csv(view), output)
     else:

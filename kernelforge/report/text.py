@@ -34,6 +34,16 @@ def printable(text: str) -> str:
     return _CONTROL.sub(_written_out, text.replace("\r\n", "\n"))
 
 
+def json_printable(text: str) -> str:
+    r"""JSON that means the same, with those characters as ``\u009b``: a terminal may be where it goes."""
+    return _CONTROL.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def one_line(text: str, limit: int | None = None) -> str:
     """:func:`printable` on one line; cut at ``limit`` characters with an ellipsis."""
     line = " ".join(printable(text).split())

@@ -132,6 +132,15 @@ def test_the_theme_stays_after_a_reload(tab: OPEN, report: Path):
     assert page.evaluate(paper) == dark
 
 
+def test_a_theme_that_is_none_is_not_taken(tab: OPEN, report: Path):
+    """Pages of other people's files share the storage of ours."""
+    page = tab(report).page
+    page.evaluate("localStorage.setItem('kernelforge-theme', '<b>x</b>')")
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") is None
+    assert page.locator("button.theme").text_content() == "Theme: auto"
+
+
 def test_a_keyboard_is_enough(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.keyboard.press("Tab")

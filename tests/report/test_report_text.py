@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 
 import pytest
@@ -18,6 +19,7 @@ from kernelforge.report.text import (
     clock,
     csv_text,
     duration,
+    json_printable,
     markdown,
     moment,
     number,
@@ -26,6 +28,13 @@ from kernelforge.report.text import (
     printable,
     times,
 )
+
+
+@given(st.text() | st.text(alphabet='\x7f\x9b\u202e\U000e0041\n"\\a'))
+def test_json_on_a_terminal_means_the_same_and_moves_no_cursor(text: str):
+    shown = json_printable(json.dumps({"a": text}, ensure_ascii=False, indent=1))
+    assert json.loads(shown) == {"a": text}
+    assert printable(shown) == shown
 
 
 @given(st.text())

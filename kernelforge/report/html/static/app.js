@@ -15,7 +15,8 @@
 
   function stored() {
     try {
-      return localStorage.getItem("kernelforge-theme") || "auto";
+      const theme = localStorage.getItem("kernelforge-theme"); // which other pages may have set, too
+      return THEMES.includes(theme) ? theme : "auto";
     } catch {
       return "auto"; // storage is switched off
     }
