@@ -180,6 +180,7 @@ def verify(
     from kernelforge.leaderboard.entry import load_entry
     from kernelforge.leaderboard.verify import device_for, measure_of, suite_of
     from kernelforge.leaderboard.verify import verify as verify_entry
+    from kernelforge.report.text import one_line
 
     count = _sample(sample)
     drawn_from = secrets.randbits(32) if seed is None else seed
@@ -197,7 +198,7 @@ def verify(
                 return stack.enter_context(opened)
 
             if not as_json:
-                console().print(f"{path}: drawing {sample} of its tasks with seed {drawn_from}")
+                console().print(f"{one_line(str(path))}: drawing {sample} of its tasks with seed {drawn_from}")
             record = verify_entry(
                 one,
                 suite_of(one, suites or ()),

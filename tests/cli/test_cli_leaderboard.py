@@ -78,6 +78,15 @@ def test_verify_without_a_sample_checks_the_file_alone(cli, tmp_path: Path):
     assert "nothing differs: 7 of 7 checks of the file hold, 0 of 16 tasks re-run" in told
 
 
+def test_the_name_of_a_submitted_file_is_text(cli, tmp_path: Path):
+    """A shell's ``entries/*.json`` names what a pull request brought."""
+    name = "\x1b[2J[red]x.json"
+    (tmp_path / name).write_bytes(ENTRY.read_bytes())
+    done = cli("leaderboard", "verify", name, "--sample", "0")
+    assert done.code == 0
+    assert done.out.startswith("\\x1b[2J[red]x.json: drawing 0")
+
+
 def test_verify_leaves_with_1_where_something_differs(cli, golden_results):
     from golden_runs import golden
 
