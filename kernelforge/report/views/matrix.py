@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernelforge.records import Attempt, Stage, Verdict
 from kernelforge.report.text import one_line
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid
 from kernelforge.report.views.funnel import Step, step_reached
 from kernelforge.report.views.source import RunRecords
-from kernelforge.report.views.summary import step_name
+from kernelforge.report.views.summary import TaskSummary, step_name
 
 _REASON_CHARS = 200
 
@@ -43,15 +45,20 @@ class MatrixRow(View):
     """Of all its attempts, one after another."""
     dollars: float | None
     """Paid for it, outside attempts too; None once a price is unknown."""
+    speedup: float | None
+    """Of its best."""
+    dram_ratio: float | None
+    """Of its best: DRAM bytes over the least there can be."""
     cells: tuple[Cell, ...]
 
 
-def matrix(records: RunRecords) -> tuple[MatrixRow, ...]:
-    """One row per task, in the run's order."""
-    return tuple(_row(records, name) for name in records.run.config.tasks)
+def matrix(records: RunRecords, summaries: Iterable[TaskSummary]) -> tuple[MatrixRow, ...]:
+    """One row per summary of the run's tasks."""
+    return tuple(_row(records, summary) for summary in summaries)
 
 
-def _row(records: RunRecords, name: str) -> MatrixRow:
+def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
+    name = summary.task
     task, attempts = records.tasks.get(name), records.of_task(name)
     said = [message for attempt in attempts for message in attempt.messages]
     return MatrixRow(
@@ -61,6 +68,8 @@ def _row(records: RunRecords, name: str) -> MatrixRow:
         tags=task.tags if task else (),
         seconds=round(sum(attempt.seconds for attempt in attempts), 3),
         dollars=paid([*said, *records.messages.get(name, ())]),
+        speedup=summary.speedup,
+        dram_ratio=summary.dram_ratio,
         cells=tuple(map(_cell, attempts)),
     )
 

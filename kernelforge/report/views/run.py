@@ -136,7 +136,7 @@ def run_view(records: RunRecords) -> RunView:
         spent=spent(records),
         integrity=integrity_view(records),
         tasks=summaries,
-        matrix=matrix(records),
+        matrix=matrix(records, summaries),
     )
 
 
