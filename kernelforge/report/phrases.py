@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from kernelforge.records import Budget, Fingerprint, Limits
     from kernelforge.report.views.board import Verified
     from kernelforge.report.views.cost import Cost
+
+
+_EXPONENT = re.compile(r"\b\d\.\d+e\+(?:0\d|1[0-4])\b")
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Interval(Protocol):
@@ -74,7 +79,14 @@ def where_words(fingerprint: Fingerprint) -> str:
 
 def note_words(note: str) -> str:
     """Why an attempt was or was not accepted, without the word that is shown before it anyway."""
-    return note.removeprefix("not accepted: ").removeprefix("accepted: ")
+    return _EXPONENT.sub(_in_words, note.removeprefix("not accepted: ").removeprefix("accepted: "))
+
+
+def _in_words(match: re.Match[str]) -> str:
+    """``1.25829e+07``, as notes hold large counters, as ``12.58 M``."""
+    value = float(match[0])
+    scale, unit = next(((scale, unit) for scale, unit in _SCALES if value >= scale), (1.0, ""))
+    return f"{value / scale:.4g} {unit}".rstrip()
 
 
 def timing_words(timings: Mapping[str, float]) -> str:

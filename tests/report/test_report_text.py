@@ -12,6 +12,7 @@ from golden_run import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelforge.report.phrases import note_words
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import (
     byte_count,
@@ -103,6 +104,11 @@ def test_numbers_beyond_belief_stay_short():
     """They come from files of others; the table around them must stay one."""
     assert (number(1.5e300), times(1.5e300), percent(1.5e300)) == ("1.5e+300", "1.5e+300x", "1.5e+302 %")
     assert (duration(math.inf), clock(math.inf)) == ("inf s", "inf")
+
+
+def test_a_note_tells_large_counters_in_millions():
+    note = "accepted: dram__bytes.sum 5.03316e+07 -> 655,360 byte (-98.7%); 2.5e+09 inst"
+    assert note_words(note) == "dram__bytes.sum 50.33 M -> 655,360 byte (-98.7%); 2.5 G inst"
 
 
 def test_a_moment_is_told_in_utc_and_what_is_none_as_it_is():
