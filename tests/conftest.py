@@ -41,9 +41,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: of several workers none is then left alone with one at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files with slow tests come first: of several workers none is then left alone with one at the end. Those with a
+    browser come last: while Playwright is up its event loop counts as running, and ``asyncio.run`` refuses another."""
+    slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
+    items.sort(key=lambda item: (item.path in browser, item.path not in slow))
 
 
 SHARERS = (
