@@ -366,6 +366,7 @@ class Child:
         if self._death is None and self._pidfd is not None:
             self._signal()
             self.death()
+            self._await_exit()
 
     def interrupt(self) -> None:
         """Kill the child if another thread is in :meth:`call`, which then raises :class:`ChildDied`.
@@ -385,6 +386,14 @@ class Child:
                     os.killpg(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _await_exit(self, timeout_s: float = 5.0) -> None:
+        """Wait until all is gone. A dying process closes its files, which is how its death is seen, before the kernel
+        ends those that it started: without this, one of them could still answer a request."""
+        if self._pidfd is not None:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(timeout_s * 1000)
 
     def death(self, timeout_s: float = 5.0) -> Death | None:
         """How the child ended; None while it still runs after ``timeout_s``."""
