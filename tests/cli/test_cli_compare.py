@@ -33,7 +33,7 @@ def test_every_format_says_the_same(cli, runs, tmp_path: Path):
     assert [(row["task"], row["outcome"]) for row in rows] == [(one["task"], one["outcome"]) for one in view["pairs"]]
     terminal = cli("compare", a, b)
     assert terminal.code == 0
-    assert "3 better, 2 worse, 4 the same, 1 failed in both" in terminal.out
+    assert "b wins 3, loses 2; 4 ties, 1 failed in both" in terminal.out
     written = cli("compare", a, b, "--format", "markdown", "--output", "compare.md")
     assert written.out == ""
     assert (tmp_path / "compare.md").read_text().startswith("# Two runs\n")

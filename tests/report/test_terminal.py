@@ -158,7 +158,7 @@ def test_a_bar_is_never_empty_for_more_than_nothing() -> None:
 def test_a_comparison_says_how_times_were_compared_and_what_is_apart() -> None:
     a, b = golden_records("measured-a"), golden_records("measured-b")
     text = re.sub(r"\s+", " ", drawn(compare_lines(compare_view(a, b)), 80))
-    assert "3 better, 2 worse, 4 the same, 1 failed in both" in text
+    assert "b wins 3, loses 2; 4 ties, 1 failed in both" in text
     assert "did not take turns" in text
     assert "only_in_b" in text
     assert "no task is in both" in drawn(compare_lines(compare_view(golden_records("hostile"), a)))

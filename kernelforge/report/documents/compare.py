@@ -19,7 +19,7 @@ def compare_facts(view: CompareView) -> tuple[tuple[str, str], ...]:
     facts = [
         ("a", view.a),
         ("b", view.b),
-        ("b is", f"{view.wins} better, {view.losses} worse, {view.ties} the same, {view.both_failed} failed in both"),
+        ("score", f"b wins {view.wins}, loses {view.losses}; {view.ties} ties, {view.both_failed} failed in both"),
         ("by", _BY[view.quantity]),
     ]
     if view.geomean_ratio is not None:

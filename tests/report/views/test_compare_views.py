@@ -157,7 +157,7 @@ def test_every_format_holds_the_same_numbers() -> None:
         for key in ("a_value", "b_value", "ratio", "low", "high"):
             assert (float(line[key]) if line[key] else None) == pair[key]
     page = compare_markdown(view)
-    assert "- b is: 3 better, 2 worse, 4 the same, 1 failed in both" in page
+    assert "- score: b wins 3, loses 2; 4 ties, 1 failed in both" in page
     assert page.count("\n| ") == len(pairs) + 2
 
 
