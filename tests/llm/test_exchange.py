@@ -57,16 +57,19 @@ def test_a_prompt_is_answered_by_the_file_beside_it(pool: ThreadPoolExecutor, tm
     assert answer.result(10) == "fine, ü"
 
 
-def test_a_reply_that_is_still_being_written_is_left_alone(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    answer = asked(pool, tmp_path)
-    until((tmp_path / "0001-coder-core_softmax.prompt.md").exists)
-    with (tmp_path / "0001-coder-core_softmax.reply.md").open("w") as file:
-        for _ in range(20):
-            file.write("word ")
-            file.flush()
-            time.sleep(POLL / 4)
-        file.write("fine")
-    assert answer.result(10).endswith("word fine")
+def test_a_reply_that_is_still_being_written_is_left_alone(tmp_path: Path) -> None:
+    stem = tmp_path / "0001-coder-core_softmax"
+    words = iter(["word "] * 20 + ["fine"])
+
+    def write_on() -> bool:
+        """Asked before each look, so that no two looks find the same until all is written."""
+        if Path(f"{stem}.prompt.md").exists():
+            with Path(f"{stem}.reply.md").open("a") as file:
+                file.write(next(words, ""))
+        return False
+
+    exchange = Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=20, stopped=write_on)
+    assert exchange.ask(question()).text == "word " * 20 + "fine"
 
 
 def test_an_unusable_reply_is_explained_and_asked_for_again(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
