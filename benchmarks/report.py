@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(_TESTS / folder) for folder in (".", "store", "report/golden", "browser")]
 
+# After the path is set: the constructed records live with the tests.
 from golden_parts import Golden, make_attempt, make_candidate, make_task, make_timing  # noqa: E402
 from golden_run import make_run  # noqa: E402
 

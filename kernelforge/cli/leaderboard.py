@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from kernelforge.cli.common import (
     open_store,
     write_text,
 )
+from kernelforge.cli.forms import DocumentOption, Form, FormOption, chosen_form, write_view
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,47 +31,27 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    TERMINAL = "terminal"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    CSV = "csv"
-
-
 @app.command("show")
 def show(
     run: Annotated[
         list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; repeat for more. All if left out.")
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TERMINAL,
+    form: FormOption = Form.TERMINAL,
     as_json: JsonOption = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write to a file (not with --format terminal).")
-    ] = None,
+    output: DocumentOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Show every board: its runs, and the best result per task."""
     from kernelforge.report import RunRecords, leaderboard
     from kernelforge.report.documents.leaderboard import leaderboard_csv, leaderboard_markdown
+    from kernelforge.report.terminal import leaderboard_lines
 
-    if as_json:
-        form = Format.JSON
-    if output is not None and form is Format.TERMINAL:
-        raise UsageError("--output needs --format markdown, json or csv")
+    form = chosen_form(form, as_json=as_json, output=output)
     with open_store(results, read_only=True) as store:
         chosen = {store.run(which).id for which in run or ()}
         runs = [one for one in store.runs() if not chosen or one.id in chosen]
         view = leaderboard([RunRecords.load(store, one, texts=False) for one in runs])
-    if form is Format.JSON:
-        write_text(json_text(view), output)
-    elif form is Format.CSV:
-        write_text(leaderboard_csv(view), output)
-    elif form is Format.MARKDOWN:
-        write_text(leaderboard_markdown(view), output)
-    else:
-        from kernelforge.report.terminal import leaderboard_lines
-
-        console().print(leaderboard_lines(view))
+    write_view(view, form, output, markdown=leaderboard_markdown, csv=leaderboard_csv, terminal=leaderboard_lines)
 
 
 @app.command("entry")

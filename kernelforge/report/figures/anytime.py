@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from kernelforge.report.figures import style
@@ -52,8 +53,8 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
     name = f"anytime-{measure.name}-{budget.name}"
     if modelled and measure.name == "speedup":
         return Absent(name=name, why=MODELLED)
-    reached: Callable[[AnytimePoint], float | None] = lambda point: getattr(point, measure.field)  # noqa: E731
-    spent: Callable[[AnytimePoint], float | None] = lambda point: getattr(point, budget.name)  # noqa: E731
+    reached: Callable[[AnytimePoint], float | None] = attrgetter(measure.field)
+    spent: Callable[[AnytimePoint], float | None] = attrgetter(budget.name)
     known = [point for point in points if style.finite(reached(point)) and style.finite(spent(point))]
     if not known:
         return Absent(name=name, why=f"no evaluation has a value of: {measure.axis}")

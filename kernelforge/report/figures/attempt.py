@@ -46,16 +46,25 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         return Absent(
             name=name, why="the attempt counts no floating-point operation, or no DRAM byte: it has no intensity"
         )
-    beside = parent
-    if parent is not None and not (
-        parent.time_origin is place.time_origin
-        and style.positive(parent.flops_per_s)
-        and style.positive(parent.arithmetic_intensity)
-    ):
-        beside = None
     origin = place.time_origin.value
-    shown = [("this attempt", place), *([("its parent", beside)] if beside else [])]
-    points: list[Row] = [
+    least = place.flops / place.compulsory_bytes if place.compulsory_bytes else place.arithmetic_intensity
+    attained = place.flops_per_s / _attainable(place.roofs, place.arithmetic_intensity)
+    return figure(
+        name,
+        "Roofline",
+        f"{number(place.flops_per_s / 1e9)} Gflop/s ({origin}) at {number(place.arithmetic_intensity)} flop per DRAM "
+        f"byte, {attained:.0%} of the roof of {style.words(place.roofs.device)} there; bound: "
+        f"{style.words(place.bound)}. Roofs: {number(place.roofs.dram_bandwidth_gbps)} GB/s of DRAM, "
+        f"{number(place.roofs.fp32_flops_per_s / 1e12)} Tflop/s in FP32 without tensor cores. The dashed "
+        f"line is the task's least DRAM traffic, {number(least)} flop/byte.",
+        {"layer": _under_roofs(place.roofs, _points(place, parent), least, origin)},
+    )
+
+
+def _points(place: RooflinePlace, parent: RooflinePlace | None) -> list[Row]:
+    """The attempt, and its parent where the two can stand in one plot."""
+    beside = [("its parent", parent)] if parent is not None and _comparable(parent, place) else []
+    return [
         {
             "who": who,
             "attempt": style.words(one.attempt),
@@ -63,25 +72,37 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
             "rate": one.flops_per_s,
             "bound": style.words(one.bound),
         }
-        for who, one in shown
+        for who, one in [("this attempt", place), *beside]
     ]
-    least = place.flops / place.compulsory_bytes if place.compulsory_bytes else place.arithmetic_intensity
-    line = _roof(place.roofs, [row["intensity"] for row in points] + [least])
+
+
+def _comparable(parent: RooflinePlace, place: RooflinePlace) -> bool:
+    same = parent.time_origin is place.time_origin
+    return same and style.positive(parent.flops_per_s) and style.positive(parent.arithmetic_intensity)
+
+
+def _under_roofs(roofs: Roofs, points: list[Row], least: float, origin: str) -> list[Row]:
+    """Roofs, least traffic and points, one layer over another.
+
+    Args:
+        least: flop per byte where no more DRAM bytes move than have to.
+    """
+    line = _roof(roofs, [row["intensity"] for row in points] + [least])
     x = style.logarithmic(
         "intensity", "operations per DRAM byte (flop/byte)", [row["intensity"] for row in line + points], about=(least,)
     )
     rates = [row["rate"] for row in line + points]
-    above = 1.5 * place.roofs.fp32_flops_per_s  # room for its name
+    above = 1.5 * roofs.fp32_flops_per_s  # room for its name
     y = style.logarithmic("rate", f"operations per second (flop/s, {origin})", rates, ticks="~s", about=(above,))
     who = [row["who"] for row in points]
     colours = {"color": style.coloured("who", who), "shape": style.shaped("who", who)}
-    layers = [
+    return [
         {
             "data": style.data(line),
             "mark": {"type": "line", "color": style.GREY, "strokeWidth": 2},
             "encoding": {"x": x, "y": y},
         },
-        *_roof_names(place.roofs, line, x, y),
+        *_roof_names(roofs, line, x, y),
         {
             "data": {"values": [{"intensity": least, "what": "least DRAM traffic of the task"}]},
             "mark": {"type": "rule", "color": style.GREY, "strokeDash": [4, 3]},
@@ -103,17 +124,6 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
             },
         },
     ]
-    attained = place.flops_per_s / _attainable(place.roofs, place.arithmetic_intensity)
-    return figure(
-        name,
-        "Roofline",
-        f"{number(place.flops_per_s / 1e9)} Gflop/s ({origin}) at {number(place.arithmetic_intensity)} flop per DRAM "
-        f"byte, {attained:.0%} of the roof of {style.words(place.roofs.device)} there; bound: "
-        f"{style.words(place.bound)}. Roofs: {number(place.roofs.dram_bandwidth_gbps)} GB/s of DRAM, "
-        f"{number(place.roofs.fp32_flops_per_s / 1e12)} Tflop/s in FP32 without tensor cores. The dashed "
-        f"line is the task's least DRAM traffic, {number(least)} flop/byte.",
-        {"layer": layers},
-    )
 
 
 def _attainable(roofs: Roofs, intensity: float) -> float:
