@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelforge import commands
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
     from kernelforge.store import Store
 
-DEFAULT_RESULTS = Path("results")
+DEFAULT_RESULTS = commands.RESULTS
 
 ResultsOption = Annotated[
     Path,
-    typer.Option("--results", envvar="KERNELFORGE_RESULTS", metavar="FOLDER", help="Folder of the results database."),
+    typer.Option(
+        "--results", envvar=commands.RESULTS_VARIABLE, metavar="FOLDER", help="Folder of the results database."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 DeviceOption = Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
 from kernelforge.cli.show import resolve, the_attempt
+from kernelforge.commands import command, named_results
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +48,8 @@ def diff(
         before = _attempt(store, other) if other is not None else _other(store, after, against or Against.PARENT)
     for one in (before, after):
         if one.candidate is None:
-            raise UsageError(
-                f"the reply of attempt {one.id} held no candidate; see it with 'kernelforge show {one.id} --messages'"
-            )
+            see = command("show", one.id, options=["--messages"], results=named_results(results))
+            raise UsageError(f"the reply of attempt {one.id} held no candidate; see it with `{see}`")
     view = diff_view(before, after, names)
     if as_json:
         print_json(view)

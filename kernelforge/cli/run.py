@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -31,6 +30,7 @@ from kernelforge.cli.measuring import (
     say_unused_gpu,
 )
 from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
+from kernelforge.commands import command, named_results
 from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
         raise
     if stop.aborting:
         store.close()
-        typer.echo(f"aborted; go on with: kernelforge resume {done.id}{_folder(results)}", err=True)
+        typer.echo(f"aborted; go on with: {_resume(done, results)}", err=True)
         sys.stdout.flush()
         os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
     if display is Display.JSON:
@@ -299,8 +299,8 @@ def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
     with contextlib.suppress(KernelForgeError):
         open_runs = [run for run in store.runs() if run.config == config and run.state is not RunState.FINISHED]
         if open_runs and not store.is_live(open_runs[-1].id):
-            command = f"kernelforge resume {open_runs[-1].id}{_folder(results)}"
-            typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {command}", err=True)
+            again = _resume(open_runs[-1], results)
+            typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {again}", err=True)
 
 
 def _print_summary_line(run: Run, store: Store) -> None:
@@ -326,28 +326,28 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
     if records.attempts:
         out.print(leaderboard_lines(leaderboard([records])))
     out.print("Next:")
-    commands = _next_commands(records, _folder(results))
-    width = max(len(command) for command, _ in commands)
-    for command, purpose in commands:
-        out.print(Text(f"  {command:<{width}}  {purpose}"), soft_wrap=True)
+    commands = _next_commands(records)
+    width = max(len(line) for line, _ in commands)
+    for line, purpose in commands:
+        out.print(Text(f"  {line:<{width}}  {purpose}"), soft_wrap=True)
 
 
-def _next_commands(records: RunRecords, folder: str) -> list[tuple[str, str]]:
+def _next_commands(records: RunRecords) -> list[tuple[str, str]]:
     from kernelforge.report.views.summary import best_of
 
-    run = records.run
+    run, told = records.run, partial(command, results=records.results)
     commands = []
     if run.state.value != "finished":
-        commands.append((f"kernelforge resume {run.id}{folder}", "go on with this run"))
-    commands.append((f"kernelforge show {run.id}{folder}", "this run"))
+        commands.append((told("resume", run.id), "go on with this run"))
+    commands.append((told("show", run.id), "this run"))
     best = best_of(records.attempts)
     if best is not None:
-        commands.append((f"kernelforge show {run.id}/{best.task}{folder}", "a task's lineage"))
-        commands.append((f"kernelforge show {best.id}{folder}", "an attempt, with its diff"))
-    commands.append((f"kernelforge report {run.id} --open{folder}", "all of it as web pages"))
-    commands.append((f"kernelforge export {run.id} --output attempts.jsonl{folder}", "every attempt as JSON lines"))
+        commands.append((told("show", f"{run.id}/{best.task}"), "a task's lineage"))
+        commands.append((told("show", best.id), "an attempt, with its diff"))
+    commands.append((told("report", run.id, options=["--open"]), "all of it as web pages"))
+    commands.append((told("export", run.id, options=["--output", "attempts.jsonl"]), "every attempt as JSON lines"))
     return commands
 
 
-def _folder(results: Path) -> str:
-    return "" if results == DEFAULT_RESULTS else f" --results {shlex.quote(str(results))}"
+def _resume(run: Run, results: Path) -> str:
+    return command("resume", run.id, results=named_results(results))

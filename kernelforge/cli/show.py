@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
+from kernelforge.commands import command, named_results
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def resolve(store: Store, reference: str) -> Reference:
         except UsageError:
             tasks = latest.config.tasks
             if (task := reference.rpartition("/")[0]) in tasks:
-                raise UsageError(f"'{reference}' ends in no attempt's number: see 'kernelforge show {task}'") from None
+                see = command("show", task, results=named_results(store.path.parent))
+                raise UsageError(f"'{reference}' ends in no attempt's number: see `{see}`") from None
             more = ", ..." if len(tasks) > _TASKS_NAMED else ""
             named = ", ".join(tasks[:_TASKS_NAMED])
             raise UsageError(f"{unknown_run}; tasks of the latest run: {named}{more}") from None
@@ -130,6 +132,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
         task=store.task(named.run.id, attempt.task),
         facts=store.facts(named.run.id, attempt.task),
         messages=messages or as_json,
+        results=named_results(store.path.parent),
     )
     if as_json:
         print_json(view)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store
+from kernelforge.commands import RESULTS_VARIABLE
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kernelforge.store import Store
 
 DEFAULT_PORT = 8766
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR", "KERNELFORGE_DEBUG")
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR", "KERNELFORGE_DEBUG", RESULTS_VARIABLE)
 """Variables of the environment that the viewer may have. Keys of providers are none of them."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from kernelforge.commands import command
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.entry import Best, EntryFile, RunFacts, TaskRow, sealed
 from kernelforge.llm.spec import is_hosted, parse_spec
@@ -32,9 +33,8 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
     """
     run = records.run
     if records.state not in ("finished", "stopped"):
-        raise UsageError(
-            f"run {run.id} is {records.state}; finish it with 'kernelforge resume {run.id}', then submit it"
-        )
+        resume = command("resume", run.id, results=records.results)
+        raise UsageError(f"run {run.id} is {records.state}; finish it with `{resume}`, then submit it")
     if not records.attempts:
         raise UsageError(f"run {run.id} has no attempt: there is nothing to submit")
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kernelforge.agents import BUILTIN
+from kernelforge.commands import command, named_results
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.records import (
@@ -82,15 +83,16 @@ def external_config(
     )
 
 
-def refuse_external(run: Run) -> None:
+def refuse_external(run: Run, store: Store) -> None:
     """
     Raises:
         UsageError: candidates of the run came from outside, so nothing here can go on with it.
     """
     if run.config.strategy == EXTERNAL:
+        see = command("show", run.id, results=named_results(store.path.parent))
         raise UsageError(
             f"run {run.id} cannot be resumed: its candidates were submitted by {run.config.coder}; "
-            f"see it with `kernelforge show {run.id}`, and start a new session with `kernelforge mcp`"
+            f"see it with `{see}`, and start a new session with `kernelforge mcp`"
         )
 
 

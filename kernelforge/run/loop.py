@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from kernelforge.agents.base import Brief
+from kernelforge.commands import command, named_results
 from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.llm.providers import Providers
@@ -42,9 +43,10 @@ def resume(run_id: str, store: Store, observer: Observer, stop: StopSignal) -> R
         UsageError: there is no such run, it is finished, its candidates came from outside, or its suite has changed.
     """
     run = store.run(run_id)
-    refuse_external(run)
+    refuse_external(run, store)
     if run.state is RunState.FINISHED:
-        raise UsageError(f"run {run.id} is finished; see `kernelforge show {run.id}`")
+        see = command("show", run.id, results=named_results(store.path.parent))
+        raise UsageError(f"run {run.id} is finished; see `{see}`")
     return _work(run, _load_tasks(run.config), store, observer, stop)
 
 
@@ -57,7 +59,7 @@ def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
     Raises:
         UsageError: the run is finished, or its candidates came from outside.
     """
-    refuse_external(run)
+    refuse_external(run, store)
     if not limits:
         return run.config
     if run.state is RunState.FINISHED:

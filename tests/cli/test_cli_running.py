@@ -150,7 +150,7 @@ def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_pa
 
 def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path: Path, capsys):
     run = make_run()
-    assert _next_commands(RunRecords(run, ()), " --results 'my runs'") == [
+    assert _next_commands(RunRecords(run, (), results="my runs")) == [
         ("kernelforge resume r1 --results 'my runs'", "go on with this run"),
         ("kernelforge show r1 --results 'my runs'", "this run"),
         ("kernelforge report r1 --open --results 'my runs'", "all of it as web pages"),

@@ -83,6 +83,7 @@ class ShownRun:
             task=records.tasks.get(attempt.task),
             facts=records.facts.get(attempt.task),
             messages=True,
+            results=records.results,
         )
 
     def attempt_link(self, attempt: str | None, links: Links) -> str | None:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Literal
 
 from kernelforge.candidate import chosen_values
+from kernelforge.commands import command
 from kernelforge.evaluate.generators import caught_by
 from kernelforge.records import (
     Attempt,
@@ -160,6 +161,7 @@ def attempt_view(
     task: Task | None = None,
     facts: TaskFacts | None = None,
     messages: bool = False,
+    results: str = "",
 ) -> AttemptView:
     """View of an attempt.
 
@@ -169,6 +171,7 @@ def attempt_view(
         task: as journalled with the run.
         facts: what the oracle found of the task.
         messages: include every prompt and reply.
+        results: the folder of results as commands have to name it; empty where they find it without.
     """
     candidate, evaluation = attempt.candidate, attempt.evaluation
     before = parent.candidate if parent else None
@@ -222,7 +225,7 @@ def attempt_view(
         seconds=attempt.seconds,
         timings=evaluation.seconds,
         fingerprint=evaluation.fingerprint,
-        replay=_replay(attempt, task),
+        replay=_replay(attempt, task, results),
         messages=attempt.messages if messages else None,
     )
 
@@ -272,15 +275,15 @@ def _shipped() -> frozenset[str]:
     return frozenset(list_suites())
 
 
-def _replay(attempt: Attempt, task: Task | None) -> tuple[str, ...]:
+def _replay(attempt: Attempt, task: Task | None, results: str) -> tuple[str, ...]:
     """Commands for a shell. Where a suite lies that did not come with KernelForge is not journalled, so its candidates
     can be shown but there is no line that evaluates them."""
-    show = f"kernelforge show {shlex.quote(attempt.id)}"
-    lines = [f"{show} --messages"]
+    lines = [command("show", attempt.id, options=["--messages"], results=results)]
     if attempt.candidate is not None and attempt.candidate.lane == "plan":
-        file = shlex.quote(f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md")
-        lines.append(f"{show} --candidate > {file}")
+        file = f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md"
+        shown = command("show", attempt.id, options=["--candidate"], results=results)
+        lines.append(f"{shown} > {shlex.quote(file)}")
         if task is not None and task.suite in _shipped():
-            device = shlex.quote(attempt.evaluation.fingerprint.device)
-            lines.append(f"kernelforge eval {file} --task {shlex.quote(f'{task.suite}/{task.name}')} --device {device}")
+            where = ["--task", f"{task.suite}/{task.name}", "--device", attempt.evaluation.fingerprint.device]
+            lines.append(command("eval", file, options=where))
     return tuple(lines)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from kernelforge.commands import named_results
 from kernelforge.records import (
     Attempt,
     InputGenerator,
@@ -50,6 +51,8 @@ class RunRecords:
     compulsory_bytes: Mapping[str, int] = field(default_factory=dict)
     """By task, bytes that its full size must read and write."""
 
+    results: str = ""
+    """Of the folder that it was read from, as commands have to name it; empty where they find it without."""
     texts: bool = True
     """False: as :meth:`Store.attempts` says, and there are no facts. Views of the whole run need none of what is left
     out; those of a task and of an attempt do."""
@@ -73,6 +76,7 @@ class RunRecords:
             {task.name: task for task in store.tasks(run.id)},
             store.all_facts(run.id) if texts else {},
             store.compulsory_bytes(run.id),
+            named_results(store.path.parent),
             texts,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kernelforge.commands import command
 from kernelforge.records import Origin
 from kernelforge.report.figures import run_figures
 from kernelforge.report.html import paths
@@ -102,6 +103,7 @@ def run_context(shown: ShownRun, links: Links) -> Context:
         "steps": STEPS,
         "filters": _filters(view),
         "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
+        "show": command("show", shown.id, results=shown.records.results),
     }
 
 
