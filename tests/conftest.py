@@ -4,6 +4,7 @@ runs; a workshop."""
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _TESTS = Path(__file__).parent
 sys.path[:0] = [str(_TESTS / folder) for folder in (".", "llm", "store", "report/golden")]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background jobs ignore it, and hand that down to every child: none would end at Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)

@@ -39,7 +39,7 @@ def markup(figure: Figure) -> str:
     return (
         f'<figure class="chart" data-figure="f-{figure.name}"><script type="application/json" id="f-{figure.name}">'
         f'{embedded_json(figure)}</script><div class="chart-plot"></div><figcaption>{html.escape(figure.title)}'
-        "</figcaption></figure>"
+        '</figcaption><button class="chart-save" type="button">Save as SVG</button></figure>'
     )
 
 

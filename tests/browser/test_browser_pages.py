@@ -58,6 +58,17 @@ def test_every_chart_of_a_page_has_marks(kind: str, theme: str, visited: Visited
 
 
 @each_look
+def test_nothing_moves_while_a_page_comes_about(kind: str, theme: str, visited: Visited):
+    assert visited(ALL[kind], theme).moved < 0.01
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_every_chart_of_a_wide_page_has_the_room_that_it_takes(kind: str, visited: Visited):
+    rooms = visited(ALL[kind], "light").rooms
+    assert {name: room for name, room in rooms.items() if not room[0] - 8 <= room[1] <= room[0]} == {}
+
+
+@each_look
 def test_a_page_fits_its_screen(kind: str, theme: str, visited: Visited):
     assert visited(ALL[kind], theme).overflow <= 0
 

@@ -21,6 +21,14 @@ pytestmark = pytest.mark.browser
 OPEN = Callable[..., Tab]
 MODELLED, MEASURED = golden("modelled").run.id, golden("measured-a").run.id
 RUN = paths.run_page(MODELLED)
+HOLD = """
+const Observer = IntersectionObserver, held = [];
+window.IntersectionObserver = class extends Observer {
+  constructor(told, options) { super((...news) => held.push(() => told(...news)), options); }
+};
+window.release = () => held.splice(0).map(one => one()).length;
+"""
+"""No chart knows that it is in sight before it is told to."""
 
 
 def rows(page: Page) -> list[str]:
@@ -68,6 +76,20 @@ def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
     page.locator("a[data-state*='reached']").last.click()
     page.wait_for_url("**reached=4**")
     assert rows(page) == tasks_with(Verdict.OK)
+
+
+def test_a_press_that_lasts_while_charts_are_drawn_is_still_a_click(tab: OPEN, report: Path):
+    walk = tab(report)
+    page = walk.page
+    page.add_init_script(HOLD)
+    page.goto((report / RUN).as_uri())
+    link = page.locator("a[data-state*='reached']").last
+    link.hover()
+    page.mouse.down()
+    assert page.evaluate("release()") > 0
+    page.locator("figure.chart[data-drawn=true]").first.wait_for()
+    page.mouse.up()
+    page.wait_for_url("**reached=4**")
 
 
 def test_filters_leave_the_rows_that_fit(tab: OPEN, report: Path):

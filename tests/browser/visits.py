@@ -54,11 +54,13 @@ class Tab:
         self.heard = listen(context)
         self.page = context.new_page()
         self.page.set_default_timeout(10_000)
+        self.page.add_init_script(_WATCH)
 
     def open(self, page: str) -> Tab:
-        """Go to a page of the folder: its path, with a fragment where there is one."""
+        """Go to a page of the folder, a path with a fragment where there is one, and wait for the charts in sight."""
         path, _, part = page.partition("#")
         self.page.goto((self.folder / path).as_uri() + (f"#{part}" if part else ""), wait_until="load")
+        self.page.wait_for_function(_SETTLED)
         return self
 
     @property
@@ -77,6 +79,10 @@ class Visit:
 
     faults: list[str]
     strangers: list[str]
+    moved: float
+    """How far what was in sight moved while the page came about: cumulative layout shift, as the browser reckons it."""
+    rooms: dict[str, list[float]]
+    """Heights of each figure's drawing, in pixels: that it was given room for, and that it took."""
     charts: dict[str, int]
     """Marks that each figure drew; -1 where it failed."""
     tables: list[list[dict[str, str]]]
@@ -100,7 +106,9 @@ def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool 
     viewport = {"light": DESKTOP, "dark": PHONE}[theme]
     context = browser.new_context(viewport=viewport, color_scheme=theme)
     tab = Tab(context, folder).open(page)
+    moved = tab.page.evaluate("moved")
     charts = {} if again else drawn(tab.page)
+    rooms = {} if again else tab.page.evaluate(_ROOMS)
     found = Axe().run(tab.page, options=AXE | ({"runOnly": COLOUR_RULES} if again else {})).response
     violations = [
         f"{rule['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
@@ -112,7 +120,7 @@ def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool 
     tables = tab.page.evaluate(_TABLES)
     overflow = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
     context.close()
-    return Visit(tab.heard.faults, tab.strangers, charts, tables, data, overflow, violations)
+    return Visit(tab.heard.faults, tab.strangers, moved, rooms, charts, tables, data, overflow, violations)
 
 
 def drawn(page: Page) -> dict[str, int]:
@@ -124,6 +132,28 @@ def drawn(page: Page) -> dict[str, int]:
     counts: dict[str, int] = page.evaluate(_MARKS)
     return counts
 
+
+_WATCH = """
+window.moved = 0;
+new PerformanceObserver(list => {
+  for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.moved += shift.value;
+}).observe({type: 'layout-shift', buffered: true});
+"""
+
+_SETTLED = """() => !document.documentElement.matches('.scripted') ||
+  [...document.querySelectorAll('figure.chart:not([data-drawn])')].every(figure => {
+    const {top, bottom, height} = figure.getBoundingClientRect();
+    return height === 0 || bottom < -390 || top > innerHeight + 390;
+  })"""
+"""Whether every chart is drawn that is so near that it should be; without scripts none will be."""
+
+_ROOMS = """() => Object.fromEntries([...document.querySelectorAll('figure.chart')].map(figure => [
+  figure.dataset.figure,
+  [
+    parseFloat(figure.querySelector('.chart-plot').style.minHeight),
+    Number(figure.querySelector('svg').getAttribute('height')),
+  ],
+]))"""
 
 _REVEAL = """name => {
   const figure = document.querySelector(`figure[data-figure='${name}']`);

@@ -185,7 +185,7 @@ def samples(timing: Timing | None) -> Drawing:
         "Samples",
         "Time of one execution (measured), median [95 % interval]: " + "; ".join(map(_in_words, sides)) + ".",
         {
-            "height": {"step": 34},
+            "height": 34 * len(sides),
             "layer": [
                 {
                     "data": style.data(rows),

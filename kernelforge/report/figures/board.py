@@ -72,7 +72,7 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
         + ", ".join(f"{percent(one.value)} at p = {number(one.p)}" for one in first.fast_p)
         + ".",
         {
-            "height": {"step": 11, "for": "offset"},
+            "height": (11 * len(thresholds) + 14) * min(len(view.entries), MOST_ENTRIES),
             "data": style.data(rows),
             "layer": [
                 {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kernelforge.report.html import paths
 from kernelforge.report.html.paths import OneFileLinks
-from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, STYLE, policy
+from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, EARLY_SCRIPT, SCRIPTS, STYLE, policy
 from kernelforge.report.html.site import Site
 
 _ENDING = re.compile(r"<(?=/?(?:script|style)|!--)", re.IGNORECASE)
@@ -16,7 +16,7 @@ _ENDING = re.compile(r"<(?=/?(?:script|style)|!--)", re.IGNORECASE)
 def document(site: Site) -> Iterator[str]:
     """The document in parts, a page at a time."""
     assets = site.assets()
-    names = (*CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS)
+    names = (EARLY_SCRIPT, *CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS)
     scripts = tuple(_script(assets[name].read_text(encoding="utf-8")) for name in names if name in assets)
     style = _style(assets[STYLE].read_text(encoding="utf-8"))
     opening, closing = site.shell(

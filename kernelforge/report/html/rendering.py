@@ -20,6 +20,7 @@ STATIC = HERE / "static"
 CHART_SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js", "charts.js")
 CODE_SCRIPTS = ("highlight.min.js",)
 SCRIPTS = ("app.js",)
+EARLY_SCRIPT = "early.js"
 STYLE = "style.css"
 
 

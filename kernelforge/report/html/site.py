@@ -20,7 +20,15 @@ from kernelforge.report.html.contexts.across import boards_context, compare_cont
 from kernelforge.report.html.contexts.run import run_context, runs_context, tasks_table
 from kernelforge.report.html.contexts.task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
-from kernelforge.report.html.rendering import CHART_SCRIPTS, CODE_SCRIPTS, SCRIPTS, assets, environment, policy
+from kernelforge.report.html.rendering import (
+    CHART_SCRIPTS,
+    CODE_SCRIPTS,
+    EARLY_SCRIPT,
+    SCRIPTS,
+    assets,
+    environment,
+    policy,
+)
 from kernelforge.report.html.shown import Full, ShownRun
 from kernelforge.report.tables.compare import compare_table
 from kernelforge.report.views.board import Leaderboard, leaderboard
@@ -106,6 +114,7 @@ class Site:
             layout="page.html.j2",
             files=True,
             policy=policy(live=self.live),
+            early=f"assets/{EARLY_SCRIPT}",
             scripts=[f"assets/{name}" for name in scripts],
         )
 
@@ -124,7 +133,8 @@ class Site:
         """What stands before and after the sections of a document that holds them all.
 
         Args:
-            style, scripts: texts of our own files, which go into the document as they are.
+            style, scripts: texts of our own files, which go into the document as they are; the first script before all
+                content, the others after it.
         """
         cut = "\x00"
         whole = self._environment.get_template("onefile.html.j2").render(

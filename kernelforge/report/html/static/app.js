@@ -7,42 +7,31 @@
 (() => {
   const root = document.documentElement;
   const LONGEST_COLOURED = 200_000; // characters; longer code stays plain
-  root.classList.add("scripted");
 
   // --- theme
 
   const THEMES = ["auto", "light", "dark"];
 
-  function stored() {
-    try {
-      const theme = localStorage.getItem("kernelforge-theme"); // which other pages may have set, too
-      return THEMES.includes(theme) ? theme : "auto";
-    } catch {
-      return "auto"; // storage is switched off
-    }
+  /** The theme that is set, by early.js at first. */
+  function theme() {
+    return root.dataset.theme || "auto";
   }
-
-  function setTheme(theme, button) {
-    if (theme === "auto") delete root.dataset.theme;
-    else root.dataset.theme = theme;
-    if (button) button.textContent = `Theme: ${theme}`;
-  }
-
-  setTheme(stored());
 
   function themeButton() {
     const button = document.querySelector("button.theme");
     if (!button) return;
-    button.hidden = false;
-    setTheme(stored(), button);
+    const tell = () => (button.textContent = `Theme: ${theme()}`);
+    tell();
     button.addEventListener("click", () => {
-      const next = THEMES[(THEMES.indexOf(stored()) + 1) % THEMES.length];
+      const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+      if (next === "auto") delete root.dataset.theme;
+      else root.dataset.theme = next;
       try {
         localStorage.setItem("kernelforge-theme", next);
       } catch {
         // it lasts as long as this page
       }
-      setTheme(next, button);
+      tell();
     });
   }
 
@@ -149,7 +138,6 @@
       hidden: false,
     }));
     const others = [...section.querySelectorAll("table:not(.matrix) tr[data-task]")];
-    form.hidden = false;
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", () => {
       setFragment(part, stateOf(form));
@@ -225,26 +213,15 @@
 
   function tabs(group) {
     const panels = [...group.querySelectorAll(":scope > [data-tab]")];
-    if (panels.length < 2) return;
-    const list = document.createElement("div");
-    list.className = "tablist";
-    list.setAttribute("role", "tablist");
-    list.setAttribute("aria-label", group.dataset.tabs);
-    const buttons = panels.map((panel, index) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = panel.dataset.tab;
-      button.setAttribute("role", "tab");
-      button.id = `${panel.id}-tab`;
-      button.setAttribute("aria-controls", panel.id);
-      panel.setAttribute("role", "tabpanel");
-      panel.setAttribute("aria-labelledby", button.id);
+    const buttons = [...group.querySelectorAll(":scope > .tablist > button")];
+    buttons.forEach((button, index) => {
+      panels[index].setAttribute("role", "tabpanel");
+      panels[index].setAttribute("aria-labelledby", button.id);
       button.addEventListener("click", () => select(index));
       button.addEventListener("keydown", (event) => {
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         if (step) select((index + step + panels.length) % panels.length, true);
       });
-      return button;
     });
     function select(chosen, focus = false) {
       panels.forEach((panel, index) => {
@@ -254,8 +231,6 @@
       });
       if (focus) buttons[chosen].focus();
     }
-    list.append(...buttons);
-    group.prepend(list);
     select(0);
   }
 
@@ -297,7 +272,7 @@
   function enhance() {
     // Links into a filtered matrix: without scripts they lead to the whole of it.
     for (const link of fresh("a[data-state]")) link.href = `${link.getAttribute("href")}?${link.dataset.state}`;
-    for (const group of fresh("[data-tabs]")) tabs(group);
+    for (const group of fresh("[data-tabs]:has(> .tablist)")) tabs(group);
     for (const form of fresh("form[data-filters]")) filterable(form);
     for (const table of document.querySelectorAll("table.data")) sortable(table);
     colour();

@@ -3,8 +3,9 @@
 // A chart is
 //   <figure class="chart" data-figure="f-NAME">
 //     <script type="application/json" id="f-NAME">SPECIFICATION</script>
-//     <div class="chart-plot"></div>
+//     <div class="chart-plot"><svg height="ITS HEIGHT"></svg></div>
 //     <figcaption>TITLE</figcaption>
+//     <button class="chart-save">Save as SVG</button>
 //   </figure>
 // It is drawn when it comes near the view, and again when the theme changes. Nothing is fetched and no text becomes
 // code: Vega's expressions are interpreted, so that the page's policy needs no "unsafe-eval". A page that changes its
@@ -110,6 +111,7 @@
       const style = getComputedStyle(plot);
       chart.spec = chart.spec || JSON.parse(document.getElementById(figure.dataset.figure).textContent);
       if (chart.view) chart.view.finalize();
+      plot.style.minHeight = `${plot.clientHeight}px`; // what is below does not move while this is drawn
       view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily, plot.clientWidth), {
         renderer: "svg",
         container: plot,
@@ -129,29 +131,19 @@
       plot.removeAttribute("aria-roledescription");
       plot.querySelector("svg").setAttribute("aria-hidden", "true");
       figure.dataset.drawn = "true";
-      offerSaving(figure);
     } catch (error) {
       if (view && chart.view !== view) return;
       chart.view = null;
       plot.removeAttribute("role");
       plot.removeAttribute("aria-label");
       plot.classList.add("chart-error");
+      plot.style.minHeight = "";
       plot.textContent = `This chart could not be drawn: ${error.message}. The table has its numbers.`;
       figure.dataset.drawn = "failed";
     }
   }
 
-  /** A button that saves the chart as it would be printed: dark on white, whatever the page's theme. */
-  function offerSaving(figure) {
-    if (figure.querySelector(".chart-save")) return;
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "chart-save";
-    button.textContent = "Save as SVG";
-    button.addEventListener("click", () => save(figure));
-    figure.append(button);
-  }
-
+  /** Save a chart as it would be printed: dark on white, whatever the page's theme. */
   async function save(figure) {
     const spec = { ...charts.get(figure).spec, width: PAPER.width };
     const config = { ...themed(PAPER.ink, PAPER.font, PAPER.width), background: PAPER.background };
@@ -186,6 +178,7 @@
     for (const figure of document.querySelectorAll("figure[data-figure]")) {
       if (charts.has(figure)) continue;
       charts.set(figure, { spec: null, view: null });
+      figure.querySelector(".chart-save").addEventListener("click", () => save(figure));
       near.observe(figure);
     }
   }
