@@ -28,6 +28,9 @@ class DeviceSpec:
     fp32_lanes_per_sm: int
     fp64_lanes_per_sm: int
     int32_lanes_per_sm: int
+    tf32_tensor_tflops: float
+    fp16_tensor_tflops: float
+    """Peaks of the tensor cores for dense matrices, in 10^12 operations per second; BF16 is as fast as FP16."""
     special_lanes_per_sm: int
     """Lanes for reciprocals, square roots, exponentials, sines."""
     schedulers_per_sm: int
@@ -126,6 +129,8 @@ _HOPPER_SOURCES = _SAME_LIMITS | {
     "sm_count": _H100 + " (SXM5)",
     "max_clock_mhz": "NVIDIA H100 and H200 datasheets: 67 TFLOPS of FP32 = 132 SMs x 128 lanes x 2 x 1.98 GHz",
     "fp32_lanes_per_sm": _H100,
+    "tf32_tensor_tflops": "NVIDIA H100 and H200 datasheets (SXM): 989 TFLOPS with sparsity, half of it without",
+    "fp16_tensor_tflops": "NVIDIA H100 and H200 datasheets (SXM): 1,979 TFLOPS with sparsity, half of it without",
     "fp64_lanes_per_sm": _H100,
     "int32_lanes_per_sm": _H100,
     "unified_l1_bytes_per_sm": _TUNING_9,
@@ -156,6 +161,8 @@ def _hopper(
         sm_count=132,
         max_clock_mhz=1980,
         fp32_lanes_per_sm=128,
+        tf32_tensor_tflops=494.7,
+        fp16_tensor_tflops=989.4,
         fp64_lanes_per_sm=64,
         int32_lanes_per_sm=64,
         special_lanes_per_sm=16,
@@ -232,6 +239,8 @@ A100 = DeviceSpec(
     sm_count=108,
     max_clock_mhz=1410,
     fp32_lanes_per_sm=64,
+    tf32_tensor_tflops=156.0,
+    fp16_tensor_tflops=312.0,
     fp64_lanes_per_sm=32,
     int32_lanes_per_sm=64,
     special_lanes_per_sm=16,
@@ -269,6 +278,8 @@ A100 = DeviceSpec(
             "sm_count": _A100,
             "max_clock_mhz": _A100 + ": boost clock",
             "fp32_lanes_per_sm": _A100,
+            "tf32_tensor_tflops": "NVIDIA A100 80 GB datasheet (SXM), without sparsity",
+            "fp16_tensor_tflops": "NVIDIA A100 80 GB datasheet (SXM), without sparsity",
             "fp64_lanes_per_sm": _A100,
             "int32_lanes_per_sm": _A100,
             "dram_bytes": "NVIDIA A100 80 GB datasheet (SXM)",

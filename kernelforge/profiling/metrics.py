@@ -25,6 +25,7 @@ from kernelforge.records import (
 )
 
 HOT_SPOTS = 8
+MATRIX_INSTRUCTIONS = "ptx__inst_matrix.sum"
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
 _EXCESS = {
@@ -195,7 +196,7 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
             metrics.append(_counted(f"ptx__inst_int_division_{width}.sum", divisions, "inst"))
     matrix = sum(matrix_instructions(kernel.mix) for kernel in kernels)
     if matrix:
-        metrics.append(_counted("ptx__inst_matrix.sum", matrix, "inst"))
+        metrics.append(_counted(MATRIX_INSTRUCTIONS, matrix, "inst"))
     classes = [by_class(kernel.mix) for kernel in kernels]
     for name in CLASSES:
         count = sum(one[name] for one in classes)

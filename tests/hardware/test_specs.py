@@ -22,6 +22,14 @@ def test_peak_arithmetic_agrees_with_the_datasheets() -> None:
     assert A100.fp32_flops_per_s == pytest.approx(19.5e12, rel=0.01)
 
 
+@pytest.mark.parametrize(("spec", "sparse"), [(H100, 1979), (H200, 1979), (A100, 624)])
+def test_dense_peaks_of_tensor_cores_are_half_of_the_sparse_ones_on_the_datasheets(
+    spec: DeviceSpec, sparse: float
+) -> None:
+    assert spec.fp16_tensor_tflops == pytest.approx(sparse / 2, rel=0.001)
+    assert spec.tf32_tensor_tflops == pytest.approx(sparse / 4, rel=0.001)
+
+
 def test_ridge_is_peak_arithmetic_over_peak_bandwidth() -> None:
     assert H100.ridge_flop_per_byte == pytest.approx(20.0, rel=0.01)
     assert A100.ridge_flop_per_byte == pytest.approx(9.55, rel=0.01)

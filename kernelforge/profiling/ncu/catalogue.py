@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MetricSet = Literal["default", "full"]
+TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"
 
 CUDAFORGE = (
     "sm__cycles_active.avg",
@@ -17,7 +18,7 @@ CUDAFORGE = (
     "launch__registers_per_thread",
     "sm__inst_executed.sum",
     "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+    TENSOR_INSTRUCTIONS,
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from kernelforge.evaluate.timing import floor
 from kernelforge.hardware.specs import SPECS, DeviceSpec
-from kernelforge.records import Attempt, Fingerprint, Origin
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
+from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
 from kernelforge.report.views.base import View
+
+_TENSOR_METRICS = (MATRIX_INSTRUCTIONS, TENSOR_INSTRUCTIONS, TENSOR_PIPE)
 
 
 class Roofs(View):
@@ -22,8 +26,19 @@ class Roofs(View):
     """Peak of the device memory, in 10^9 bytes per second."""
     fp32_flops_per_s: float
     """Peak of FP32 multiply-adds without tensor cores, each two operations."""
+    tf32_tensor_flops_per_s: float
+    fp16_tensor_flops_per_s: float
+    """Peaks of the tensor cores, without sparsity; BF16 is as fast as FP16."""
     ridge: float
-    """Flop per byte where the two roofs meet."""
+    """Flop per byte where the roofs of DRAM and FP32 meet."""
+
+    def flops_per_s(self, *, tensor_cores: bool) -> float:
+        """Peak of a candidate's arithmetic: with tensor cores that of FP16, since no counter tells the type."""
+        return self.fp16_tensor_flops_per_s if tensor_cores else self.fp32_flops_per_s
+
+    def attainable_flops_per_s(self, intensity: float, *, tensor_cores: bool) -> float:
+        """Height of the roof at an arithmetic intensity in flop per DRAM byte."""
+        return min(self.flops_per_s(tensor_cores=tensor_cores), intensity * self.dram_bandwidth_gbps * 1e9)
 
 
 class RooflinePlace(View):
@@ -39,13 +54,15 @@ class RooflinePlace(View):
     """Operations over the time of the profile."""
     bound: str
     """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency`` or ``launch``."""
+    tensor_cores: bool
+    """Whether tensor cores worked."""
     time_us: float
     time_origin: Origin
     """Whether the time is measured or modelled."""
     ceiling_us: float | None
     """Least time that the governing roof leaves for what the candidate moves and computes: the larger of its DRAM bytes
-    at the peak bandwidth and its operations at the FP32 peak. None where the device is unknown, or where tensor cores
-    bind, whose peak depends on the type."""
+    at the peak bandwidth and its operations at the FP32 peak, with tensor cores at their FP16 peak (of which a kernel
+    that multiplies in TF32 can reach half). None where the device is unknown."""
     roofs: Roofs | None
     """None where the device is unknown."""
 
@@ -71,6 +88,8 @@ def roofs_of(spec: DeviceSpec) -> Roofs:
         device=spec.title,
         dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
         fp32_flops_per_s=spec.fp32_flops_per_s,
+        tf32_tensor_flops_per_s=spec.tf32_tensor_tflops * 1e12,
+        fp16_tensor_flops_per_s=spec.fp16_tensor_tflops * 1e12,
         ridge=spec.ridge_flop_per_byte,
     )
 
@@ -91,6 +110,8 @@ def place_of(attempt: Attempt | None) -> RooflinePlace | None:
     if attempt is None or attempt.profile is None:
         return None
     found, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
+    roofs = None if spec is None else roofs_of(spec)
+    tensor_cores = uses_tensor_cores(attempt.profile)
     return RooflinePlace(
         attempt=attempt.id,
         flops=found.flops,
@@ -99,12 +120,19 @@ def place_of(attempt: Attempt | None) -> RooflinePlace | None:
         arithmetic_intensity=found.arithmetic_intensity,
         flops_per_s=found.flops / (found.time_us * 1e-6) if found.time_us > 0 else 0.0,
         bound=found.bound,
+        tensor_cores=tensor_cores,
         time_us=found.time_us,
         time_origin=found.time_origin,
-        ceiling_us=None if spec is None or found.bound == "tensor" else _ceiling(found.dram_bytes, found.flops, spec),
-        roofs=None if spec is None else roofs_of(spec),
+        ceiling_us=None if roofs is None else _ceiling(found, roofs, tensor_cores),
+        roofs=roofs,
     )
 
 
-def _ceiling(dram_bytes: float, flops: float, spec: DeviceSpec) -> float:
-    return max(dram_bytes / (spec.dram_bandwidth_gbps * 1e3), flops / spec.fp32_flops_per_s * 1e6)
+def uses_tensor_cores(profile: Profile) -> bool:
+    """Whether a counter of the tensor cores is above 0: instructions of PTX, or their pipe's share of the cycles."""
+    return profile.roofline.bound == "tensor" or any(profile.value(name) for name in _TENSOR_METRICS)
+
+
+def _ceiling(found: Roofline, roofs: Roofs, tensor_cores: bool) -> float:
+    by_memory = found.dram_bytes / (roofs.dram_bandwidth_gbps * 1e3)
+    return max(by_memory, found.flops / roofs.flops_per_s(tensor_cores=tensor_cores) * 1e6)

@@ -28,6 +28,7 @@ from kernelforge.report.figures import (
     style,
     task_figures,
 )
+from kernelforge.report.figures.roofline import roofline
 from kernelforge.report.figures.speeds import EACH_END
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.run import RunView
@@ -216,6 +217,30 @@ def test_the_roofline_puts_an_attempt_where_its_view_does() -> None:
     roof = [row for row in rows if "rate" in row and "who" not in row and "name" not in row]
     assert roof[1]["intensity"] == view.place.roofs.ridge
     assert roof[-1]["rate"] == view.place.roofs.fp32_flops_per_s
+
+
+def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> None:
+    records = golden_records("measured-a")
+    view = attempt_view(next(one for one in records.attempts if one.profile), None)
+    place = view.place
+    assert place is not None
+    assert place.roofs is not None
+    roofs = place.roofs
+    used = place.model_copy(update={"tensor_cores": True, "flops_per_s": 3e14})
+    drawn = {one: rows_of(roofline(one)) for one in (place, used)}
+    peaks = {
+        one: {row["name"].partition(" ")[0]: row["rate"] for row in rows if "flop" in row.get("name", "")}
+        for one, rows in drawn.items()
+    }
+    assert peaks[place] == {"FP32": roofs.fp32_flops_per_s}
+    assert peaks[used] == {
+        "FP32": roofs.fp32_flops_per_s,
+        "TF32": roofs.tf32_tensor_flops_per_s,
+        "FP16": roofs.fp16_tensor_flops_per_s,
+    }
+    ends = [row["rate"] for row in drawn[used] if row.keys() == {"intensity", "rate"}]
+    assert set(peaks[used].values()) < set(ends)
+    assert max(ends) == roofs.fp16_tensor_flops_per_s
 
 
 def test_samples_are_all_drawn_with_medians_and_intervals() -> None:

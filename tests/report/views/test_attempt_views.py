@@ -10,10 +10,13 @@ import typer
 from builders import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
 from golden_runs import golden_records
 
-from kernelforge.records import Attempt, Correctness, SizeCheck, Verdict
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.profiling.ncu.catalogue import TENSOR_PIPE
+from kernelforge.records import Attempt, Correctness, Metric, Origin, SizeCheck, Verdict
 from kernelforge.report import attempt_view
 from kernelforge.report.views.attempt import AttemptView
 from kernelforge.report.views.gates import gates_of
+from kernelforge.report.views.roofs import place_of
 from kernelforge.report.views.summary import best_of
 
 GATES = ["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing"]
@@ -122,6 +125,27 @@ def test_shares_are_of_the_floor_and_of_the_roof_above_the_candidate() -> None:
     assert view.ceiling_share == pytest.approx(view.place.ceiling_us / 10.0)
     assert view.parent_place is not None
     assert view.parent_place.attempt == view.parent
+
+
+@pytest.mark.parametrize("counter", [MATRIX_INSTRUCTIONS, TENSOR_PIPE])
+def test_with_tensor_cores_the_ceiling_is_that_of_their_fastest_type(counter: str) -> None:
+    attempt = golden_records("measured-a").of_task("softmax")[1]
+    assert attempt.profile is not None
+    used = Metric(name=counter, value=40.0, unit="%", origin=Origin.MEASURED)
+    many = attempt.profile.roofline.model_copy(update={"flops": 1e12})
+    profile = attempt.profile.model_copy(update={"metrics": (*attempt.profile.metrics, used), "roofline": many})
+    place = place_of(attempt.model_copy(update={"profile": profile}))
+    assert place is not None
+    assert place.roofs is not None
+    assert place.tensor_cores
+    assert place.ceiling_us == pytest.approx(1e12 / place.roofs.fp16_tensor_flops_per_s * 1e6)
+    idle = used.model_copy(update={"value": 0.0})
+    profile = profile.model_copy(update={"metrics": (*attempt.profile.metrics, idle)})
+    place = place_of(attempt.model_copy(update={"profile": profile}))
+    assert place is not None
+    assert place.roofs is not None
+    assert not place.tensor_cores
+    assert place.ceiling_us == pytest.approx(1e12 / place.roofs.fp32_flops_per_s * 1e6)
 
 
 def test_a_modelled_time_has_no_share_of_the_floor_and_a_quarantined_one_has_no_share_at_all() -> None:
