@@ -13,7 +13,7 @@ from kernelforge.cli.common import (
     open_store,
 )
 from kernelforge.cli.forms import DocumentOption, Form, FormOption, chosen_form, write_view
-from kernelforge.errors import UsageError
+from kernelforge.cli.references import distinct_runs
 
 
 def compare(
@@ -33,9 +33,7 @@ def compare(
 
     form = chosen_form(form, as_json=as_json, output=output)
     with open_store(results, read_only=True) as store:
-        runs = [store.run(which) for which in (a, b)]
-        if runs[0].id == runs[1].id:
-            raise UsageError(f"'{a}' and '{b}' are one run, {runs[0].id}: name two")
+        runs = distinct_runs(store, a, b)
         view = compare_view(*(RunRecords.load(store, run, texts=False) for run in runs))
     write_view(
         view,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
-from kernelforge.cli.show import resolve, the_attempt
+from kernelforge.cli.references import resolve, the_attempt
 from kernelforge.commands import command, named_results
 from kernelforge.errors import UsageError
 

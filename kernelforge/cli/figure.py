@@ -16,7 +16,7 @@ from kernelforge.cli.common import (
     write_bytes,
     write_text,
 )
-from kernelforge.cli.show import resolve
+from kernelforge.cli.references import resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,15 +114,11 @@ def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
 
     if what == _BOARD or what.startswith(_BOARD + "/"):
         return _board_drawings(store, what)
-    first, both, second = what.partition("..")
-    if both and first and second:
-        runs = [store.run(one) for one in (first, second)]
-        if runs[0].id == runs[1].id:
-            raise UsageError(f"'{first}' and '{second}' are one run, {runs[0].id}: name two")
+    if runs := resolve_pair(store, what):
         return draw_compare(compare_view(*(RunRecords.load(store, run, texts=False) for run in runs)))
     named = resolve(store, what)
     if named.number is not None:
-        attempt = store.attempt(f"{named.run.id}/{named.task}/{named.number}")
+        attempt = the_attempt(store, named)
         return draw_attempt(attempt_view(attempt, store.attempt(attempt.parent) if attempt.parent else None))
     records = RunRecords.load(store, named.run, texts=False)
     if named.task is None:

@@ -161,12 +161,12 @@ def _task(task: str | None, suite: str | None) -> Task:
 
 
 def _journalled(reference: str, device: str | None, results: Path) -> tuple[Task, list[Attempt], int, str]:
-    from kernelforge.cli.show import resolve
+    from kernelforge.cli.references import resolve, the_attempt
 
     with open_store(results, read_only=True) as store:
         named = resolve(store, reference)
         if named.task is None or named.number is None:
             raise UsageError(f"--attempt needs RUN/TASK/NUMBER, '{reference}' is none")
-        store.attempt(f"{named.run.id}/{named.task}/{named.number}")
+        the_attempt(store, named)
         task, attempts = store.task(named.run.id, named.task), store.attempts(named.run.id, named.task)
         return task, attempts, named.number, device or named.run.config.device

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
-from kernelforge.commands import command, named_results
+from kernelforge.cli.references import Reference, resolve, the_attempt
+from kernelforge.commands import named_results
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelforge.records import Attempt, Run
     from kernelforge.store import Store
-
-
-_TASKS_NAMED = 8
-"""In an error."""
-
-
-class Reference(NamedTuple):
-    """What a reference names: a run, a task of it, or an attempt at the task."""
-
-    run: Run
-    task: str | None = None
-    number: int | None = None
 
 
 def show(
@@ -55,42 +44,6 @@ def show(
             _show_task(store, named.run, named.task, as_json=as_json)
         else:
             _show_run(store, named.run, as_json=as_json)
-
-
-def resolve(store: Store, reference: str) -> Reference:
-    """Find what a reference names.
-
-    Raises:
-        UsageError: nothing, or more than one run.
-    """
-    head, _, rest = reference.partition("/")
-    try:
-        run = store.run(head)
-    except UsageError as unknown_run:
-        if not store.runs():
-            raise
-        latest = store.run("latest")
-        try:
-            return _within(latest, reference)
-        except UsageError:
-            tasks = latest.config.tasks
-            if (task := reference.rpartition("/")[0]) in tasks:
-                see = command("show", task, results=named_results(store.path.parent))
-                raise UsageError(f"'{reference}' ends in no attempt's number: see `{see}`") from None
-            more = ", ..." if len(tasks) > _TASKS_NAMED else ""
-            named = ", ".join(tasks[:_TASKS_NAMED])
-            raise UsageError(f"{unknown_run}; tasks of the latest run: {named}{more}") from None
-    return _within(run, rest) if rest else Reference(run)
-
-
-def _within(run: Run, rest: str) -> Reference:
-    """A task, or a task and a number, of a run. Names of tasks may hold slashes."""
-    if rest in run.config.tasks:
-        return Reference(run, rest)
-    task, _, number = rest.rpartition("/")
-    if task in run.config.tasks and number.isdecimal():
-        return Reference(run, task, int(number))
-    raise UsageError(f"run {run.id} has no task '{task or rest}'; it has: {', '.join(run.config.tasks)}")
 
 
 def _show_run(store: Store, run: Run, *, as_json: bool) -> None:
@@ -140,15 +93,6 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
         from kernelforge.report.terminal import attempt_lines
 
         console().print(attempt_lines(view))
-
-
-def the_attempt(store: Store, named: Reference) -> Attempt:
-    """The attempt that a reference with a number names.
-
-    Raises:
-        UsageError: there is none of that number.
-    """
-    return store.attempt(f"{named.run.id}/{named.task}/{named.number}")
 
 
 def _print_candidate(attempt: Attempt) -> None:

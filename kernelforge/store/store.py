@@ -29,6 +29,8 @@ from kernelforge.store.notes import TaskNotes, append_messages, linked, readable
 from kernelforge.store.schema import ATTEMPT_TABLES
 
 DATABASE_NAME = "kernelforge.db"
+_RUNS_NAMED = 8
+"""In an error."""
 _WITHOUT_TEXTS = {"metrics": f"AND kernel = {WHOLE_PLAN}"}
 """By table, which of its rows are enough where texts are left out."""
 
@@ -112,13 +114,17 @@ class Store(TaskNotes):
         """All runs, oldest first."""
         return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY started, rowid")]
 
+    def run_ids(self) -> list[str]:
+        """Ids of all runs, oldest first."""
+        return [row["id"] for row in self._database.rows("SELECT id FROM runs ORDER BY started, rowid")]
+
     def run(self, which: str) -> Run:
         """The run with that id, that unique beginning of an id, or ``latest``.
 
         Raises:
             UsageError: none, or more than one.
         """
-        ids = [row["id"] for row in self._database.rows("SELECT id FROM runs ORDER BY started, rowid")]
+        ids = self.run_ids()
         if not ids:
             raise UsageError(f"{self.path} holds no run yet: start one with 'kernelforge run'")
         if which == "latest":
@@ -129,7 +135,7 @@ class Store(TaskNotes):
             found = [run_id for run_id in ids if which and run_id.startswith(which)]
         if len(found) != 1:
             what = f"{len(found)} runs begin with '{which}'" if found else f"there is no run '{which}' in {self.path}"
-            raise UsageError(f"{what}; runs: {', '.join(found or ids[-8:])}, or 'latest'")
+            raise UsageError(f"{what}; runs: {', '.join((found or ids)[-_RUNS_NAMED:])}, or 'latest'")
         return _run(self._database.rows("SELECT * FROM runs WHERE id = ?", (found[0],))[0], self.path)
 
     def is_live(self, run_id: str) -> bool:
@@ -305,20 +311,25 @@ class Store(TaskNotes):
         return self._load(where, values, texts=texts)
 
     def attempt(self, which: str) -> Attempt:
-        """The attempt ``<run>/<task>/<number>``; the run may be a unique beginning or ``latest``.
+        """The attempt ``<run>/<task>/<number>``; the run may be ``latest``, or a unique beginning that holds no slash.
+        Ids of runs and names of tasks may hold slashes: of ids that fit, the longest that has the attempt counts.
 
         Raises:
             UsageError: there is no such attempt, or the reference is not one.
         """
-        run, _, rest = which.partition("/")
-        task, _, number = rest.rpartition("/")
+        path, _, number = which.rpartition("/")
+        first, _, task = path.partition("/")
         if not task or not number.isdecimal():
             raise UsageError(
                 f"'{which}' does not name an attempt: write <run>/<task>/<number>, for instance latest/softmax/3"
             )
-        run_id = self.run(run).id
-        found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, int(number)))
-        if not found:
+        owners = sorted((one for one in self.run_ids() if path.startswith(f"{one}/")), key=len, reverse=True)
+        for run_id in owners or [self.run(first).id]:
+            task = path.removeprefix(f"{run_id}/") if owners else task
+            found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, int(number)))
+            if found:
+                break
+        else:
             self._task_row(run_id, task)
             numbers = self._database.rows(
                 "SELECT min(number) AS low, max(number) AS high FROM attempts WHERE run = ? AND task = ?",

@@ -72,7 +72,7 @@ def test_show_a_candidate_as_eval_reads_it(cli):
         (["show", "softmax/x"], "no attempt's number"),
         (["show", "newer/nothing"], "softmax, matmul, argmax"),
         (["show", "newer/softmax/99"], "0 to 3"),
-        (["show", "newer/softmax/x"], "no task"),
+        (["show", "newer/softmax/x"], "no attempt's number: see `kernelforge show newer/softmax`"),
         (["show", "newer", "--messages"], "needs an attempt"),
         (["show", "argmax/2", "--candidate"], "held no candidate"),
         (["export", "nobody"], "no run 'nobody'"),
