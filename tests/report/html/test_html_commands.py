@@ -1,0 +1,76 @@
+"""Commands that pages show: they work as they are, wherever the results lie, and give no path away."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from golden_runs import golden, golden_store
+from html_dom import parse
+
+FOLDER = "my results & co"
+RUN = golden("modelled").run.id
+
+Main = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
+    """The command line in a folder that holds the results: exit code, and what was said."""
+    from kernelforge.cli.main import main as entry
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERNELFORGE_RESULTS", raising=False)
+
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["kernelforge", *words])
+        with pytest.raises(SystemExit) as left:
+            entry()
+        out, err = capsys.readouterr()
+        return int(left.value.code or 0), out + err
+
+    return run
+
+
+def told(report: Path) -> Iterator[str]:
+    """Commands of the Run page, and of the page of the modelled run's first attempt that was told to be the best."""
+    pages = [report / "index.html", report / "runs" / RUN / "softmax" / "05.html"]
+    for element in (one for page in pages for one in parse(page.read_text()).all() if one.name in ("pre", "code")):
+        yield from (line for line in element.text.splitlines() if line.startswith("kernelforge "))
+
+
+@pytest.mark.parametrize("folder", [FOLDER, "results"])
+def test_a_shown_command_works_as_given(main: Main, tmp_path: Path, folder: str) -> None:
+    golden_store(tmp_path / folder, "modelled")
+    code, said = main("report", "--results", folder, "--output", "web")
+    assert code == 0, said
+    shown = list(told(tmp_path / "web"))
+    assert [line.split()[1] for line in shown] == ["show", "show", "show", "eval"]
+    for line in shown[:3]:
+        name, *words = shlex.split(line.partition(" > ")[0])
+        assert name == "kernelforge"
+        assert ("--results" in words) == (folder != "results")
+        code, said = main(*words)
+        assert code == 0, said
+        assert RUN in said
+    assert str(tmp_path) not in "".join(page.read_text() for page in (tmp_path / "web").rglob("*.html"))
+
+
+def test_the_terminal_tells_the_same_commands(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden_store(tmp_path / FOLDER, "modelled")
+    attempt = f"kernelforge show {RUN}/softmax/05 --messages --results '{FOLDER}'"
+    monkeypatch.setenv("COLUMNS", "200")
+    assert attempt in main("show", f"{RUN}/softmax/5", "--results", FOLDER)[1]
+    monkeypatch.setenv("KERNELFORGE_RESULTS", FOLDER)  # the next shell may not have it
+    assert attempt in main("show", f"{RUN}/softmax/5")[1]
+
+
+def test_where_a_variable_names_another_folder_the_usual_one_is_named(
+    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden_store(tmp_path / "results", "modelled")
+    monkeypatch.setenv("KERNELFORGE_RESULTS", "elsewhere")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "--messages --results results" in main("show", f"{RUN}/softmax/5", "--results", "results")[1]
