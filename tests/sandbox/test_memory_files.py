@@ -28,6 +28,13 @@ ROOMY = dataclasses.replace(LIMITS, memory_bytes=512 << 20, file_bytes=SMALLEST_
 HUGE_2_MB = os.MFD_HUGETLB | 21 << 26
 
 
+@pytest.fixture(autouse=True, scope="module")
+def searched_once():
+    """What was there before is no garbage of these tests: each of them searches for its own, at both ends."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def ends():
     left, right = socket.socketpair()
