@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,21 +81,13 @@ def write_text(text: str, output: Path | None) -> None:
 
 def write_bytes(content: bytes, output: Path) -> None:
     """Write to a file, whole or not at all."""
-    import secrets
+    from kernelforge.parts import part_of
 
     if output.is_dir():
         raise UsageError(f"{output} is a folder: name a file")
-    # A name that can be guessed could be somebody's link, which would lead elsewhere what is written.
-    part = output.with_name(f".{output.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
+    with part_of(output) as part:
+        part.write_bytes(content)
         part.replace(output)
-    except OSError as error:
-        error.filename, error.filename2 = str(output), None  # what the user named, also where no file is: a full disk
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
 
 
 def task_reference(name: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from kernelforge.leaderboard.entry import EntryFile, entry_schema, parse_entry
 from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError, read_object
 from kernelforge.leaderboard.verification import Verification, contradiction, parse_verification, verified
+from kernelforge.parts import part_of
 from kernelforge.report.documents.leaderboard import entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.views.board import Leaderboard, boards_of
 
@@ -86,17 +87,12 @@ def board_texts(view: Leaderboard) -> dict[str, str]:
 def write_texts(texts: Mapping[str, str], folder: Path) -> None:
     """Write all files, or none: each is complete beside its place before the first takes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    mark = secrets.token_hex(4)  # a link of a name that can be guessed would lead elsewhere what is written
-    parts = {folder / name: folder / f".{name}.{mark}.part" for name in texts}
-    try:
+    with ExitStack() as stack:
+        parts = {folder / name: stack.enter_context(part_of(folder / name)) for name in texts}
         for part, text in zip(parts.values(), texts.values(), strict=True):
-            with part.open("x", encoding="utf-8") as file:
-                file.write(text)
+            part.write_text(text, encoding="utf-8")
         for path, part in parts.items():
             part.replace(path)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
 
 
 def stale(texts: Mapping[str, str], folder: Path) -> tuple[str, ...]:

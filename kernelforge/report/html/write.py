@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
-import secrets
-import shutil
 import signal
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +12,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kernelforge.errors import UsageError
+from kernelforge.parts import exchange, locked, part_of, spare_name
 from kernelforge.report.html.onefile import document
 from kernelforge.report.html.paths import INDEX, LEADERBOARD
 from kernelforge.report.html.site import Site
+from kernelforge.sandbox import linux
 from kernelforge.version import __version__
 
 MARK = "kernelforge-report.json"
@@ -50,8 +49,7 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
     folder = Path(os.path.abspath(folder))  # "." has no name beside which anything could be written
     _may_replace(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(folder) as part:
-        part.mkdir()
+    with part_of(folder, folder=True, ours=_is_report) as part:
         size = _write_pages(site, part, processes)
         assets = part / "assets"
         assets.mkdir()
@@ -76,7 +74,7 @@ def write_file(site: Site, file: Path) -> int:
     if file.exists() and not (file.is_file() and _begins_as_report(file)):
         raise UsageError(f"{file} is not a report of KernelForge: name another file, or move it away")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(file) as part:
+    with part_of(file) as part:
         size = 0
         with part.open("wb") as out:
             for text in document(site):
@@ -117,36 +115,34 @@ def _begins_as_report(file: Path) -> bool:
         return b'<meta name="generator" content="KernelForge' in data.read(4096)
 
 
-@contextlib.contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A name beside ``path``, hidden, of which nothing is left afterwards."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        yield part
-    except OSError as error:
-        if error.filename is None or str(part) in str(error.filename):  # say what the user named; a full disk says none
-            error.filename, error.filename2 = str(path), None
-        raise
-    finally:
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink(missing_ok=True)
+def _is_report(part: Path) -> bool:
+    """Whether a part holds nothing but what a report holds."""
+    return not part.is_dir() or next(_strangers(part), None) is None
 
 
 def _replace_folder(new: Path, folder: Path) -> None:
-    """Two renames with nothing between them: a folder that holds files cannot be renamed over."""
+    """The new one is there, and the old one has the new one's name."""
     if not folder.exists():
         new.rename(folder)
         return
     new.chmod(stat.S_IMODE(folder.stat().st_mode))
-    with _beside(folder) as old:
+    if not exchange(new, folder):
+        _replace_in_two_steps(new, folder)
+
+
+def _replace_in_two_steps(new: Path, folder: Path) -> None:
+    """Two renames with nothing between them: a folder that holds files cannot be renamed over."""
+    old, lock = spare_name(folder), locked(folder)
+    try:
         folder.rename(old)
         try:
             new.rename(folder)
         except OSError:
             old.rename(folder)
             raise
+        old.rename(new)
+    finally:
+        os.close(lock)
 
 
 def _write_pages(site: Site, folder: Path, processes: int) -> int:
@@ -191,6 +187,9 @@ _kept: list[tuple[Site, Path]] = []
 
 
 def _keep(site: Site, folder: Path) -> None:
+    linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # else it waits for more to do for ever
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid != os.getppid():
+        os._exit(1)  # it was killed before
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it calls off what is not begun
     _kept[:] = [(site, folder)]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import select
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,67 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one_as_it_was(report: P
     with pytest.raises(ZeroDivisionError):
         write_folder(broken, report)
     assert tree_of(report) == before
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+STUCK = """
+import os, signal, sys
+from pathlib import Path
+from golden_runs import golden_records
+from kernelforge.report.html import Site, write
+
+def render(path, render=Site.render):
+    if path.startswith("data/") and path.endswith(".csv"):
+        os.write(1, f"{os.getpid()}\\n".encode())
+        signal.pause()
+    return render(site, path)
+
+signal.alarm(100)
+write._SHARED_FROM, write._PART = 2, 5
+site = Site([golden_records("measured-a")])
+site.render = render
+write.write_folder(site, Path(sys.argv[1]), processes=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_a_kill_left_goes_with_the_next_report(site: Site, report: Path, processes: int):
+    """A real kill in the middle: the old report is whole, no process lives on, and nothing lies around for ever."""
+    before = tree_of(report)
+    command = [sys.executable, "-c", STUCK, str(report), str(processes)]
+    folders = os.pathsep.join(one for one in sys.path if one)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folders}) as writer:
+        assert writer.stdout is not None
+        with open(os.pidfd_open(int(writer.stdout.readline()))) as worker:
+            (left,) = [path for path in report.parent.iterdir() if path != report]
+            assert len(tree_of(left)) > 5
+            writer.kill()
+            assert select.select([worker], [], [], 60)[0]
+    assert tree_of(report) == before
+    (left / "mine.txt").write_text("years of work")
+    write_folder(site, report)
+    assert left.is_dir()
+    (left / "mine.txt").unlink()
+    write_folder(site, report)
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+def test_the_old_report_is_in_its_place_until_the_new_one_is(site: Site, report: Path, monkeypatch: pytest.MonkeyPatch):
+    renamed: list[Path] = []
+    monkeypatch.setattr(Path, "rename", lambda path, to: renamed.append(path))
+    (report / "runs" / "stale.html").write_text("old")
+    write_folder(site, report)
+    assert not renamed  # one step does it
+    assert not (report / "runs" / "stale.html").exists()
+
+
+def test_where_folders_cannot_trade_places_it_takes_two_steps(
+    site: Site, report: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(write, "exchange", lambda one, other: False)
+    (report / "runs" / "stale.html").write_text("old")
+    write_folder(site, report)
+    assert not (report / "runs" / "stale.html").exists()
     assert [path.name for path in report.parent.iterdir()] == ["report"]
 
 

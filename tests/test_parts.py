@@ -1,0 +1,99 @@
+"""What is written beside its place: nothing of it stays, and what a kill left there goes the next time."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernelforge.parts import part_of, spare_name
+
+WRITER = """
+import os, signal, sys, time
+from pathlib import Path
+from kernelforge.parts import part_of
+
+with part_of(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as part:
+    (part / "half" if part.is_dir() else part).write_text("half of it")
+    if sys.argv[2] == "child" and os.fork() == 0:
+        signal.alarm(60)
+        os.write(1, f"{os.getpid()}\\n".encode())
+        signal.pause()
+    if sys.argv[2] != "child":
+        os.write(1, b"writing\\n")
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def killed_writer(path: Path, kind: str) -> Iterator[str]:
+    """What a writer said that has been killed since."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path), kind], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        said = writer.stdout.readline()
+        writer.kill()
+        writer.wait()
+        yield said
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(one.name for one in path.parent.iterdir() if one != path)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_kill_left_goes_with_the_next_part(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "made.[x]"
+    with killed_writer(target, kind):
+        (left,) = beside(target)
+        with part_of(tmp_path / "made.y"):
+            assert left in beside(target)  # that is for another place
+        with part_of(target) as part:
+            assert beside(target) == [part.name] != [left]
+    assert beside(target) == []
+
+
+def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    with part_of(target, folder=True) as mine, part_of(target) as other:
+        assert beside(target) == sorted([mine.name, other.name])
+    with killed_writer(target, "child") as child:  # its writer is dead, and what that started is not
+        left = beside(target)
+        with part_of(target) as part:
+            assert beside(target) == sorted([*left, part.name])
+        with open(os.pidfd_open(int(child))) as ended:
+            os.kill(int(child), 9)
+            select.select([ended], [], [])
+    with part_of(target) as part:
+        assert beside(target) == [part.name]
+
+
+def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
+    target, away = tmp_path / "made", tmp_path / "away"
+    away.mkdir()
+    (away / "thesis.tex").write_text("years of work")
+    spare_name(target).symlink_to(away)
+    os.mkfifo(spare_name(target))
+    spare_name(target).mkdir()
+    for name in (".made.1a2b3c4d.part", ".made.part", "made.part", ".made.kernelforge-1a2b3c4d.part.txt"):
+        (tmp_path / name).write_text("of another program")
+    before = beside(target)
+    with part_of(target, ours=lambda part: False) as part:
+        assert beside(target) == sorted([*before, part.name])
+    assert beside(target) == before
+    assert (away / "thesis.tex").exists()
+
+
+def test_an_error_names_the_place_and_not_the_part(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refused, part_of(tmp_path / "nowhere" / "made"):
+        pass
+    assert refused.value.filename == str(tmp_path / "nowhere" / "made")
+    with pytest.raises(FileNotFoundError) as refused, part_of(tmp_path / "made", folder=True) as part:
+        (part / "no" / "folder").write_text("")
+    assert refused.value.filename == str(tmp_path / "made")
+    assert beside(tmp_path / "made") == []
