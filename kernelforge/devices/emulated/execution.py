@@ -185,18 +185,18 @@ class Execution:
         entry = self._runner.entry(step.expression)
         blocks = step.grid[0] * step.grid[1] * step.grid[2]
         # A grid whose blocks wait for one another can neither be cut in two nor run block by block.
-        races = entry.static_shared_bytes + step.dynamic_shared_bytes > 0 and not self.waits(step)
+        races = entry.static_shared_bytes + step.dynamic_shared_bytes > 0 and not self.waits(step, blocks)
         if not races or blocks <= RACECHECK_BLOCKS:
             self._go(step, None, racecheck=races)
         else:
             self._go(step, range(RACECHECK_BLOCKS), racecheck=True)
             self._go(step, range(RACECHECK_BLOCKS, blocks), racecheck=False)
 
-    def waits(self, step: Launch) -> bool:
-        """Whether blocks of the kernel may wait for one another."""
+    def waits(self, step: Launch, ctas: int = 0) -> bool:
+        """Whether blocks of the kernel may wait for one another. It is compiled here: for ``ctas`` that will run."""
         try:
             name = self._runner.entry(step.expression).name
-            return self._runner.machine.program(name, step.block).flow.spins
+            return self._runner.machine.program(name, step.block, ctas).flow.spins
         except UnsupportedInstruction as error:
             raise LaunchFaulted([RunFault("unsupported", str(error))]) from error
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import hashlib
+import os
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from kernelforge.devices.emulated import math_ir, memory_ir
@@ -40,21 +46,24 @@ def _target_machine(level: int) -> Any:
 
 
 class Native:
-    """Machine code of one IR module; keep it alive while its functions may run."""
+    """Machine code of one IR module; keep it alive while its functions may run.
 
-    def __init__(self, text: str, level: int = 1) -> None:
+    Args:
+        text: The module.
+        level: How much LLVM optimises.
+        kept: Where the machine code is read from, or else left for the next process; None: nowhere.
+    """
+
+    def __init__(self, text: str, level: int = 1, kept: Kept | None = None) -> None:
         with _lock:
             module = llvm.parse_assembly(text)
             machine = _target_machine(level)
-            builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
-            passes = llvm.create_new_function_pass_manager()
-            passes.add_sroa_pass()
-            passes.add_simplify_cfg_pass()
-            passes.add_instruction_combine_pass()
-            for function in module.functions:
-                if not function.is_declaration:
-                    passes.run(function, builder)
+            found = None if kept is None else kept.read()
+            if found is None:
+                _improve(module, machine)
             self._engine = llvm.create_mcjit_compiler(module, machine)
+            if kept is not None:
+                self._engine.set_object_cache(lambda _, code: kept.write(code), lambda _: found)
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:
@@ -62,19 +71,83 @@ class Native:
         return int(self._engine.get_function_address(name))
 
 
+def _improve(module: Any, machine: Any) -> None:
+    """What is worth doing to a module before code is generated."""
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes = llvm.create_new_function_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
+
+
+class Kept:
+    """Machine code of one IR module in a file, for this processor and this LLVM. Whatever is wrong with the file, it is
+    as if there were none.
+
+    Args:
+        folder: Where the file is.
+        name: Of the module.
+        text: The module.
+    """
+
+    def __init__(self, folder: Path, name: str, text: str) -> None:
+        processor = PROCESSOR or llvm.get_host_cpu_name()
+        self._path = folder / f"{name}-{processor}.object"
+        facts = (text, processor, sorted(host_features().items()), llvm.llvm_version_info, llvmlite.__version__, _WAY)
+        self._key = hashlib.sha256(repr(facts).encode()).digest()
+
+    def read(self) -> bytes | None:
+        """The machine code that another process left; None where there is none, or none of this."""
+        try:
+            whole = self._path.read_bytes()
+        except OSError:
+            return None
+        code = whole[_DIGEST_BYTES:]
+        return code if whole[:_DIGEST_BYTES] == self._digest(code) else None
+
+    def write(self, code: bytes) -> None:
+        """Leave it for other processes, which see all of it or nothing."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
+            try:
+                with open(fd, "wb") as file:
+                    file.write(self._digest(code) + code)
+                os.replace(name, self._path)
+            except OSError:
+                os.unlink(name)
+
+    def _digest(self, code: bytes) -> bytes:
+        return hashlib.sha256(self._key + code).digest()
+
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_WAY = 1
+"""To be counted up with every change of how a module becomes machine code."""
+
 _libraries: list[Native] = []
 
 
 @functools.cache
 def load_runtime() -> None:
-    """Compile the libraries and register every symbol that generated code calls. Takes a second or two, once."""
+    """Compile the libraries and register every symbol that generated code calls. Takes half a second, the first time on
+    a machine."""
     from kernelforge.devices.emulated import runtime
+    from kernelforge.devices.emulated.native import cache_folder
 
     _initialise()
+    folder = cache_folder()
     for name, function in runtime.EXPORTS.items():
         llvm.add_symbol(name, function.address)
-    for text, names in (memory_ir.library(permute=host_features().get("avx512f", False)), math_ir.library()):
-        native = Native(text)
+    libraries = {
+        "memory": memory_ir.library(permute=host_features().get("avx512f", False)),
+        "math": math_ir.library(),
+    }
+    for title, (text, names) in libraries.items():
+        native = Native(text, kept=None if folder is None else Kept(folder, title, text))
         _libraries.append(native)
         for name in names:
             llvm.add_symbol(name, native.address(name))

@@ -15,7 +15,7 @@ from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory
 from kernelforge.devices.emulated.inline import FlatKernel, flatten
 from kernelforge.devices.emulated.launch import Launch, chosen_ctas, execute
 from kernelforge.devices.emulated.memory import CacheModel, Memory
-from kernelforge.devices.emulated.program import Program, build
+from kernelforge.devices.emulated.program import Program, build, level_for
 from kernelforge.devices.emulated.program_cache import cached_program, consume_jit_seconds
 from kernelforge.devices.emulated.report import Fault, LaunchReport, MemoryOp
 from kernelforge.devices.emulated.summary import summarise
@@ -97,8 +97,10 @@ class Machine:
             int(np.prod(bounds)) if bounds else None,
         )
 
-    def program(self, entry: str, block: tuple[int, int, int]) -> Program:
+    def program(self, entry: str, block: tuple[int, int, int], ctas: int = 0) -> Program:
         """Native code of a kernel for one CTA shape, compiled on first use and shared by all machines of the process.
+
+        A launch of many ``ctas`` gets it optimised.
 
         Raises:
             KeyError: No such kernel.
@@ -107,12 +109,15 @@ class Machine:
         if entry in self._failures:
             raise self._failures[entry]
         kernel = self._kernels[entry]
+        warps = ctas * -(-block[0] * block[1] * block[2] // 32)
 
         def compile_program() -> Program:
             offsets, static = shared_layout(kernel)
-            return build(kernel, Shape(block, offsets, static, self._symbols))
+            return build(kernel, Shape(block, offsets, static, self._symbols), warps)
 
-        return cached_program((self._digest, entry, block), compile_program)
+        return cached_program(
+            (self._digest, entry, block), compile_program, lambda known: known.level >= level_for(known.flow, warps)
+        )
 
     def launch(
         self,
@@ -151,7 +156,7 @@ class Machine:
                 parameter buffer of the wrong size.
         """
         known = self.entries[entry]
-        program = self.program(entry, block)
+        program = self.program(entry, block, grid[0] * grid[1] * grid[2] if ctas is None else len(ctas))
         compile_seconds = consume_jit_seconds(program)
         launch = Launch(
             program=program,

@@ -38,6 +38,14 @@ def _source_stamp() -> str:
 _STAMP = _source_stamp()
 
 
+def cache_folder() -> Path | None:
+    """Where numba keeps what it compiled of this package; None where it found no writable place."""
+    try:
+        return Path(FunctionCache(cache_folder).cache_path)
+    except RuntimeError:
+        return None
+
+
 def native(function: F) -> F:
     """Compile a helper that other compiled functions call; cached on disk where a cache directory is writable."""
     function.__qualname__ += f"_{_STAMP}"

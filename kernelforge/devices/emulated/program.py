@@ -16,7 +16,7 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.emit import HANDLERS
 from kernelforge.devices.emulated.emit.emitter import Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
-from kernelforge.devices.emulated.flow import Block, Flow, analyse, is_barrier
+from kernelforge.devices.emulated.flow import Block, Flow, analyse, is_barrier, weak_topological_order
 from kernelforge.devices.emulated.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.jit import Native
 from kernelforge.devices.emulated.memory_ir import ATTRIBUTES
@@ -24,6 +24,12 @@ from kernelforge.devices.emulated.ptx import Imm, Instruction, Pair, Reg, Sink
 
 _ENTRY = "kernel"
 _AREAS = 8
+
+MANY_WARPS = 8192
+"""From here on a launch of a kernel with loops is worth optimised code. The other takes LLVM less than half the time
+and computes the same; most of a launch is spent in the runtime, so that only long loops run slower, by up to a half."""
+MANY_LINES = 8000
+"""Of LLVM's text; unoptimised code of more would need too much stack."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,13 @@ class Program:
     clear_bytes: int
     block_costs: npt.NDArray[np.int64]
     jit_seconds: float
+    level: int
+    """LLVM's level of optimisation."""
+
+
+def level_for(flow: Flow, warps: int) -> int:
+    """The level that a kernel should be compiled at for a launch of so many warps."""
+    return int(warps >= MANY_WARPS and bool(weak_topological_order(flow.blocks)[1]))
 
 
 class _Writer:
@@ -334,8 +347,8 @@ def _check_registers(kernel: FlatKernel) -> None:
             raise unsupported(Instruction(".reg", (), (), text=f".reg .b128 {register}"), "128-bit register")
 
 
-def build(kernel: FlatKernel, shape: Shape) -> Program:
-    """Compile a kernel for one CTA shape.
+def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
+    """Compile a kernel for one CTA shape and a launch of about so many warps.
 
     Raises:
         UnsupportedInstruction: The kernel uses something the emulator does not implement.
@@ -345,8 +358,9 @@ def build(kernel: FlatKernel, shape: Shape) -> Program:
     flow = analyse(kernel, shape.block)
     writer = _Writer(flow, shape)
     text = writer.write()
+    level = 1 if text.count("\n") > MANY_LINES else level_for(flow, warps)
     try:
-        native = Native(text)
+        native = Native(text, level)
     except RuntimeError as error:  # LLVM refuses what an instruction with mismatched types became
         raise UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}") from error
     e = writer.e
@@ -355,8 +369,8 @@ def build(kernel: FlatKernel, shape: Shape) -> Program:
     costs = np.array([len(b.all()) for b in flow.blocks], dtype=np.int64)
     return Program(
         flow, shape, native, native.address(_ENTRY), tuple(e.sites), tuple(e.points), e.state_bytes, clear, costs,
-        time.perf_counter() - start,
+        time.perf_counter() - start, level,
     )  # fmt: skip
 
 
-__all__ = ["Imm", "Pair", "Program", "Reg", "Sink", "build"]
+__all__ = ["Imm", "Pair", "Program", "Reg", "Sink", "build", "level_for"]

@@ -16,12 +16,14 @@ _lock = threading.Lock()
 _reported: set[int] = set()
 
 
-def cached_program(key: Key, compile_program: Callable[[], Program]) -> Program:
-    """The program of that key, compiled on its first use in this process."""
+def cached_program(key: Key, compile_program: Callable[[], Program], good_enough: Callable[[Program], bool]) -> Program:
+    """The program of that key, compiled on its first use in this process, and again when it is not ``good_enough``."""
     with _lock:
         program = _programs.get(key)
-        if program is None:
+        if program is None or not good_enough(program):
             jit.load_runtime()
+            if program is not None:
+                _reported.discard(id(program))  # another may get its place in memory
             program = compile_program()
             _programs[key] = program
     return program

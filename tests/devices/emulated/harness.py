@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 from nvrtc import compile_ptx
 
 from kernelforge.devices.emulated import LaunchReport, Machine, Memory
@@ -60,6 +62,15 @@ class Device:
         return report
 
 
+@contextmanager
+def compiled_at(level: int) -> Iterator[None]:
+    """Launches meanwhile run code of this level of optimisation, which their size chooses otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("machine", "program"):
+            patch.setattr(f"kernelforge.devices.emulated.{module}.level_for", lambda flow, warps: level)
+        yield
+
+
 def _three(shape: int | Sequence[int]) -> tuple[int, int, int]:
     values = (shape,) if isinstance(shape, int) else tuple(shape)
     x, y, z = (*values, 1, 1)[:3]
@@ -99,7 +110,8 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.nda
     """Run one PTX instruction (or several) over arrays.
 
     ``instruction`` names its operands ``{d}``, ``{a}``, ``{b}``, ``{c}``; inputs are (PTX type, array) pairs of one
-    length; ``out`` is the PTX type of ``{d}``. Returns the raw results as unsigned integers of that width.
+    length; ``out`` is the PTX type of ``{d}``. Returns the raw results as unsigned integers of that width, which are
+    the same at every level of optimisation.
     """
     widths = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
               "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8}  # fmt: skip
@@ -128,6 +140,11 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.nda
     lines.append("DONE:")
     parameters = ", ".join([".param .u64 out", *(f".param .u64 in{k}" for k in range(len(inputs))), ".param .u32 n"])
     device = Device(ptx_module("\n".join(lines), parameters))
-    result = np.zeros(count, dtype=f"u{widths[out]}")
-    device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count)
-    return result
+    results = []
+    for level in (0, 1):
+        result = np.zeros(count, dtype=f"u{widths[out]}")
+        with compiled_at(level):
+            device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count)
+        results.append(result)
+    assert np.array_equal(*results)
+    return results[0]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from harness import Device, ptx_module
+from harness import Device, compiled_at, ptx_module
 
 REGISTERS = 8
 PREDICATES = 4
@@ -220,11 +220,14 @@ def check(seed: int) -> None:
     rng = random.Random(seed)
     program = generate(rng)
     table = np.array([rng.getrandbits(32) for _ in range(64)], np.uint32)
-    out = np.zeros((2, THREADS, REGISTERS + 1), np.uint32)
     n = rng.randrange(4)
-    Device(ptx_module(text(program), PARAMETERS)).run(2, THREADS, out, table, n, max_warp_instructions=1_000_000)
+    device = Device(ptx_module(text(program), PARAMETERS))
     want = [[interpret(program, t, c, n, table) for t in range(THREADS)] for c in range(2)]
-    assert out.tolist() == want, f"seed {seed}"
+    for level in (0, 1):
+        out = np.zeros((2, THREADS, REGISTERS + 1), np.uint32)
+        with compiled_at(level):
+            device.run(2, THREADS, out, table, n, max_warp_instructions=1_000_000)
+        assert out.tolist() == want, f"seed {seed}, level {level}"
 
 
 @pytest.mark.parametrize("group", range(8))

@@ -1,0 +1,73 @@
+"""Small launches run code that is made quickly, large ones code that is optimised, and both count and compute alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import Device, cuda
+
+from kernelforge.devices.emulated import program
+
+BLOCK = 64
+CTAS = program.MANY_WARPS * 32 // BLOCK
+
+LOOP = """extern "C" __global__ void k(const float* x, float* y, int n) {
+  float s = threadIdx.x;
+  for (int i = 0; i <= (threadIdx.x & 3); i++) s = s * x[i] + blockIdx.x;
+  y[(blockIdx.x & 1) * blockDim.x + threadIdx.x] = s;
+}"""
+STRAIGHT = """extern "C" __global__ void k(const float* x, float* y, int n) {
+  y[(blockIdx.x & 1) * blockDim.x + threadIdx.x] = threadIdx.x * x[0] + n;
+}"""
+
+
+def level(device: Device) -> int:
+    return device.machine.program("k", (BLOCK, 1, 1)).level
+
+
+def run(device: Device, grid: int, **options: object) -> tuple[np.ndarray, list[int]]:
+    """The two rows that blocks of even and odd number write, and counts."""
+    x, y = np.array([0.5, 1.5, -2, 3], np.float32), np.zeros((2, BLOCK), np.float32)
+    report = device.run(grid, BLOCK, x, y, 7, **options)
+    return y, [report.warp_instructions, report.thread_instructions]
+
+
+def test_a_kernel_with_loops_is_optimised_when_many_warps_run_it() -> None:
+    device = cuda(LOOP)
+    run(device, CTAS - 1)
+    assert level(device) == 0
+    few = run(device, 2)
+    assert level(device) == 0
+    run(device, CTAS, ctas=range(CTAS - 1))
+    assert level(device) == 0, "blocks that are left out do not count"
+    run(device, CTAS)
+    assert level(device) == 1
+    again = run(device, 2)
+    assert level(device) == 1, "what is optimised stays so"
+    assert np.array_equal(few[0], again[0])
+    assert few[1] == again[1]
+    assert np.array_equal(few[0][0], expected(0))
+
+
+def expected(cta: int) -> np.ndarray:
+    x = np.array([0.5, 1.5, -2, 3], np.float32)
+    values = []
+    for thread in range(BLOCK):
+        s = np.float32(thread)
+        for i in range((thread & 3) + 1):
+            s = s * x[i] + np.float32(cta)
+        values.append(s)
+    return np.array(values, np.float32)
+
+
+def test_a_kernel_without_loops_never_is() -> None:
+    device = cuda(STRAIGHT)
+    run(device, CTAS)
+    assert level(device) == 0
+
+
+def test_a_long_kernel_always_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "MANY_LINES", 10)
+    device = cuda(STRAIGHT.replace("+ n", "- n"))
+    run(device, 2)
+    assert level(device) == 1
