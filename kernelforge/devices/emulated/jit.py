@@ -6,8 +6,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
-import os
-import tempfile
+import secrets
 import threading
 from pathlib import Path
 from typing import Any
@@ -110,15 +109,14 @@ class Kept:
 
     def write(self, code: bytes) -> None:
         """Leave it for other processes, which see all of it or nothing."""
+        own = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
             try:
-                with open(fd, "wb") as file:
-                    file.write(self._digest(code) + code)
-                os.replace(name, self._path)
-            except OSError:
-                os.unlink(name)
+                own.parent.mkdir(parents=True, exist_ok=True)
+                own.write_bytes(self._digest(code) + code)
+                own.replace(self._path)
+            finally:
+                own.unlink(missing_ok=True)
 
     def _digest(self, code: bytes) -> bytes:
         return hashlib.sha256(self._key + code).digest()

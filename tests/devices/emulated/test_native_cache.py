@@ -1,13 +1,17 @@
-"""What numba keeps on disk may be damaged: it is then made again."""
+"""What numba and LLVM keep on disk may be damaged: it is then made again."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from kernelforge.devices.emulated.jit import Kept, Native
 
 MODULE = """
 import ctypes
@@ -21,29 +25,105 @@ def doubled(value):
 def answer(value):
     return doubled(value) + 1
 
-print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(answer.address)(20))
+print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(answer.address)(20), flush=True)
 """
+FORKING = """
+import os, runpy, sys
+import kernelforge.devices.emulated.native
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        os.dup2(1, 2)
+        runpy.run_path(line.strip())
+        os._exit(0)
+    os.wait()
+    print("ended", flush=True)
+"""
+"""Runs a module for every line of its input, each in a process that has loaded numba and none of the module."""
 
 
-def answer(folder: Path) -> str:
+@pytest.fixture
+def answer(tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """What the module says in a new process."""
     environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(folder / "cache"),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    done = subprocess.run(
-        [sys.executable, str(folder / "module.py")], env=environment, capture_output=True, text=True, timeout=120
-    )
-    return done.stdout.strip() or done.stderr
+    module = tmp_path / "module.py"
+    module.write_text(MODULE)
+    command = [sys.executable, "-c", FORKING]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as forking:
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        wanted, said = forking.stdin, forking.stdout
+
+        def ask() -> str:
+            print(module, file=wanted, flush=True)
+            return "".join(iter(said.readline, "ended\n"))
+
+        yield ask
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage"])
-def test_damaged_entries_are_made_again(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / "module.py").write_text(MODULE)
-    assert answer(tmp_path) == "41"
+def test_damaged_entries_are_made_again(tmp_path: Path, answer: Callable[[], str], damage: bytes) -> None:
+    assert answer() == "41\n"
     entries = [entry for entry in (tmp_path / "cache").rglob("*.nb?") if entry.is_file()]
     assert {entry.suffix for entry in entries} == {".nbi", ".nbc"}
     for suffix in (".nbi", ".nbc"):
         for entry in entries:
             if entry.suffix == suffix:
                 entry.write_bytes(damage)
-        assert answer(tmp_path) == "41"
+        assert answer() == "41\n"
+
+
+def number(value: int) -> str:
+    """A module with a function that gives ``value``."""
+    return f"define i32 @number() {{\n  ret i32 {value}\n}}\n"
+
+
+def gives(value: int, folder: Path) -> int:
+    native = Native(number(value), kept=Kept(folder, "number", number(value)))
+    found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(native.address("number"))()
+    return found
+
+
+def object_in(folder: Path) -> Path:
+    """The one file there."""
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_machine_code_that_a_process_left_is_run_by_the_next(tmp_path: Path) -> None:
+    assert gives(1, tmp_path / "one") == 1
+    assert gives(2, tmp_path / "two") == 2
+    other = Kept(tmp_path / "two", "number", number(2)).read()
+    assert other is not None
+    Kept(tmp_path / "one", "number", number(1)).write(other)
+    assert gives(1, tmp_path / "one") == 2, "what was left under its name was not run"
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "garbage", "of another module"])
+def test_damaged_machine_code_is_made_again(tmp_path: Path, damage: str) -> None:
+    assert gives(1, tmp_path / "here") == 1
+    path = object_in(tmp_path / "here")
+    whole = path.read_bytes()
+    gives(2, tmp_path / "there")
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": whole[:-8],
+            "flipped": whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:],
+            "garbage": b"garbage" * 100,
+            "of another module": object_in(tmp_path / "there").read_bytes(),
+        }[damage]
+    )
+    assert gives(1, tmp_path / "here") == 1
+    assert object_in(tmp_path / "here").read_bytes() == whole
+
+
+def test_machine_code_is_made_where_none_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert gives(1, tmp_path / "file") == 1
+    assert Kept(tmp_path / "file", "number", number(1)).read() is None
