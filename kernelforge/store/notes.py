@@ -7,15 +7,17 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import sqlite_utils
 from pydantic import ValidationError
 
 from kernelforge.errors import StoreError
 from kernelforge.records import InputGenerator, Lesson, Message
 from kernelforge.store.codec import Blobs, Row, message_rows, messages_from_rows
 from kernelforge.store.database import Database
+
+if TYPE_CHECKING:
+    import sqlite_utils
 
 _NAMES_PER_QUERY = 500
 
