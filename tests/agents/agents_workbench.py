@@ -38,6 +38,7 @@ from kernelforge.records import (
     Roofline,
     SizeCheck,
     SizeFacts,
+    Task,
     TaskFacts,
     Verdict,
 )  # fmt: skip
@@ -61,13 +62,19 @@ class Bench:
 
 
 @lru_cache(maxsize=64)
+def task_of(name: str) -> Task:
+    """Loading reads and checks a whole suite."""
+    return load_task(name)
+
+
+@lru_cache(maxsize=64)
 def graph_of(task: str) -> Graph:
-    return trace_source(load_task(task).source, {})
+    return trace_source(task_of(task).source, {})
 
 
 @lru_cache(maxsize=64)
 def bench(task: str, size: str) -> Bench:
-    loaded = load_task(task)
+    loaded = task_of(task)
     reference = Reference(loaded.source, loaded.size(size).constants)
     reference.redraw_weights(3)
     return Bench(reference, reference.inputs(7))
@@ -174,7 +181,7 @@ def known(name: str) -> TaskFacts:
 
 
 def brief(name: str, graph: Graph | None = None) -> Brief:
-    task = load_task(f"core/{name}")
+    task = task_of(f"core/{name}")
     device = {"device": "H100, emulated", "architecture": "sm_90a"}
     return Brief(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device)
 
