@@ -6,6 +6,6 @@ from kernelforge.compile import Compiler
 
 
 @pytest.fixture(scope="session")
-def compiler():
-    with Compiler(None) as warm:
+def compiler(open_warm):
+    with open_warm(Compiler, None) as warm:
         yield warm

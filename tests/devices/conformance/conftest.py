@@ -39,24 +39,18 @@ def gpu(runtime: str) -> Device:
 
 
 @pytest.fixture(scope="package", params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+def device(request: pytest.FixtureRequest, open_warm: Callable[..., Device]) -> Iterator[Device]:
     if probe().tier == "none":
         pytest.skip("no jail tier works on this machine")
     made: Device
     if request.param == "software":
-        made = SoftwareDevice()
+        made = open_warm(SoftwareDevice)
     elif request.param in ("cupy", "pycuda"):
         made = gpu(request.param)
     else:
-        made = make_device(request.param, threads=2)
+        made = open_warm(make_device, request.param, threads=2)
     yield made
     made.close()
-
-
-@pytest.fixture(scope="package")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
 
 
 Make = Callable[..., tuple[ResolvedPlan, Artifact]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +19,8 @@ pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier wor
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[SoftwareDevice]:
-    with SoftwareDevice() as made:
+def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
+    with open_warm(SoftwareDevice) as made:
         yield made
 
 

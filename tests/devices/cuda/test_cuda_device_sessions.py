@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +24,8 @@ pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier wor
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[SoftwareDevice]:
-    with SoftwareDevice() as made:
+def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
+    with open_warm(SoftwareDevice) as made:
         yield made
 
 
@@ -178,6 +173,7 @@ def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: Software
         assert one._child.pid != other._child.pid
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) -> None:
     with SoftwareDevice() as device:
         assert device.arch == "sm_90a"
@@ -196,6 +192,7 @@ def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) ->
             device.spares.release()
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 def test_no_context_is_made_while_the_gpu_is_timed(compiler: Compiler) -> None:
     with SoftwareDevice() as device:
         a = randoms(10)

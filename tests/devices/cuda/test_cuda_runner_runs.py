@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,6 @@ from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.faults import faulted
 from kernelforge.devices.cuda.limits import Kernel
 from kernelforge.devices.cuda.runner import Ran, Runner, Work
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
 
 
 def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,8 @@ pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier wor
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[EmulatedDevice]:
-    with make_device("emulated:h100", threads=2) as made:
+def device(open_warm: Callable[..., Any]) -> Iterator[EmulatedDevice]:
+    with open_warm(make_device, "emulated:h100", threads=2) as made:
         yield made
 
 
@@ -136,6 +130,7 @@ def forward(x):
     np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), 3 * x)
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 def test_an_a100_runs_code_for_its_architecture(compiler: Compiler) -> None:
     a, b = randoms(64), randoms(64)
     plan = resolve(ADD_PLAN, [a, b])
