@@ -142,7 +142,7 @@ def orphans_hog(processes, megabytes):
         first = os.fork()
         if first == 0:
             if os.fork() == 0:
-                held = bytearray(b"x" * (megabytes << 20))
+                held = b"x" * (megabytes << 20)
                 time.sleep(30)
                 os._exit(len(held) & 1)
             os._exit(0)
