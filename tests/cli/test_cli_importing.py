@@ -56,7 +56,7 @@ class ModelNew(torch.nn.Module):
 
 
 @pytest.fixture
-def runner() -> CliRunner:
+def runner(warm_zygotes: None) -> CliRunner:
     return CliRunner()
 
 

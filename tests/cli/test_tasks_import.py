@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,10 +51,12 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def imported(
+    tmp_path_factory: pytest.TempPathFactory, warmly: Callable[[], contextlib.AbstractContextManager[None]]
+) -> Iterator[Workplace]:
     folder = tmp_path_factory.mktemp("import")
     files.write_checkout(folder / "checkout", ALL)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warmly():
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         # A hanging reference is given up on sooner, so that the test is.
         hurried = functools.partial(shrinking.Shrinker, bounds=Bounds(answer_s=2.5))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ from kernelforge.tasks.catalogue import Catalogue
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench("emulated:h100", threads=2) as bench:
+def bench(warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[Bench]:
+    with warmly(), Bench("emulated:h100", threads=2) as bench:
         yield bench
 
 
