@@ -72,6 +72,7 @@ def report(
 def _kept_from_the_collector() -> Iterator[Callable[[], None]]:
     """No search for cycles while records are loaded, nor, once the function that it gives was called, ever among them:
     they hold none, there are millions of them, and each search would go through all, in every process that writes."""
+    others = gc.get_freeze_count()
     gc.disable()
 
     def loaded() -> None:
@@ -81,7 +82,8 @@ def _kept_from_the_collector() -> Iterator[Callable[[], None]]:
     try:
         yield loaded
     finally:
-        gc.unfreeze()
+        if not others:  # what somebody else kept from it stays so
+            gc.unfreeze()
         gc.enable()
 
 
