@@ -53,14 +53,12 @@ def parse_log(
     A compilation that ``succeeded`` has no errors, whatever its log may seem to say (a candidate can write into it).
     ``paths`` maps folders of this machine to what stands for them in messages.
     """
-    entries = _entries(log)
-    found: list[Diagnostic] = []
-    for entry in entries:
+    distinct: dict[Diagnostic, None] = {}  # a candidate can have thousands written
+    for entry in _entries(log):
         diagnostic = _diagnostic(entry, signatures, paths or {})
-        if diagnostic is not None and succeeded and diagnostic.severity == "error":
-            diagnostic = None
-        if diagnostic is not None and diagnostic not in found:
-            found.append(diagnostic)
+        if diagnostic is not None and not (succeeded and diagnostic.severity == "error"):
+            distinct[diagnostic] = None
+    found = list(distinct)
     # A missing header or kernel makes everything after it fail as well: errors of the candidate's own lines lead.
     found.sort(key=lambda d: (d.severity != "error", d.file != CANDIDATE_FILE, d.file != LAUNCHES_FILE))
     if len(found) > MAX_DIAGNOSTICS:
