@@ -75,7 +75,14 @@ def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list
     xml = folder / f"{report.part}.xml"
     xml.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", expression, "-p", "no:cacheprovider", f"--junitxml={xml}"]
-    child = subprocess.Popen([*command, *paths], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    child = subprocess.Popen(
+        [*command, *paths],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=_heed_interrupts,
+    )
     interrupted = False
     try:
         output, _ = child.communicate(timeout=None if report.left == float("inf") else max(1.0, report.left))
@@ -94,6 +101,12 @@ def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list
     if (child.returncode not in (0, 1, _NONE_COLLECTED) and not interrupted) or not xml.is_file():
         raise RuntimeError(f"pytest ended with {child.returncode}: {output[-1500:]}")
     return read_cases(xml)
+
+
+def _heed_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would all that it starts: pytest could not be ended
+    in good order."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_cases(xml: Path) -> list[Case]:
