@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from golden_runs import golden, golden_records
-from visits import Visit
+from visits import DESKTOP, SIDEWAYS, Tab, Visit
 
-from kernelforge.report import attempt_view, task_view
+from kernelforge.leaderboard.site import BoardSite
+from kernelforge.report import attempt_view, leaderboard, task_view
 from kernelforge.report.html import paths
+from kernelforge.report.html.write import write_folder
+from kernelforge.report.views.board import Leaderboard, Verified
+from kernelforge.report.views.statistics import Estimate
 
 pytestmark = pytest.mark.browser
 
@@ -76,6 +80,30 @@ def test_a_page_fits_its_screen(kind: str, theme: str, visited: Visited):
 @each_look
 def test_a_page_meets_wcag_aa(kind: str, theme: str, visited: Visited):
     assert visited(ALL[kind], theme).violations == []
+
+
+def test_a_board_fits_a_desk(visited: Visited, tab: Callable[..., Tab], tmp_path: Path):
+    """Also one of many tasks whose entries have long names and large numbers."""
+    assert visited(ALL["leaderboard"], "light").sideways == {}
+    large = Estimate(value=12.34, low=10.12, high=14.56)
+    names = ("geomean_speedup", "geomean_correct", "median_speedup", "geomean_eager")
+    more = dict.fromkeys(names, large) | {
+        "by": "Researchers of a University", "coder": "anthropic:claude-sonnet-4-5-20250929", "note": "words " * 30,
+        "judge": "anthropic:claude-opus-4-1-20250805", "tasks_ok": 238, "tasks_total": 250, "attempts": 12_000,
+        "tokens_per_task": 1_234_567.0, "dollars_per_task": 12.345,
+        "verified": Verified(by="somebody", when="2026-11-20", rerun=250, tasks=250, agree=False),
+    }  # fmt: skip
+    board = next(one for one in leaderboard([golden_records("measured-a")]).boards)
+    entries = tuple(
+        entry.model_copy(update=more | {"fast_p": tuple(one.model_copy(update={"value": 1.0}) for one in entry.fast_p)})
+        for entry in board.entries
+    )
+    write_folder(BoardSite(Leaderboard(boards=(board.model_copy(update={"entries": entries}),))), tmp_path / "site")
+    page = tab(tmp_path / "site", viewport=DESKTOP).page
+    assert page.evaluate(SIDEWAYS) == {}
+    assert page.locator("[data-part=checked].bad").inner_text() == "250 of 250 re-run: DIFFERS"
+    page.get_by_role("button", name="geomean").click()
+    assert page.locator("th[data-key=geomean_speedup]").get_attribute("aria-sort") == "descending"
 
 
 def test_a_chart_of_tasks_has_a_mark_for_each(visited: Visited):

@@ -91,6 +91,8 @@ class Visit:
     """By ending, the path of the file of data that the page offers."""
     overflow: int
     """Pixels by which the page is wider than what it is seen in."""
+    sideways: dict[str, int]
+    """By name, pixels by which each table is wider than its place."""
     violations: list[str]
     """What axe-core found: rule, element, why."""
 
@@ -119,8 +121,9 @@ def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool 
     data = {address.rpartition(".")[2]: address.removeprefix(folder.as_uri() + "/") for address in offered}
     tables = tab.page.evaluate(_TABLES)
     overflow = tab.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    sideways = tab.page.evaluate(SIDEWAYS)
     context.close()
-    return Visit(tab.heard.faults, tab.strangers, moved, rooms, charts, tables, data, overflow, violations)
+    return Visit(tab.heard.faults, tab.strangers, moved, rooms, charts, tables, data, overflow, sideways, violations)
 
 
 def drawn(page: Page) -> dict[str, int]:
@@ -168,8 +171,14 @@ _MARKS = """() => Object.fromEntries([...document.querySelectorAll('figure.chart
   figure.dataset.drawn === 'true' ? figure.querySelectorAll('svg .role-mark:not(.mark-group) > *').length : -1,
 ]))"""
 
+SIDEWAYS = """() => Object.fromEntries([...document.querySelectorAll('.scroll')]
+  .map((one, at) => [`${one.getAttribute('aria-label')} ${at}`, one.scrollWidth - one.clientWidth])
+  .filter(pair => pair[1] > 0))"""
+
 _TABLES = """() => [...document.querySelectorAll('table.data')].map(table => {
   const keys = [...table.tHead.rows[0].cells].map(cell => cell.dataset.key);
   return [...table.tBodies[0].rows].map(row => Object.fromEntries(
-    [...row.cells].map((cell, at) => [keys[at], cell.dataset.value]).filter(pair => pair[1] !== undefined)));
+    [...row.cells].flatMap((cell, at) => [[keys[at], cell.dataset.value],
+      ...[...cell.querySelectorAll('[data-part]')].map(part => [part.dataset.part, part.dataset.value])])
+    .filter(pair => pair[1] !== undefined)));
 })"""

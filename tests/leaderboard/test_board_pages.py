@@ -18,7 +18,8 @@ HOSTILE = """<script>x</script><img src=x onerror=y>"'</table>"""
 
 
 class Page(HTMLParser):
-    """Rows of all tables, a dictionary from column key to ``(text, data-value)`` each; and every element's name."""
+    """Rows of all tables, a dictionary from the key of a column, or of what stands beneath one, to ``(text,
+    data-value)`` each; and every element's name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -26,7 +27,8 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self._keys: list[str] = []
         self._cells: list[list[str | None]] = []
-        self._open = False
+        self._parts: dict[str, list[str | None]] = {}
+        self._open: list[str | None] | None = None
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -37,19 +39,23 @@ class Page(HTMLParser):
         elif tag == "th" and "data-key" in given:
             self._keys.append(given["data-key"] or "")
         elif tag in ("th", "td"):
-            self._cells.append(["", given.get("data-value")])
-            self._open = True
+            self._open = ["", given.get("data-value")]
+            self._cells.append(self._open)
+        elif tag == "small":
+            self._open = None
+        elif "data-part" in given:
+            self._open = self._parts[given["data-part"] or ""] = ["", given.get("data-value")]
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("th", "td"):
-            self._open = False
+        if tag in ("th", "td") or (tag == "span" and self._open in self._parts.values()):
+            self._open = None
         elif tag == "tr" and self._cells:
-            self.rows.append(dict(zip(self._keys, self._cells, strict=True)))
-            self._cells = []
+            self.rows.append(dict(zip(self._keys, self._cells, strict=True)) | self._parts)
+            self._cells, self._parts = [], {}
 
     def handle_data(self, data: str) -> None:
-        if self._open:
-            self._cells[-1][0] = (self._cells[-1][0] or "") + data
+        if self._open is not None:
+            self._open[0] = (self._open[0] or "") + data
 
 
 @pytest.fixture(scope="module")
@@ -70,15 +76,19 @@ def test_a_row_of_the_page_has_the_numbers_of_the_json(folder: Path):
     assert set(rows) == {entry["run"] for entry in entries}
     for entry in entries:
         row = rows[entry["run"]]
-        told = {"attempts": entry["attempts"], "tokens_per_task": entry["tokens_per_task"]}
+        told = {name: entry[name] for name in ("attempts", "tokens_per_task", "tasks_ok", "tasks_total")}
         told |= {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
         for name in ("correct", "geomean_speedup", "win_rate", "floor_share", "median_dram_ratio"):
             if name in row:
                 told[name] = entry[name] and entry[name]["value"]
+            if f"{name}_low" in row:
+                told |= {f"{name}_{end}": entry[name][end] for end in ("low", "high")}
         for name, value in told.items():
             shown = row[name][1]
             assert (None if shown is None else float(shown)) == value, name
+        assert (row["strategy"][0], row["judge"][0]) == (entry["strategy"], entry["judge"])
     assert sum("fast_1" in row for row in rows.values()) == 2
+    assert sum("geomean_speedup_high" in row for row in rows.values()) == 2
 
 
 def test_every_entry_tells_its_digest_and_who_verified_it(folder: Path):

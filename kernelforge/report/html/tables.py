@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
 from kernelforge.records import Verdict
+from kernelforge.report.tables.board import DIFFERS
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import one_line
 
@@ -31,6 +32,8 @@ class HtmlTable(NamedTuple):
     """Row of its headings."""
     body: Markup
     """Its rows; cells hold text alone, links of ours and classes."""
+    dense: bool = False
+    """Some of its columns stand beneath others."""
 
 
 def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: str = "") -> HtmlTable:
@@ -44,35 +47,42 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     """
     links = links or {}
     keys = [column.key for column in table.columns]
-    head = "".join(map(_heading, table.columns))
-    cells = [_cell_writer(column, "td" if index else "th") for index, column in enumerate(table.columns)]
-    finders = [links.get(key) for key in keys]
+    parts = {key: [(at, one) for at, one in enumerate(table.columns) if one.beneath == key] for key in keys}
+    own = [(index, column) for index, column in enumerate(table.columns) if not column.beneath]
+    head = "".join(_heading(column, [part for _, part in parts[column.key]]) for _, column in own)
+    writers = [
+        (_cell_writer(column, "td" if index else "th", index, parts[column.key]), links.get(column.key))
+        for index, column in own
+    ]
     rows = []
     for values in table.rows:
         row = dict(zip(keys, values, strict=True)) if links or mark else {}
         told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
-        line = [
-            cell(value, find(row) if find is not None else None)
-            for cell, value, find in zip(cells, values, finders, strict=True)
-        ]
+        line = [cell(values, find(row) if find is not None else None) for cell, find in writers]
         rows.append(f"<tr{told}>{''.join(line)}</tr>")
-    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)))
+    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), dense=len(own) < len(keys))
 
 
-def _heading(column: Column) -> str:
+def _heading(column: Column, parts: Sequence[Column]) -> str:
     numeric = ' class="num"' if column.align == "right" else ""
-    return f'<th scope="col" data-key="{escape(column.key)}"{numeric}>{escape(column.label)}</th>'
+    more = ("–" if numeric else ", ").join(str(escape(part.label)) for part in parts)
+    beneath = f"<small> {more}</small>" if more else ""
+    label = str(escape(column.label)).replace("/", "/<wbr>")  # where headings may fold
+    return f'<th scope="col" data-key="{escape(column.key)}"{numeric}>{label}{beneath}</th>'
 
 
-def _cell_writer(column: Column, element: Literal["td", "th"]) -> Callable[[Any, str | None], str]:
-    """What writes the cells of a column: the text that people read, and beside a number its value as JSON and CSV have
-    it. What depends on the column alone is found once."""
+def _cell_writer(
+    column: Column, element: Literal["td", "th"], index: int, parts: Sequence[tuple[int, Column]]
+) -> Callable[[Sequence[Any], str | None], str]:
+    """What writes the cells of a column from the values of a row: the text that people read, and beside a number its
+    value as JSON and CSV have it. What depends on the column alone is found once."""
     show, marked, numeric = column.show, column.key in ("status", "outcome"), column.align == "right"
     begin = f"<{element}" + (' scope="row"' if element == "th" else "") + (' class="num"' if numeric else "")
     end = f"</{element}>"
     longest = _TIGHT_OF_WIDE if column.wide else _TIGHT
 
-    def write(value: Any, href: str | None) -> str:
+    def write(values: Sequence[Any], href: str | None) -> str:
+        value = values[index]
         shown, text = _escaped(show(value))
         if href is not None:
             text = f'<a href="{escape(href)}">{text}</a>'
@@ -80,12 +90,33 @@ def _cell_writer(column: Column, element: Literal["td", "th"]) -> Callable[[Any,
             text = f'<span class="verdict v-{shown}">{text}</span>'
         elif marked and shown in _MARKED:
             text = f'<span class="{_MARKED[shown]}">{text}</span>'
-        raw = raw_number(value)
-        held = "" if raw is None else f' data-value="{raw}"'
         folds = ' class="wide"' if not numeric and len(shown) > longest else ""
-        return f"{begin}{folds}{held}>{text}{end}"
+        beneath = _beneath(values, parts) if parts else ""
+        return f"{begin}{folds}{_held(value)}>{text}{beneath}{end}"
 
     return write
+
+
+def _beneath(values: Sequence[Any], parts: Sequence[tuple[int, Column]]) -> str:
+    """What stands in a cell beneath its text: values of other columns that there are, each in an element that says of
+    which; numbers on one line, texts on a line each."""
+    told = [
+        f'{escape(part.lead)}<span data-part="{escape(part.key)}"{_held(values[index])}{_warned(part, values[index])}>'
+        f"{_escaped(part.show(values[index]))[1]}</span>"
+        for index, part in parts
+        if values[index] not in (None, "")
+    ]
+    lines = ["".join(told)] if parts[0][1].align == "right" else told
+    return "".join(f"<small> {line}</small>" for line in lines if line)
+
+
+def _warned(part: Column, value: Any) -> str:
+    return ' class="bad"' if part.key == "checked" and value.endswith(DIFFERS) else ""
+
+
+def _held(value: Any) -> str:
+    raw = raw_number(value)
+    return "" if raw is None else f' data-value="{raw}"'
 
 
 def _escaped(text: str) -> tuple[str, str]:

@@ -13,6 +13,9 @@ from kernelforge.report.views.board_key import BoardKey
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.statistics import Estimate
 
+DIFFERS = "DIFFERS"
+"""How what was checked ends where it did not come out as the entry says."""
+
 
 def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Table:
     """Results on one board. Each ``from`` and ``to`` is the 95 % interval of the column before."""
@@ -20,18 +23,18 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
     columns = (
         Column("rank", "#", number, "right"),
         Column("run", "run"),
-        *((Column("by", "by"),) if submitted else ()),
+        *((Column("by", "by", beneath="run", lead="by "),) if submitted else ()),
         Column("coder", "coder"),
         Column("tasks_ok", "OK", number, "right"),
-        Column("tasks_total", "of", number, "right"),
+        Column("tasks_total", "of", number, "right", beneath="tasks_ok", lead="of "),
         *(_MEASURED if origin is Origin.MEASURED else _MODELLED),
-        *((Column("checked", "verified"),) if submitted else ()),
+        *((Column("checked", "verified", beneath="run", lead="verified: "),) if submitted else ()),
         Column("tokens_per_task", "tokens/task", number, "right"),
         Column("dollars_per_task", "$/task", number, "right"),
         Column("attempts", "attempts", number, "right"),
-        Column("strategy", "strategy"),
-        Column("judge", "judge"),
-        Column("caveats", "note", wide=True),
+        Column("strategy", "strategy", beneath="coder"),
+        Column("judge", "judge", beneath="coder", lead="judge "),
+        Column("caveats", "note", wide=True, beneath="run"),
     )
     return Table.of(title, columns, [EntryRow(entry) for entry in entries], keys=2)
 
@@ -39,8 +42,8 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
 def _with_interval(key: str, label: str, show: Callable[[float | None], str]) -> tuple[Column, ...]:
     return (
         Column(key, label, show, "right"),
-        Column(f"{key}_low", "from", show, "right"),
-        Column(f"{key}_high", "to", show, "right"),
+        Column(f"{key}_low", "from", show, "right", beneath=key),
+        Column(f"{key}_high", "to", show, "right", beneath=key, lead="–"),
     )
 
 
@@ -80,7 +83,8 @@ class EntryRow:
         self.caveats = ", ".join(caveat for caveat in self._caveats() if caveat)
         done = entry.verified
         agrees = done is not None and done.agree
-        self.checked = "" if done is None else f"{done.rerun} of {done.tasks} re-run" + ("" if agrees else ": DIFFERS")
+        rerun = "" if done is None else f"{done.rerun} of {done.tasks} re-run"
+        self.checked = rerun if agrees or not rerun else f"{rerun}: {DIFFERS}"
 
     def _spread(self, name: str, value: Estimate | FastPoint) -> None:
         self._flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}

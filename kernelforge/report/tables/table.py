@@ -39,6 +39,10 @@ class Column:
     align: Literal["left", "right"] = "left"
     wide: bool = False
     """Takes the room that is left, and folds when there is too little."""
+    beneath: str = ""
+    """On a page, where a wide table has less room: the column in whose cells its values stand as a second line."""
+    lead: str = ""
+    """What stands before a value there."""
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
-VOID = {"meta", "link", "input", "br", "hr", "img"}
+VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
 
 
 @dataclass
@@ -47,11 +47,16 @@ class Element:
         return "".join(one if isinstance(one, str) else one.text for one in self.inside)
 
     def table(self, label: str) -> list[dict[str, Element]]:
-        """Rows of the table with that caption, each cell by its column's key."""
+        """Rows of the table with that caption, each cell by its column's key, parts of cells by that of theirs."""
         (found,) = (one for one in self.all("table") if one.one("caption").text == label)
         keys = [one.attributes["data-key"] for one in found.one("thead").all() if "data-key" in one.attributes]
         rows = ([one for one in row.inside if isinstance(one, Element)] for row in found.one("tbody").all("tr"))
-        return [dict(zip(keys, cells, strict=True)) for cells in rows]
+        return [dict(zip(keys, cells, strict=True)) | _parts(cells) for cells in rows]
+
+
+def _parts(cells: Sequence[Element]) -> dict[str, Element]:
+    found = [one for cell in cells for one in cell.all() if "data-part" in one.attributes]
+    return {one.attributes["data-part"]: one for one in found}
 
 
 def value(cell: Element) -> Any:

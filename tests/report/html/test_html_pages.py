@@ -127,7 +127,7 @@ def test_what_others_wrote_stays_text_with_its_control_characters_written_out(tr
             "link",
         ),
         *("main", "meta", "nav", "ol", "option", "output", "p", "pre", "rect", "script", "section", "select", "small"),
-        *("span", "summary", "svg", "table", "tbody", "td", "th", "thead", "title", "tr", "ul"),
+        *("span", "summary", "svg", "table", "tbody", "td", "th", "thead", "title", "tr", "ul", "wbr"),
     }
     hidden = {"\x1b", "\x07", "\u202e", "\u2066", "\u200b"}
     for path, tree in trees("hostile", "escaping").items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from kernelforge.records import Origin
 from kernelforge.report.figures import board_figures, compare_figures
 from kernelforge.report.html import paths
 from kernelforge.report.html.charts import charts_of
@@ -61,7 +62,8 @@ def boards_context(view: Leaderboard, shown: dict[str, ShownRun], links: Links) 
         to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
         best = to_run | {"task": partial(_of, to_task, "task")}
         found.append((board, board_title(board.key), html_table(entries, to_run), html_table(records, best), charts))
-    return {"view": view, "boards": found}
+    measured = any(board.key.origin is Origin.MEASURED for board in view.boards)
+    return {"view": view, "boards": found, "measured": measured}
 
 
 def compare_context(a: ShownRun, b: ShownRun, view: CompareView, links: Links) -> Context:
