@@ -34,9 +34,11 @@ def _described(name: str) -> dict[str, Any]:
     import inspect
     import sys
 
+    from kernelforge.records.base import field_docs
     from kernelforge.search import strategy_class
 
     chosen = strategy_class(name)
+    told = field_docs(chosen.Options)
     module = sys.modules[chosen.__module__]
     about = (inspect.getdoc(module) or "").split("\n")[0]
     return {
@@ -46,7 +48,7 @@ def _described(name: str) -> dict[str, Any]:
         "rounds": chosen.default_rounds(chosen.Options()),
         "stop_after": chosen.default_stop_after,
         "options": [
-            {"name": option, "default": field.default, "about": " ".join((field.description or "").split())}
+            {"name": option, "default": field.default, "about": " ".join(told.get(option, "").split())}
             for option, field in chosen.Options.model_fields.items()
         ],
     }

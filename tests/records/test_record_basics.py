@@ -8,21 +8,24 @@ import pytest
 from builders import make_attempt, make_candidate, make_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, create_model
 
 from kernelforge.records import (
     Attempt,
     DType,
+    Evaluation,
     Graph,
     Metric,
     Node,
     Origin,
+    Record,
     Size,
     SizeFacts,
     TensorSpec,
     Verdict,
     content_hash,
 )
+from kernelforge.records.base import field_docs
 
 
 def test_a_record_cannot_be_changed() -> None:
@@ -153,3 +156,42 @@ def test_a_spec_that_names_no_tensor_is_refused(shape: tuple[int, ...], stride: 
 def test_every_dtype_has_a_size() -> None:
     assert {dtype.itemsize for dtype in DType} == {1, 2, 4, 8}
     assert [dtype.value for dtype in DType if dtype.is_floating] == ["float64", "float32", "float16", "bfloat16"]
+
+
+class Base(Record):
+    kept: int
+    """Of the base."""
+    changed: int
+    """Said before."""
+    silenced: int
+    """Said no more."""
+
+
+class Derived(Base):
+    changed: int
+    """Said
+    now."""
+    silenced: int
+    own: Metric = Field(description="As it was given.")
+    """Not this."""
+    bare: int = 0
+
+
+def test_a_schema_tells_what_is_written_under_each_field() -> None:
+    properties = Derived.model_json_schema()["properties"]
+    told = {name: field.get("description") for name, field in properties.items()}
+    assert told == {
+        "kept": "Of the base.",
+        "changed": "Said\nnow.",
+        "silenced": None,
+        "own": "As it was given.",
+        "bare": None,
+    }
+    assert field_docs(Derived)["kept"] == "Of the base."
+    nested = Evaluation.model_json_schema()["$defs"]["SizeCheck"]["properties"]
+    assert any("description" in field for field in nested.values())
+
+
+def test_a_model_without_source_has_no_strings_to_tell() -> None:
+    made = create_model("Made", __base__=Base, more=(int, 1))
+    assert field_docs(made) == field_docs(Base)

@@ -12,6 +12,7 @@ from strategy_harness import STORY, Result, Story, Tuned, play, retell
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Verdict
+from kernelforge.records.base import field_docs
 from kernelforge.search import STRATEGIES, Strategy, make_strategy, strategy_options
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -76,8 +77,8 @@ def test_it_says_where_it_comes_from_and_what_each_option_is(name: str) -> None:
     strategy = STRATEGIES[name]
     assert strategy.name == name
     assert strategy.source
-    for option, known in strategy.Options.model_fields.items():
-        assert known.description, option
+    for option in strategy.Options.model_fields:
+        assert field_docs(strategy.Options)[option]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
