@@ -108,7 +108,8 @@ atoms = st.one_of(
 
 
 def wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    two = st.tuples(inner, inner)
+    # In a tuple: the branches of a bare ``inner.map`` would each count as a form of their own, hundreds in all.
+    one, two = st.tuples(inner), st.tuples(inner, inner)
     return st.one_of(
         st.tuples(inner, st.sampled_from(OPERATORS), inner).map(" ".join),
         two.map(lambda t: f"({t[0]}, {t[1]})"),
@@ -121,10 +122,10 @@ def wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
             st.sampled_from(CALLEES),
             st.lists(inner, max_size=3),
         ).map(lambda t: f"{t[0]}({', '.join(t[1])})"),
-        inner.map(lambda t: f"({t}).{'shape'}"),
-        inner.map(lambda t: f"f'{{{t}}}'" if "'" not in t else f"({t})"),
-        inner.map(lambda t: f"(-{t})"),
-        inner.map(lambda t: f"(not {t})"),
+        one.map(lambda t: f"({t[0]}).shape"),
+        one.map(lambda t: f"f'{{{t[0]}}}'" if "'" not in t[0] else f"({t[0]})"),
+        one.map(lambda t: f"(-{t[0]})"),
+        one.map(lambda t: f"(not {t[0]})"),
         st.tuples(inner, inner, st.sampled_from(["0", "32", "128", "a"])).map(
             lambda t: f"tensor_map({t[0]}, box={t[1]}, swizzle={t[2]})"
         ),
@@ -263,7 +264,7 @@ def check_step(plan: ResolvedPlan, step: Step, touched: set[str], written: set[s
                 assert 0 <= arg.offset_bytes <= plan.buffers[arg.buffer].nbytes
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(statements, statements)
 def test_any_plan_from_the_grammar_resolves_or_is_refused(lines: list[str], helper: list[str]) -> None:
     text = "def helper(a):\n" + "".join(f"    {line}\n" for line in helper)
@@ -271,7 +272,7 @@ def test_any_plan_from_the_grammar_resolves_or_is_refused(lines: list[str], help
     outcome(text + "    k[1, 32](x, out)\n    return out\n")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(statements, statements, st.sampled_from(["prepared", "*prepared", "prepared[0]"]))
 def test_any_setup_from_the_grammar_resolves_or_is_refused(setup: list[str], lines: list[str], read: str) -> None:
     text = "def helper(a):\n    return a\n"

@@ -142,10 +142,10 @@ def test_processes_that_ask_for_the_same_build_share_it(tmp_path):
     """
     processes = [
         subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     said = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
-    assert said == ["False", "True", "True"]
+    assert said == ["False", "True"]
 
 
 def test_the_folder_is_bounded_oldest_first(tmp_path, monkeypatch):
