@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,19 +11,23 @@ import pytest
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import NoScore, ServerError
 
-skyrl_gym = pytest.importorskip("skyrl_gym")
-from kernelforge.adapters.skyrl import KernelEnv, register  # noqa: E402
+# Imported by the tests alone: it brings pandas, which collecting need not wait for.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("skyrl_gym") is None, reason="needs skyrl-gym")
 
 PROMPT = [{"role": "user", "content": "Write it."}]
 
 
 @pytest.fixture(autouse=True)
 def _registered() -> None:
+    from kernelforge.adapters.skyrl import register
+
     register()
 
 
 def made(max_turns: int = 1, env_config: dict[str, Any] | None = None) -> Any:
     """An environment for one row of a dataset."""
+    import skyrl_gym
+
     extras = {"reward_spec": {"method": "rule", "ground_truth": "core/swish"}, "max_turns": max_turns}
     return skyrl_gym.make("kernelforge", env_config=env_config or {}, extras=extras)
 
@@ -57,6 +62,8 @@ def test_steps_of_many_trajectories_run_in_a_pool_of_threads(server) -> None:
 
 
 def test_the_trainers_configuration_comes_before_what_was_registered(server) -> None:
+    from kernelforge.adapters.skyrl import register
+
     register(scorer=Scorer(policy="kevin/1", run_id="a"))
     made(env_config={"run_id": "b"}).step("1.5")
     assert (server.scored[0].policy, server.scored[0].run_id) == ("kevin/1", "b")
@@ -78,4 +85,6 @@ def test_metrics_of_episodes_are_averaged_by_skyrl(server) -> None:
 
 
 def test_a_row_may_name_its_task_itself() -> None:
+    from kernelforge.adapters.skyrl import KernelEnv
+
     assert KernelEnv(extras={"task": "core/swish"}).task == "core/swish"
