@@ -15,6 +15,8 @@ from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted
 from kernelforge.sandbox import probe
 
+DeviceOf = Callable[[str], SoftwareDevice]
+
 pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
 
 
@@ -25,8 +27,8 @@ def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
 
 
 @pytest.fixture(scope="module")
-def graphless() -> Iterator[SoftwareDevice]:
-    with SoftwareDevice("create_without_graphs") as made:
+def graphless(device_of: DeviceOf) -> Iterator[SoftwareDevice]:
+    with device_of("create_without_graphs") as made:
         yield made
 
 
@@ -183,10 +185,10 @@ def test_a_module_variable_written_refuses_to_be_timed(compiler: Compiler, devic
         session.arm([request(plan, x)])
 
 
-def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: Compiler) -> None:
+def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: Compiler, device_of: DeviceOf) -> None:
     x = randoms(16)
     plan = resolve(plans.COUNTER_PLAN, [x])
-    with SoftwareDevice("create_blind") as device, device.open(build(compiler, plans.COUNTER, plan)) as session:
+    with device_of("create_blind") as device, device.open(build(compiler, plans.COUNTER, plan)) as session:
         with pytest.raises(RunFaulted, match="'calls' cannot be found") as caught:
             session.arm([request(plan, x)])
         assert caught.value.fault.kind == "unsupported"

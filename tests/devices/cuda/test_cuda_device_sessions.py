@@ -20,6 +20,8 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame, probe
 
+DeviceOf = Callable[[str], SoftwareDevice]
+
 pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
 
 
@@ -98,20 +100,22 @@ def test_a_hang_is_a_timeout_and_the_next_candidate_is_unaffected(compiler: Comp
     a_good_candidate_passes(compiler, device)
 
 
-def test_a_runner_that_dies_is_a_crash_and_is_replaced(compiler: Compiler) -> None:
+def test_a_runner_that_dies_is_a_crash_and_is_replaced(compiler: Compiler, device_of: DeviceOf) -> None:
     x = randoms(4)
     plan = resolve(plans.TRAP_PLAN, [x])
-    with SoftwareDevice("create_mortal") as device, device.open(build(compiler, plans.TRAP, plan)) as session:
+    with device_of("create_mortal") as device, device.open(build(compiler, plans.TRAP, plan)) as session:
         ran = session.run(request(plan, x))
         assert ran.faults[0].kind == "crash"
         assert "the runner was ended while the plan ran" in ran.faults[0].message
         a_good_candidate_passes(compiler, device)
 
 
-def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(compiler: Compiler) -> None:
+def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
+    compiler: Compiler, device_of: DeviceOf
+) -> None:
     a, b = randoms(5_000_000), randoms(5_000_000)
     plan = resolve(ADD_PLAN, [a, b])
-    with SoftwareDevice("create_small") as device, device.open(build(compiler, ADD, plan)) as session:
+    with device_of("create_small") as device, device.open(build(compiler, ADD, plan)) as session:
         ran = session.run(request(plan, a, b))
         assert ran.faults[0].kind == "memory"
         assert "60000000 bytes of device memory" in ran.faults[0].message
@@ -122,10 +126,10 @@ def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
         a_good_candidate_passes(compiler, device)
 
 
-def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler) -> None:
+def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler, device_of: DeviceOf) -> None:
     a, b = randoms(500_000), randoms(500_000)
     plan = resolve(ADD_PLAN, [a, b])
-    with SoftwareDevice("create_crowded") as device, device.open(build(compiler, ADD, plan)) as session:
+    with device_of("create_crowded") as device, device.open(build(compiler, ADD, plan)) as session:
         assert session.run(request(plan, a, b)).faults == ()
         with pytest.raises(RunFaulted, match="CUDA_ERROR_OUT_OF_MEMORY") as caught:
             session.arm([request(plan, a, b)] * 3)
@@ -134,10 +138,10 @@ def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler)
         a_good_candidate_passes(compiler, device)
 
 
-def test_a_gpu_that_fails_its_probe_is_quarantined(compiler: Compiler) -> None:
+def test_a_gpu_that_fails_its_probe_is_quarantined(compiler: Compiler, device_of: DeviceOf) -> None:
     x, a = randoms(4), randoms(100)
     wild, good = resolve(plans.WILD_PLAN, [x]), resolve(ADD_PLAN, [a, a])
-    with SoftwareDevice("create_ailing") as device:
+    with device_of("create_ailing") as device:
         artifact = build(compiler, ADD, good)
         with device.open(artifact) as session:
             assert session.run(request(good, a, a)).faults == ()
@@ -149,8 +153,8 @@ def test_a_gpu_that_fails_its_probe_is_quarantined(compiler: Compiler) -> None:
             device.open(artifact)
 
 
-def test_a_gpu_that_does_not_start_says_why() -> None:
-    with SoftwareDevice("create_nothing") as device, pytest.raises(DeviceError) as caught:
+def test_a_gpu_that_does_not_start_says_why(device_of: DeviceOf) -> None:
+    with device_of("create_nothing") as device, pytest.raises(DeviceError) as caught:
         _ = device.arch
     assert str(caught.value).startswith("cuda:0 cannot be used: CUDA_ERROR_NO_DEVICE while opening GPU 0.")
     assert "`--device emulated` needs no GPU" in str(caught.value)

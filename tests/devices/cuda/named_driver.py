@@ -1,0 +1,14 @@
+"""The runner's process on a driver that is named to each child, so that one warm process does for tests of many."""
+
+from __future__ import annotations
+
+from kernelforge.devices.cuda import worker
+from kernelforge.sandbox.channel import Channel
+
+warm_up = worker.warm_up
+
+
+def serve(channel: Channel) -> None:
+    worker._options |= channel.receive().data
+    channel.send({})
+    worker.serve(channel)
