@@ -41,17 +41,16 @@ def told(report: Path) -> Iterator[str]:
         yield from (line for line in element.text.splitlines() if line.startswith("kernelforge "))
 
 
-@pytest.mark.parametrize("folder", [FOLDER, "results"])
-def test_a_shown_command_works_as_given(main: Main, tmp_path: Path, folder: str) -> None:
-    golden_store(tmp_path / folder, "modelled")
-    code, said = main("report", "--results", folder, "--output", "web")
+def test_a_shown_command_works_as_given(main: Main, tmp_path: Path) -> None:
+    golden_store(tmp_path / FOLDER, "modelled")
+    code, said = main("report", "--results", FOLDER, "--output", "web")
     assert code == 0, said
     shown = list(told(tmp_path / "web"))
     assert [line.split()[1] for line in shown] == ["show", "show", "show", "eval"]
     for line in shown[:3]:
         name, *words = shlex.split(line.partition(" > ")[0])
         assert name == "kernelforge"
-        assert ("--results" in words) == (folder != "results")
+        assert words[-2:] == ["--results", FOLDER]
         code, said = main(*words)
         assert code == 0, said
         assert RUN in said
@@ -65,6 +64,13 @@ def test_the_terminal_tells_the_same_commands(main: Main, tmp_path: Path, monkey
     assert attempt in main("show", f"{RUN}/softmax/5", "--results", FOLDER)[1]
     monkeypatch.setenv("KERNELFORGE_RESULTS", FOLDER)  # the next shell may not have it
     assert attempt in main("show", f"{RUN}/softmax/5")[1]
+
+
+def test_the_usual_folder_needs_no_name(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden_store(tmp_path / "results", "modelled")
+    monkeypatch.setenv("COLUMNS", "200")
+    for words in ((), ("--results", "./results/")):
+        assert "--messages\n" in main("show", f"{RUN}/softmax/5", *words)[1].replace(" ", "\n")
 
 
 def test_where_a_variable_names_another_folder_the_usual_one_is_named(
