@@ -1,11 +1,12 @@
-"""Run a handful of kernels on code generated for one processor and print a digest of every result.
+"""Run a handful of kernels on code generated for other processors and print a digest of every result.
 
-Usage: ``python processor_probe.py PTX_FILE [PROCESSOR]``; the PTX comes from :data:`SOURCE`.
+Usage: ``python processor_probe.py PTX_FILE PROCESSOR...``; the PTX comes from :data:`SOURCE`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -83,6 +84,10 @@ def digests(ptx: str) -> list[str]:
 if __name__ == "__main__":
     from kernelforge.devices.emulated import jit
 
-    if len(sys.argv) > 2:
-        jit.PROCESSOR = sys.argv[2]
-    print("\n".join(digests(Path(sys.argv[1]).read_text())))
+    # The processor is chosen once in a process; what is loaded now is the same for all.
+    for processor in sys.argv[2:]:
+        if os.fork() == 0:
+            jit.PROCESSOR = processor
+            print("\n".join(f"{processor} {line}" for line in digests(Path(sys.argv[1]).read_text())), flush=True)
+            os._exit(0)
+        os.wait()
