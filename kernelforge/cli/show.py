@@ -29,16 +29,26 @@ def show(
     candidate: Annotated[
         bool, typer.Option("--candidate", help="With an attempt: its source and plan alone, as 'eval' reads them.")
     ] = False,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            "--find", metavar="TEXT", help="Lines of prompts and replies that hold a text, whatever its case."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Show a run, a task's lineage, or an attempt: what changed, is it right, is it fast, and why."""
+    if find is not None and (not find or messages or candidate):
+        raise UsageError("--find needs a text, and neither --messages nor --candidate")
     with open_store(results, read_only=True) as store:
         named = resolve(store, reference)
         if named.number is None and (messages or candidate):
             option = "--messages" if messages else "--candidate"
             raise UsageError(f"{option} needs an attempt: write RUN/TASK/NUMBER, '{reference}' is none")
-        if named.number is not None:
+        if find is not None:
+            _show_found(store, named, find, as_json=as_json)
+        elif named.number is not None:
             _show_attempt(store, named, messages=messages, candidate=candidate, as_json=as_json)
         elif named.task is not None:
             _show_task(store, named.run, named.task, as_json=as_json)
@@ -93,6 +103,26 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
         from kernelforge.report.terminal import attempt_lines
 
         console().print(attempt_lines(view))
+
+
+def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
+    from kernelforge.report.views.found import FoundView, search
+
+    if named.number is not None:
+        attempt = the_attempt(store, named)
+        lines = list(search(sought, attempt.task, [attempt]))
+    else:
+        lines = []
+        for task in [named.task] if named.task is not None else named.run.config.tasks:
+            attempts, said = store.attempts(named.run.id, task), store.task_messages(named.run.id, task)
+            lines += search(sought, task, attempts, said)
+    view = FoundView(run=named.run.id, sought=sought, lines=tuple(lines))
+    if as_json:
+        print_json(view)
+    else:
+        from kernelforge.report.terminal import found_lines
+
+        console().print(found_lines(view))
 
 
 def _print_candidate(attempt: Attempt) -> None:

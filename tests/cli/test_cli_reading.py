@@ -64,6 +64,21 @@ def test_show_a_candidate_as_eval_reads_it(cli):
     assert "k[2, BLOCK]" in candidate.plan
 
 
+def test_what_was_said_can_be_searched(cli):
+    lines = cli("show", "newer", "--find", "```CUDA", "--json").json()["lines"]
+    assert len({one["attempt"] for one in lines}) == len(lines) == 11
+    assert {(one["agent"], one["role"], one["line"], one["text"]) for one in lines} == {
+        ("coder", "reply", 1, "```cuda")
+    }
+    of_task = cli("show", "softmax", "--find", "```cuda", "--json").json()["lines"]
+    assert of_task == [one for one in lines if one["task"] == "softmax"] != lines
+    done = cli("show", "softmax/1", "--find", "finding")
+    assert re.search(r"^newer/softmax/01 judge reply, line 1: finding 1 ", done.out, re.M)
+    assert "lines that hold 'finding': 1\n" in done.out
+    assert "\x1b" not in done.out  # what a model wrote is hostile
+    assert cli("show", "newer", "--find", "no such words").out == "lines that hold 'no such words': 0\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -74,6 +89,8 @@ def test_show_a_candidate_as_eval_reads_it(cli):
         (["show", "newer/softmax/99"], "0 to 3"),
         (["show", "newer/softmax/x"], "no attempt's number: see `kernelforge show newer/softmax`"),
         (["show", "newer", "--messages"], "needs an attempt"),
+        (["show", "newer", "--find", ""], "--find needs a text"),
+        (["show", "softmax/1", "--find", "x", "--messages"], "neither --messages"),
         (["show", "argmax/2", "--candidate"], "held no candidate"),
         (["export", "nobody"], "no run 'nobody'"),
         (["export", "newer", "--task", "nothing"], "argmax, matmul, softmax"),

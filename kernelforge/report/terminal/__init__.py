@@ -6,6 +6,7 @@ from kernelforge.report.terminal.board import leaderboard_lines
 from kernelforge.report.terminal.compare import compare_lines
 from kernelforge.report.terminal.diff import diff_lines
 from kernelforge.report.terminal.evaluation import evaluation_lines
+from kernelforge.report.terminal.found import found_lines
 from kernelforge.report.terminal.run import run_lines, run_summary
 from kernelforge.report.terminal.task import task_lines
 
@@ -15,6 +16,7 @@ __all__ = [
     "compare_lines",
     "diff_lines",
     "evaluation_lines",
+    "found_lines",
     "leaderboard_lines",
     "run_lines",
     "run_summary",
