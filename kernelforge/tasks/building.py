@@ -81,7 +81,7 @@ def _made(folder: Path, manifest: Manifest, entry: Entry) -> Task:
     parsed = parse_task_file(read_task_source(path), str(path))
     c_source = "" if entry.c_source is None else read_c_source(_inside(folder, entry, entry.c_source))
     sizes = [Size(name="full")]
-    template = Template(parsed.source)
+    template = Template(parsed.source, parsed.tree)
     try:
         sizes.append(Size(name="small", constants=entry.small))
         sizes += [Size(name=f"hidden_{name}", constants=constants) for name, constants in entry.hidden.items()]

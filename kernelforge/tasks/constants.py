@@ -51,10 +51,10 @@ def substitute(source: str, constants: Mapping[str, Scalar]) -> str:
 
 
 class Template:
-    """A task's text and where its module constants stand in it: parsed once, filled with values many times."""
+    """A task's text and where its module constants stand in it: parsed once, here or before, and filled many times."""
 
-    def __init__(self, source: str) -> None:
-        tree = parse_python(source, "the task file")
+    def __init__(self, source: str, tree: ast.Module | None = None) -> None:
+        tree = tree or parse_python(source, "the task file")
         self._text = source.encode()
         self._starts = _line_starts(source)
         self._numbers = module_constants(tree)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelforge.errors import TaskError
@@ -25,6 +25,8 @@ class TaskFile:
     """Module constants, arithmetic folded."""
     parameters: tuple[str, ...]
     """Names of ``Model.forward``'s positional parameters, without ``self``."""
+    tree: ast.Module = field(repr=False, compare=False)
+    """The text, parsed."""
 
 
 def read_task_source(path: Path, *, within: Path | None = None) -> str:
@@ -88,4 +90,5 @@ def parse_task_file(source: str, name: str) -> TaskFile:
         title=docstring.split("\n")[0].strip(),
         constants=module_constants(tree),
         parameters=tuple(argument.arg for argument in arguments[1:]),
+        tree=tree,
     )
