@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -259,27 +260,30 @@ def test_a_read_only_store_reads_and_refuses_to_write(path: Path):
                 reader.start_run(make_run("r2"))
 
 
-def test_reading_needs_no_writable_folder(path: Path):
-    with Store.open(path) as store:
-        fill(store, make_run())
-    path.parent.chmod(0o555)
-    path.chmod(0o444)
-    script = """
-        import os, sys
-        import urllib.parse  # what pathlib imports late, from a Python that the other user may not see
-        from pathlib import Path
-        import kernelforge.store
-        if os.getuid() == 0:
-            os.setresuid(65534, 65534, 65534)
-        with kernelforge.store.Store.open(Path(sys.argv[1]), read_only=True) as store:
-            print(len(store.attempts("r1")))
-        """
-    for folder in (path.parent.parent, *path.parent.parent.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    process = child(script, str(path))
-    said, _ = process.communicate(timeout=60)
-    path.parent.chmod(0o755)
-    assert said == f"{len(golden_attempts(make_run()))}\n"
+def test_reading_needs_no_writable_folder():
+    # Not below pytest's folder, which every session that starts closes to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results" / "kernelforge.db"
+        with Store.open(path) as store:
+            fill(store, make_run())
+        path.parent.chmod(0o555)
+        path.chmod(0o444)
+        script = """
+            import os, sys
+            import urllib.parse  # what pathlib imports late, from a Python that the other user may not see
+            from pathlib import Path
+            import kernelforge.store
+            if os.getuid() == 0:
+                os.setresuid(65534, 65534, 65534)
+            with kernelforge.store.Store.open(Path(sys.argv[1]), read_only=True) as store:
+                print(len(store.attempts("r1")))
+            """
+        for outer in (Path(folder), Path(folder).parent):
+            outer.chmod(outer.stat().st_mode | 0o055)
+        process = child(script, str(path))
+        said, _ = process.communicate(timeout=60)
+        path.parent.chmod(0o755)
+        assert said == f"{len(golden_attempts(make_run()))}\n"
 
 
 def test_a_live_run_cannot_be_taken_twice(path: Path):
