@@ -4,6 +4,7 @@ runs; a workshop."""
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -25,6 +26,10 @@ sys.path[:0] = [str(_TESTS / folder) for folder in (".", "llm", "store", "report
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and hand that down to every child: none would end at Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""A thread of torch that waits for another leaves its core to whoever has work: tests of tensors on the CPU took two
+thirds of their time to spin, and so did programs that they start."""
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
