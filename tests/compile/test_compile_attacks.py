@@ -22,6 +22,12 @@ def jailed(request):
         yield compiler
 
 
+@pytest.fixture
+def cramped(jailed, monkeypatch):
+    """Less memory, which a bomb fills sooner."""
+    monkeypatch.setattr(jailed, "limits", replace(TIGHT, memory_bytes=96 << 20))
+
+
 def everything(result):
     """All that comes back from a build, as text."""
     if isinstance(result, Artifact):
@@ -88,7 +94,7 @@ ARRAY_BOMB = "__device__ int big[600000000] = {1, 2, 3};\n__global__ void k(int*
 
 
 @pytest.mark.parametrize("bomb", [TEMPLATE_BOMB, MACRO_BOMB, ARRAY_BOMB], ids=["template", "macro", "array"])
-def test_a_bomb_hits_a_limit_and_the_next_build_works(jailed, bomb):
+def test_a_bomb_hits_a_limit_and_the_next_build_works(jailed, cramped, bomb):
     build = jailed.build(bomb, ["k"])
     assert not isinstance(build, Artifact)
     assert build.limit in ("time", "memory", "output")
@@ -96,7 +102,7 @@ def test_a_bomb_hits_a_limit_and_the_next_build_works(jailed, bomb):
     assert isinstance(jailed.build(KERNEL + f"// {secrets.token_hex(4)}", ["k"]), Artifact)
 
 
-def test_a_build_that_hit_a_limit_is_tried_again(jailed):
+def test_a_build_that_hit_a_limit_is_tried_again(jailed, cramped):
     first, second = (jailed.build(TEMPLATE_BOMB + "// again", ["k"]) for _ in range(2))
     assert not first.cached
     assert not second.cached
