@@ -65,6 +65,17 @@ def test_help_loads_nothing_heavy(start, arguments):
     assert "kernelforge" in out
 
 
+def test_results_are_opened_without_what_reads_tables(start):
+    script = (
+        "import sys, kernelforge.store\n"
+        "print([name for name in ('pandas', 'numpy') if name in sys.modules])\n"
+        "import numpy\n"
+        "print(numpy.__name__)\n"
+    )
+    out, err = start("-c", script).communicate()
+    assert (out, err) == ("[]\nnumpy\n", "")
+
+
 def test_the_version(cli):
     assert cli("--version").out == f"kernelforge {__version__}\n"
 
