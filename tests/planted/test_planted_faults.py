@@ -26,6 +26,7 @@ def test_a_symptom_is_no_name(bottleneck: str | None, headline: str, named: bool
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_zygotes")
 @pytest.mark.timeout(900)  # a minute alone, several beside other tests
 def test_at_least_eighteen_of_twenty_planted_bottlenecks_are_named() -> None:
     found = list(judge_all())

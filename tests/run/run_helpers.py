@@ -29,12 +29,12 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 
 @cache
 def small_core() -> str:
-    """Three tasks of core at a 32nd of their full size, for runs that are not about their kernels."""
+    """Four tasks of core at a 32nd of their full size, for runs that are not about their kernels."""
     folder = Path(_scratch().name)
     core = Path(__file__).parents[2] / "tasks" / "core"
     shutil.copytree(core, folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "small").mkdir()
-    tasks = "".join(SMALL_TASK.format(name=name) for name in ("gelu", "swish", "rmsnorm"))
+    tasks = "".join(SMALL_TASK.format(name=name) for name in ("gelu", "swish", "rmsnorm", "transpose"))
     (folder / "small" / "suite.toml").write_text(f'title = "Small"\nbase = "core"\n{tasks}')
     return str(folder / "small")
 
@@ -52,7 +52,9 @@ class Watcher:
 
 
 def quick_config(**changes: Any) -> RunConfig:
-    options: dict[str, Any] = {"tasks": TASKS, "seed": 5, "jobs": 2, "budget": Budget(rounds=3)}
+    options: dict[str, Any] = {
+        "suite": small_core(), "tasks": TASKS, "seed": 5, "jobs": 2, "budget": Budget(rounds=3),
+    }  # fmt: skip
     return configure(**(options | changes))
 
 

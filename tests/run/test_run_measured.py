@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +98,22 @@ class Gpu(CudaDevice):
         return None
 
 
+class Uncompiled(Oracle):
+    """Leaves out the baseline that takes seconds for each candidate, where nothing is asked of it."""
+
+    def baselines(self, size: str = "full") -> tuple[str, ...]:
+        return tuple(name for name in super().baselines(size) if name != "compile")
+
+
 class SoftwareWorkshop(Workshop):
     """Its oracles run on the CPU, for there is no GPU for torch, and share one helper process."""
 
     oracles: Zygote
+    compiled: tuple[str, ...] = TASKS[:1]
+    """Tasks that are tried with ``torch.compile`` too."""
 
     def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
-        return Oracle(self.oracles, task, device="cpu", known=known)
+        return (Oracle if task.name in self.compiled else Uncompiled)(self.oracles, task, device="cpu", known=known)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -142,20 +152,24 @@ class Runs:
         self.folder = folder
         self.devices: Callable[[], list[Device]] = list
         self.watcher = Watcher()
-        self.profiled = True
+        self.thorough = True
+        """Candidates are profiled, and those of a task timed against compiled code too."""
         patch.setattr(loop, "Workshop", self._workshop)
         patch.setattr("kernelforge.evaluate.measured.Stopwatch", ToldStopwatch)
 
     def _workshop(self, device: str, **how: Any) -> Workshop:
-        return SoftwareWorkshop(device, opened=self.devices(), **how)
+        made = SoftwareWorkshop(device, opened=self.devices(), **how)
+        if not self.thorough:
+            made.compiled = ()
+        return made
 
     def start(self, config: RunConfig, *gpus: str, stop: StopSignal | None = None) -> Run:
-        self.devices = lambda: [Gpu(at, factory, self.profiled) for at, factory in enumerate(gpus)]
+        self.devices = lambda: [Gpu(at, factory, self.thorough) for at, factory in enumerate(gpus)]
         with open_store(self.folder) as store:
             return start(config, store, self.watcher, stop or StopSignal())
 
     def resume(self, *gpus: str) -> Run:
-        self.devices = lambda: [Gpu(at, factory, self.profiled) for at, factory in enumerate(gpus)]
+        self.devices = lambda: [Gpu(at, factory, self.thorough) for at, factory in enumerate(gpus)]
         with open_store(self.folder) as store:
             return resume("latest", store, self.watcher, StopSignal())
 
@@ -180,9 +194,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 @pytest.fixture(scope="module")
-def finished(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def finished(
+    suite: Path, tmp_path_factory: pytest.TempPathFactory, warmly: Callable[[], AbstractContextManager[None]]
+) -> Iterator[Runs]:
     """One undisturbed run on two GPUs."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warmly():
         runs = Runs(tmp_path_factory.mktemp("measured"), patch)
         run = runs.start(config_of(suite), "create", "create")
         assert run.state is RunState.FINISHED, runs.warnings
@@ -200,7 +216,11 @@ def test_attempts_are_journalled_with_how_their_time_came_about(finished: Runs) 
         assert speed.origin is Origin.MEASURED
         assert speed.timing is not None
         assert speed.timing.candidate.median_us > 1000  # each launch takes as long as that
-        assert {side.name for side in speed.timing.baselines} >= {"eager"}
+        names = {side.name for side in speed.timing.baselines}
+        assert names >= {"eager"}
+        # A jail in which no compiler can be started says so.
+        tried = "compile" in names or any("no baseline compile" in note for note in speed.timing.notes)
+        assert tried is (attempt.task in SoftwareWorkshop.compiled)
         assert speed.speedup_lower is not None
 
 
@@ -261,7 +281,7 @@ def test_reports_work_on_a_measured_run(finished: Runs) -> None:
 
 
 def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite: Path, runs: Runs) -> None:
-    runs.profiled = False
+    runs.thorough = False
     run = runs.start(config_of(suite), "create", "create_dying")
     assert run.state is RunState.FINISHED, runs.warnings
     assert {attempt.task for attempt in runs.attempts} == set(TASKS)
@@ -273,7 +293,7 @@ def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite:
 
 
 def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Path, runs: Runs) -> None:
-    runs.profiled = False
+    runs.thorough = False
     with pytest.raises(DeviceError, match="no GPU is left to run on") as caught:
         runs.start(config_of(suite, budget=Budget(rounds=1)), "create_dying", "create_dying")
     assert "cuda:0" in str(caught.value)

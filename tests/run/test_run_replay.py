@@ -20,7 +20,7 @@ TASKS = ("gelu",)
 def recorded(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> Path:
     """Folder of a run of the built-in pair, with its transcript."""
     folder = tmp_path_factory.mktemp("recorded")
-    run = run_in(folder, quick_config(tasks=TASKS, budget=Budget(rounds=3), memory="off", tune=False))
+    run = run_in(folder, quick_config(suite="core", tasks=TASKS, budget=Budget(rounds=3), memory="off", tune=False))
     with open_store(folder) as store:
         outside = {task: store.task_messages(run.id, task) for task in TASKS}
         lines = transcript_lines(store.attempts(run.id), outside, written_by="builtin")
@@ -35,7 +35,7 @@ def test_a_replayed_run_that_is_stopped_and_resumed_makes_the_recorded_attempts(
             stop.drain()
 
     spec = f"replay:{recorded / 'transcript.jsonl'}"
-    config = quick_config(tasks=TASKS, budget=Budget(rounds=3), memory="off", tune=False, coder=spec)
+    config = quick_config(suite="core", tasks=TASKS, budget=Budget(rounds=3), memory="off", tune=False, coder=spec)
     run = run_in(tmp_path, config, stop_after_the_first)
     assert run.state is RunState.STOPPED
     with open_store(tmp_path) as store:

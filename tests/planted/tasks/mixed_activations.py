@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 1024
-GROUPS = 256
+GROUPS = 64
 
 
 class Model(nn.Module):

@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 COUNT = 262144
-TERMS = 128
+TERMS = 64
 
 
 class Model(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-ROWS = 512
+ROWS = 128
 COLS = 2048
 BUMPS = 8
 

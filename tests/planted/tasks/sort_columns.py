@@ -4,7 +4,7 @@ import torch
 import torch.nn as nn
 
 ROWS = 24
-COLS = 67584
+COLS = 33792
 
 
 class Model(nn.Module):
