@@ -31,6 +31,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """A thread of torch that waits for another leaves its core to whoever has work: tests of tensors on the CPU took two
 thirds of their time to spin, and so did programs that they start."""
 
+gc.set_threshold(20_000, 20, 50)
+"""Tests make much and keep little: with Python's own thresholds a twentieth of their time went into searches."""
+
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
 settings.load_profile("same")
