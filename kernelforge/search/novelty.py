@@ -18,6 +18,7 @@ import io
 import re
 import tokenize
 from collections.abc import Container, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import NamedTuple
 
 from kernelforge.candidate import parse_plan
@@ -140,7 +141,7 @@ class _Plan(NamedTuple):
 
     text: str
     readable: bool = False
-    tunables: dict[str, int] = {}
+    tunables: Mapping[str, int] = {}
     """Names of the ``# tune:`` lines with their first values."""
     constants: frozenset[str] = frozenset()
     """Names bound at the top level, where the source sees them; tunables too."""
@@ -148,6 +149,7 @@ class _Plan(NamedTuple):
     """All names that it binds, but for tunables."""
 
 
+@lru_cache(maxsize=64)  # a Coder seldom changes the plan with the source
 def _read_plan(text: str) -> _Plan:
     try:
         # Only what this lets through is safe to give to Python's own parser and tokenizer.
@@ -169,6 +171,12 @@ def _read_plan(text: str) -> _Plan:
     return _Plan(plan.text, True, tunables, frozenset(top | set(tunables)), frozenset(bound))
 
 
+@lru_cache(maxsize=64)
+def _plan_tokens(text: str) -> tuple[tuple[int, str], ...]:
+    """Kind and text of each token of a plan that can be read."""
+    return tuple((one.type, one.string) for one in tokenize.generate_tokens(io.StringIO(text).readline))
+
+
 def normalised_plan(plan: _Plan, known: Mapping[str, str], own: Container[str]) -> list[str]:
     """The plan's tokens without comments; ``known`` names are replaced as given, its ``own`` ones by their order.
 
@@ -185,14 +193,14 @@ def normalised_plan(plan: _Plan, known: Mapping[str, str], own: Container[str]) 
 
     found: list[str] = []
     before = ""
-    for token in tokenize.generate_tokens(io.StringIO(plan.text).readline):
-        if token.type in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
-            found.append(tokenize.tok_name[token.type])
-        elif token.type == tokenize.NAME and before != ".":
-            found.append(replaced(token.string))
-        elif token.type == tokenize.STRING:
-            found.append(re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token.string))
-        elif token.type not in (tokenize.COMMENT, tokenize.NL):
-            found.append(token.string)
-        before = token.string
+    for kind, token in _plan_tokens(plan.text):
+        if kind in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
+            found.append(tokenize.tok_name[kind])
+        elif kind == tokenize.NAME and before != ".":
+            found.append(replaced(token))
+        elif kind == tokenize.STRING:
+            found.append(re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token))
+        elif kind not in (tokenize.COMMENT, tokenize.NL):
+            found.append(token)
+        before = token
     return found
