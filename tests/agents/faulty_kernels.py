@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Faulty:
     flops: int = 0
 
 
+@cache
 def profiled(case: Faulty, compiler: Compiler) -> tuple[Profile, Build, SizeFacts]:
     """Build and profile a kernel as a candidate is."""
     specs = [TensorSpec.contiguous(shape, case.dtype) for shape in case.inputs]
