@@ -5,9 +5,11 @@ Nothing heavy is imported here or at the top of a command's module: ``kernelforg
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Annotated, NoReturn
 
 import typer
@@ -97,7 +99,8 @@ def _options(
 def main() -> NoReturn:
     """Entry point of the ``kernelforge`` script."""
     try:
-        app(prog_name="kernelforge")
+        with _without("pandas"):
+            app(prog_name="kernelforge")
     except KernelForgeError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:
@@ -115,6 +118,20 @@ def main() -> NoReturn:
             70,
         )
     sys.exit(0)
+
+
+@contextlib.contextmanager
+def _without(package: str) -> Iterator[None]:
+    """Meanwhile, a package that nobody has imported counts as not installed: sqlite-utils would load pandas, for half a
+    second, to store types that we do not have."""
+    hidden = package not in sys.modules
+    if hidden:
+        sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[package]
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

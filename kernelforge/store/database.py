@@ -5,32 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sqlite_utils
+
 from kernelforge.errors import StoreError
 from kernelforge.store.locks import holders
 from kernelforge.store.schema import RESULTS, Schema
-
-
-@contextlib.contextmanager
-def _left_out(*packages: str) -> Iterator[None]:
-    """Meanwhile, these count as not installed where they are imported for the first time."""
-    hidden = [package for package in packages if package not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for package in hidden:
-            del sys.modules[package]
-
-
-# It would load both where they are installed, for over half a second, to store types of theirs that we do not have.
-with _left_out("pandas", "numpy"):
-    import sqlite_utils
 
 OPEN_TIMEOUT_S = 10.0
 """How long to wait for another program's lock when the file is opened: a mistake should show soon."""

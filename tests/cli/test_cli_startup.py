@@ -65,15 +65,15 @@ def test_help_loads_nothing_heavy(start, arguments):
     assert "kernelforge" in out
 
 
-def test_results_are_opened_without_what_reads_tables(start):
+def test_a_command_opens_results_without_pandas_and_hides_it_from_nobody_else(start, tmp_path):
     script = (
-        "import sys, kernelforge.store\n"
-        "print([name for name in ('pandas', 'numpy') if name in sys.modules])\n"
-        "import numpy\n"
-        "print(numpy.__name__)\n"
+        "import sys\nfrom kernelforge.cli.main import main\n"
+        f"sys.argv = ['kernelforge', 'report', '--results', {str(tmp_path)!r}]\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 1, left.code\n"
+        "print('sqlite_utils' in sys.modules, 'pandas' in sys.modules)\n"
     )
     out, err = start("-c", script).communicate()
-    assert (out, err) == ("[]\nnumpy\n", "")
+    assert out == "True False\n", err
 
 
 def test_the_version(cli):
