@@ -5,7 +5,10 @@ Usage: python .ci/check.py [arguments for pytest]
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -22,10 +25,19 @@ STEPS = {
     # come last and hold up one worker alone.
     "tests": ["pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
 }
+FOLDERS = [
+    os.path.dirname(found.origin)
+    for name in ("torch", "sympy", "mpmath", "numba", "llvmlite", "numpy")
+    if (found := importlib.util.find_spec(name)) and found.origin
+]
+BESIDE_TYPES = (
+    ["-m", "compileall", "-q", *FOLDERS],
+    ["-c", "from kernelforge.devices.emulated.machine import warm_up; warm_up()"],
+)
 COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
-WARM = ["-c", "from kernelforge.devices.emulated.machine import warm_up; warm_up()"]
-"""Run beside mypy, which takes one core: they leave on disk the compiled tests and emulator that each worker would
-otherwise compile for itself. A test that cannot be imported fails with the tests, where that is told."""
+"""Run one after another beside mypy, which takes one core: they leave on disk what each worker and each helper process
+would otherwise compile for itself, of torch and what it needs where pip was told to compile nothing, of the emulator
+and of the tests. A test that cannot be imported fails with the tests, where that is told."""
 
 
 def main(arguments: list[str]) -> int:
@@ -33,21 +45,27 @@ def main(arguments: list[str]) -> int:
         extra = arguments if name == "tests" else []
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         start = time.monotonic()
-        beside = [start_quietly(WARM), start_quietly([*COLLECT, *arguments])] if name == "types" else []
+        beside = start_beside_types(arguments) if name == "types" else None
         code = subprocess.run([sys.executable, "-m", *command, *extra], cwd=ROOT, check=False).returncode
-        for process in beside:
-            if code != 0:
-                process.terminate()
-            process.wait()
+        if beside and code != 0:
+            os.killpg(beside.pid, signal.SIGTERM)
+        if beside:
+            beside.wait()
         if code != 0:
             print(f"== {name} failed with {code} after {time.monotonic() - start:.0f} s", file=sys.stderr)
             return code
     return 0
 
 
-def start_quietly(arguments: list[str]) -> subprocess.Popen[bytes]:
+def start_beside_types(arguments: list[str]) -> subprocess.Popen[bytes]:
+    commands = [shlex.join([sys.executable, *command]) for command in (*BESIDE_TYPES, [*COLLECT, *arguments])]
     return subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        "; ".join(commands),
+        shell=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
