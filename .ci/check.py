@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKERS = str((os.cpu_count() or 1) + 2)
+WORKERS = str((os.cpu_count() or 1) + 1)
 STEPS = {
     "lint": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "types": ["mypy"],
-    # Two workers more than cores, since tests wait for jailed children; a module's tests share its warm processes, so a
+    # One worker more than cores, since tests wait for jailed children; a module's tests share its warm processes, so a
     # file stays with one worker. Files go out in their order: by number of tests, the few that take longest would
     # come last and hold up one worker alone.
     "tests": ["pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
