@@ -15,6 +15,7 @@ from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.evidence import KernelEvidence, PlanEvidence
 from kernelforge.agents.faults import BOUNDS, PLAN_RULES, RULES, Fault
 from kernelforge.hardware.specs import DeviceSpec, nearest_spec
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.records import Build, Profile, SizeFacts
 
 LEAST_SHARE = 0.02
@@ -107,7 +108,7 @@ def _bounds(plan: PlanEvidence) -> list[Diagnosis]:
 
 def _named(kernel: KernelEvidence, limit: str) -> tuple[Bottleneck, tuple[str, ...]]:
     """The bottleneck that a limit stands for, and its metrics."""
-    if kernel.value("ptx__inst_matrix.sum") and limit in ("issue", "arithmetic", "latency"):
+    if kernel.value(MATRIX_INSTRUCTIONS) and limit in ("issue", "arithmetic", "latency"):
         return Bottleneck.TENSOR_BOUND, (ev.INSTRUCTIONS,)
     if limit == "data path":
         if kernel.data_path("shared") >= kernel.data_path("global"):

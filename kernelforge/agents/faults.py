@@ -14,6 +14,7 @@ from types import MappingProxyType
 from kernelforge.agents import evidence as ev
 from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.evidence import KernelEvidence, PlanEvidence
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.model import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.records import DType
 
@@ -249,7 +250,7 @@ def synchronisation(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
 def tensor_cores_unused(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     """A product of half-precision matrices (Best Practices Guide has no rule; the ratio is that of a 32-cubed tile)."""
     facts = plan.facts
-    if facts is None or not plan.uses(DType.FLOAT16, DType.BFLOAT16) or k.value("ptx__inst_matrix.sum"):
+    if facts is None or not plan.uses(DType.FLOAT16, DType.BFLOAT16) or k.value(MATRIX_INSTRUCTIONS):
         return None
     intensity = facts.flops / plan.compulsory_bytes
     if intensity < 16 or k.share("fp32", "fp16") < 0.05:
@@ -316,7 +317,7 @@ def redundant_work(k: KernelEvidence, plan: PlanEvidence) -> Fault | None:
     done *= k.value(ev.LANES, 32.0) / 32
     needed = max(plan.facts.flops, 24 * plan.all_elements * max(plan.facts.eager_launches, 1))
     times = done / needed
-    if times < 4 or k.value("ptx__inst_matrix.sum"):
+    if times < 4 or k.value(MATRIX_INSTRUCTIONS):
         return None
     cost = (1 - 2 / times) * (k.limits["issue"] + k.limits["arithmetic"])
     said = (

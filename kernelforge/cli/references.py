@@ -146,9 +146,11 @@ def distinct_runs(store: Store, a: str, b: str) -> tuple[Run, Run]:
 
 
 def the_attempt(store: Store, named: Reference) -> Attempt:
-    """The attempt that a reference with a number names.
+    """The attempt that a reference with a task and a number names.
 
     Raises:
         UsageError: there is none of that number.
     """
-    return store.attempt(f"{named.run.id}/{named.task}/{named.number}")
+    if named.task is None or named.number is None:
+        raise AssertionError(f"{named} is no attempt")
+    return store.attempt_at(named.run.id, named.task, named.number)

@@ -324,20 +324,30 @@ class Store(TaskNotes):
                 f"'{which}' does not name an attempt: write <run>/<task>/<number>, for instance latest/softmax/3"
             )
         owners = sorted((one for one in self.run_ids() if path.startswith(f"{one}/")), key=len, reverse=True)
-        for run_id in owners or [self.run(first).id]:
-            task = path.removeprefix(f"{run_id}/") if owners else task
-            found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, int(number)))
-            if found:
-                break
-        else:
-            self._task_row(run_id, task)
-            numbers = self._database.rows(
-                "SELECT min(number) AS low, max(number) AS high FROM attempts WHERE run = ? AND task = ?",
-                (run_id, task),
-            )[0]
-            has = "none" if numbers["low"] is None else f"{numbers['low']} to {numbers['high']}"
-            raise UsageError(f"task {task} of run {run_id} has no attempt {int(number)}; it has {has}")
-        return found[0]
+        *longer, last = [(one, path.removeprefix(f"{one}/")) for one in owners] or [(self.run(first).id, task)]
+        for run_id, task in longer:
+            if found := self._find(run_id, task, int(number)):
+                return found
+        return self.attempt_at(*last, int(number))
+
+    def attempt_at(self, run_id: str, task: str, number: int) -> Attempt:
+        """One attempt at a task of a run.
+
+        Raises:
+            UsageError: there is no such attempt.
+        """
+        if found := self._find(run_id, task, number):
+            return found
+        self._task_row(run_id, task)
+        numbers = self._database.rows(
+            "SELECT min(number) AS low, max(number) AS high FROM attempts WHERE run = ? AND task = ?", (run_id, task)
+        )[0]
+        has = "none" if numbers["low"] is None else f"{numbers['low']} to {numbers['high']}"
+        raise UsageError(f"task {task} of run {run_id} has no attempt {number}; it has {has}")
+
+    def _find(self, run_id: str, task: str, number: int) -> Attempt | None:
+        found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, number))
+        return found[0] if found else None
 
     def _load(self, where: str, values: tuple[Any, ...], *, texts: bool = True) -> list[Attempt]:
         found: list[Attempt] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_run import fill, make_run
+from builders import make_attempt
+from golden_run import fill, make_facts, make_graph, make_run, make_task
 
-from kernelforge.cli.references import resolve, resolve_pair
+from kernelforge.cli.references import Reference, resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.store import Store
 
@@ -80,6 +81,19 @@ def test_what_is_nothing_or_too_much_is_one_line(store: Store, reference: str, s
         resolve(store, reference)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_an_attempt_of_one_run_is_never_given_for_that_of_another(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "kernelforge.db") as store:
+        runs = [make_run("team", tasks=("run-1/softmax",)), make_run("team/run-1", tasks=("softmax",))]
+        for run in runs:
+            store.start_run(run)
+            task = make_task(run.config.tasks[0])
+            store.put_task(run.id, task, make_facts(task), make_graph())
+        store.add_attempt(make_attempt(0, id="team/run-1/softmax/00", run="team/run-1", task="softmax"))
+        assert the_attempt(store, Reference(runs[1], "softmax", 0)).run == "team/run-1"
+        with pytest.raises(UsageError, match="task run-1/softmax of run team has no attempt 0; it has none"):
+            the_attempt(store, Reference(runs[0], "run-1/softmax", 0))
 
 
 def test_two_runs_are_told_apart_though_their_ids_hold_dots(store: Store) -> None:
