@@ -97,6 +97,8 @@ class RayEngine(SeatedEngine):
         )
         self._cluster = Cluster(address)
         self._nodes: dict[str, Node] = {}
+        self._leaving: list[Seat] = []
+        """Of nodes that went, until they are closed."""
         self._lost_restarts = 0
         self._trouble = ""
         self._tender: asyncio.Task[None] | None = None
@@ -137,6 +139,7 @@ class RayEngine(SeatedEngine):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._tender
         await super().close()
+        await asyncio.gather(*(seat.close() for seat in self._leaving))
         await self._cluster.disconnect()
 
     @property
@@ -186,15 +189,17 @@ class RayEngine(SeatedEngine):
             changed()
 
     async def _give_up(self, node: Node) -> None:
+        """Take every seat of a node away before any is closed: closing waits, and nobody is to see half a node."""
         mark = node.label + "/"
         for seats in (self._seats, self._desks):
-            for name in [name for name in seats if name.startswith(mark)]:
-                seat = seats.pop(name)
-                self._lost_restarts += seat.restarts
-                await seat.close()
+            self._leaving += [seats.pop(name) for name in list(seats) if name.startswith(mark)]
+        self._lost_restarts += sum(seat.restarts for seat in self._leaving)
         _LOG.warning("node %s left the Ray cluster", node.label)
         self._change.set()
         self._desk_change.set()
+        while self._leaving:
+            await self._leaving[0].close()
+            self._leaving.pop(0)
 
     async def _started(self, node: Node, name: str, settings: WorkerSettings) -> RayWorker:
         """A worker that evaluates with what all others do.

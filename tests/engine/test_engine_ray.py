@@ -312,7 +312,7 @@ def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyn
 
 
 def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
-    engine: RayEngine, runner: asyncio.Runner, cluster: Any
+    engine: RayEngine, runner: asyncio.Runner, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: dict[str, list[Verdict | str]] = {}
     deaths = 0
@@ -337,6 +337,15 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     victim = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
     its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
     assert len(its_slots) == 1
+    seat = engine._seats[next(iter(its_slots))]
+    close, closed = seat.close, asyncio.Event()
+
+    async def close_late() -> None:
+        """As if the processes of a dead node took long to miss: what the engine shows must not wait for it."""
+        await closed.wait()
+        await close()
+
+    monkeypatch.setattr(seat, "close", close_late)
     raylet = victim.all_processes["raylet"][0].process
     family = processes_of(victim)
     assert len(family) > 4
@@ -359,12 +368,13 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
         async with asyncio.timeout(120):
             await asyncio.gather(killer(), caller(), caller())
             await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))
+            assert len(engine.slots()) == 1
+            assert engine.preparing == 1
+            closed.set()
 
     runner.run(under_load())
     assert ended == {id: [expected] for id, (_, expected) in orders.items()}
     assert deaths >= 1
-    assert len(engine.slots()) == 1
-    assert engine.preparing == 1
     assert all_gone(family), "nothing that ran on the node goes on"
 
     cluster.remove_node(victim)
