@@ -256,20 +256,20 @@ class _Wait:
         return None if self.timeout_s is None else self.began + self.timeout_s - time.monotonic()
 
     def go_on(self) -> None:
-        """Say once that there is a wait.
+        """Say once that there is a wait, however short it is.
 
         Raises:
             DeviceError: it has been long enough.
         """
+        if not self.told and self.on_wait is not None:
+            self.on_wait(f"waiting for {self.device}: {self.holder()}")
+        self.told = True
         left = self.left_s()
         if left is not None and left <= 0:
             raise DeviceError(
                 f"{self.device} was not free within {self.timeout_s:g} s: {self.holder()}. "
                 "Wait for it, stop it there, or choose another GPU with --device."
             )
-        if not self.told and self.on_wait is not None:
-            self.on_wait(f"waiting for {self.device}: {self.holder()}")
-        self.told = True
 
     def holder(self) -> str:
         """Who has it, as far as the lock file tells."""
@@ -323,8 +323,12 @@ def _take(wait: _Wait, task: str) -> int:
         finally:
             _close(turnstile)
         holder = {"pid": os.getpid(), "task": task[:200], "since": time.time()}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        except BaseException:
+            _close(descriptor)
+            raise
     except OSError as error:
         raise DeviceError(f"cannot lock {wait.device} with {wait.path}: {error.strerror or error}") from error
     return descriptor
@@ -349,5 +353,10 @@ def _locked(wait: _Wait, path: Path) -> int:
 
 
 def _close(descriptor: int) -> None:
+    """Give the lock back, and close the file: a process that is being started may still have a copy of the descriptor,
+    which would keep the lock."""
     _open.discard(descriptor)
-    os.close(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.devices.emulated import native
 from kernelforge.devices.emulated.jit import Kept, Native
 
 MODULE = """
@@ -78,14 +80,32 @@ def test_damaged_entries_are_made_again(tmp_path: Path, answer: Callable[[], str
         assert answer() == "41\n"
 
 
+def test_one_process_at_a_time_compiles_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, one could lose what the other wrote into numba's index, and leave its code under the other's name."""
+    lock = tmp_path / "numba" / "lock"
+
+    def is_held() -> bool:
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    monkeypatch.setattr(native, "_lock_file", lambda: lock)
+    monkeypatch.setattr(native.numba, "cfunc", lambda signature, **options: lambda function: is_held())
+    assert native.exported("int64(int64)")(lambda value: value) is True
+    assert not is_held()
+
+
 def number(value: int) -> str:
     """A module with a function that gives ``value``."""
     return f"define i32 @number() {{\n  ret i32 {value}\n}}\n"
 
 
 def gives(value: int, folder: Path) -> int:
-    native = Native(number(value), kept=Kept(folder, "number", number(value)))
-    found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(native.address("number"))()
+    code = Native(number(value), kept=Kept(folder, "number", number(value)))
+    found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("number"))()
     return found
 
 
