@@ -123,8 +123,8 @@ class ExternalRun:
         self._attempts: dict[str, list[Attempt]] = {name: [] for name in config.tasks}
         self.run = new_run(config)
         with ExitStack() as stack:
-            store.start_run(self.run)
             stack.enter_context(store.lock_run(self.run.id))
+            store.start_run(self.run)
             self._held = stack.pop_all()
 
     def attempts(self, task: str) -> tuple[Attempt, ...]:

@@ -32,8 +32,9 @@ _Report = Callable[[Event], None]
 def start(config: RunConfig, store: Store, observer: Observer, stop: StopSignal) -> Run:
     """Start a run and work on it until it is finished, out of budget, or asked to stop."""
     run, tasks = new_run(config), _load_tasks(config)
-    store.start_run(run)
-    return _work(run, tasks, store, observer, stop)
+    with store.lock_run(run.id):  # first, for a run that is there and that nobody holds counts as interrupted
+        store.start_run(run)
+        return _work(run, tasks, store, observer, stop)
 
 
 def resume(run_id: str, store: Store, observer: Observer, stop: StopSignal) -> Run:
@@ -44,10 +45,12 @@ def resume(run_id: str, store: Store, observer: Observer, stop: StopSignal) -> R
     """
     run = store.run(run_id)
     refuse_external(run, store)
-    if run.state is RunState.FINISHED:
-        see = command("show", run.id, results=named_results(store.path.parent))
-        raise UsageError(f"run {run.id} is finished; see `{see}`")
-    return _work(run, _load_tasks(run.config), store, observer, stop)
+    with store.lock_run(run.id):
+        run = store.run(run.id)  # as whoever held it until now left it
+        if run.state is RunState.FINISHED:
+            see = command("show", run.id, results=named_results(store.path.parent))
+            raise UsageError(f"run {run.id} is finished; see `{see}`")
+        return _work(run, _load_tasks(run.config), store, observer, stop)
 
 
 def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
@@ -58,6 +61,7 @@ def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
 
     Raises:
         UsageError: the run is finished, or its candidates came from outside.
+        StoreError: somebody is at work on the run, under the limits that it has.
     """
     refuse_external(run, store)
     if not limits:
@@ -69,7 +73,8 @@ def rebudget(run: Run, limits: Mapping[str, float], store: Store) -> RunConfig:
         )
     budget = run.config.budget.model_copy(update=limits)
     config = run.config.model_copy(update={"budget": budget})
-    store.update_config(run.id, config)
+    with store.lock_run(run.id):
+        store.update_config(run.id, config)
     return config
 
 
@@ -100,53 +105,53 @@ def briefs(config: RunConfig) -> list[Brief]:
 
 
 def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: StopSignal) -> Run:
+    """Work on a run that this process holds."""
     config = run.config
-    with store.lock_run(run.id):
-        store.update_run(run.id, RunState.RUNNING, None)
-        past = store.attempts(run.id)
-        finished = store.finished_tasks(run.id)
-        spending = Spending(config.budget, stop=stop)
-        purses = {task.name: _purse(spending, run, task, past, store) for task in tasks}
-        threads = max(1, cores() // config.jobs)
-        lock = threading.Lock()
+    store.update_run(run.id, RunState.RUNNING, None)
+    past = store.attempts(run.id)
+    finished = store.finished_tasks(run.id)
+    spending = Spending(config.budget, stop=stop)
+    purses = {task.name: _purse(spending, run, task, past, store) for task in tasks}
+    threads = max(1, cores() // config.jobs)
+    lock = threading.Lock()
 
-        def report(event: Event) -> None:
-            with lock:
-                observer.on_event(replace(event, spent=spending.totals()))
+    def report(event: Event) -> None:
+        with lock:
+            observer.on_event(replace(event, spent=spending.totals()))
 
-        report(Event("run_started", message=run.id, past=tuple(past), finished=tuple(finished)))
-        providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
-        for task in tasks:
-            providers.recall(task.name, _answers(run, task, past, store))
-        try:
-            with (
-                closing(providers),
-                Workshop(
-                    config.device,
-                    threads=threads,
-                    measure=config.measure,
-                    allow_unconfined=config.allow_unconfined,
-                    tell=lambda message: report(Event("warning", message=message)),
-                ) as workshop,
-            ):
+    report(Event("run_started", message=run.id, past=tuple(past), finished=tuple(finished)))
+    providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
+    for task in tasks:
+        providers.recall(task.name, _answers(run, task, past, store))
+    try:
+        with (
+            closing(providers),
+            Workshop(
+                config.device,
+                threads=threads,
+                measure=config.measure,
+                allow_unconfined=config.allow_unconfined,
+                tell=lambda message: report(Event("warning", message=message)),
+            ) as workshop,
+        ):
 
-                def one(task: Task) -> bool:
-                    purse = purses[task.name]
-                    mine = [attempt for attempt in past if attempt.task == task.name]
-                    crew = Crew.of(config, providers, purse)
-                    return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
+            def one(task: Task) -> bool:
+                purse = purses[task.name]
+                mine = [attempt for attempt in past if attempt.task == task.name]
+                crew = Crew.of(config, providers, purse)
+                return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
 
-                todo = [task for task in tasks if task.name not in finished]
-                complete, problem = _run_all(one, todo, config.jobs, stop, report)
-        except DeviceError as error:
-            complete, problem = False, error  # no device could be opened
-        state = RunState.FINISHED if complete else RunState.STOPPED
-        ended = datetime.now(UTC).isoformat(timespec="seconds")
-        store.update_run(run.id, state, ended)
-        report(Event("run_finished", message=state.value))
-        if problem is not None:
-            raise problem
-        return run.model_copy(update={"state": state, "ended": ended})
+            todo = [task for task in tasks if task.name not in finished]
+            complete, problem = _run_all(one, todo, config.jobs, stop, report)
+    except DeviceError as error:
+        complete, problem = False, error  # no device could be opened
+    state = RunState.FINISHED if complete else RunState.STOPPED
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    store.update_run(run.id, state, ended)
+    report(Event("run_finished", message=state.value))
+    if problem is not None:
+        raise problem
+    return run.model_copy(update={"state": state, "ended": ended})
 
 
 def _purse(spending: Spending, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskSpending:

@@ -135,6 +135,20 @@ class TaskSpending:
         """Whether whoever waits should give up."""
         return self._run.out_of_time()
 
+    @property
+    def aborted(self) -> bool:
+        """Whether the run was aborted: helper processes are ended under whoever waits for them, so that what comes of
+        work from now on says nothing of a candidate or a task."""
+        return self._run._stop.aborting
+
+    def check_abort(self) -> None:
+        """
+        Raises:
+            BudgetExhausted: the run was aborted.
+        """
+        if self.aborted:
+            raise BudgetExhausted("aborted")
+
     def spent(self, usage: Usage) -> None:
         with self._run._lock:
             self._account.add(usage)

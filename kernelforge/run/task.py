@@ -249,6 +249,7 @@ class TaskLoop:
             except KernelForgeError as error:
                 self.store.add_task_messages(run, task, error.messages)
                 raise
+            self.spending.check_abort()
             self.store.put_generators(run, task, self._tests, messages)
         self._evaluator.use_generators(self._tests)
 
@@ -299,6 +300,7 @@ class TaskLoop:
         }
 
     def _journal(self, attempt: Attempt, step: int | None) -> None:
+        self.spending.check_abort()
         accepted, note = accept(attempt, self.attempts, self._best)
         attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
@@ -400,6 +402,9 @@ class TaskLoop:
 
     def _finish(self, reason: str, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
         lessons, messages = reflected
+        if self.spending.aborted:
+            self.store.add_task_messages(self.run.id, self.task.name, messages)
+            return False
         # Drafts that nobody will evaluate were paid for, whatever ended the task; a Judge's last word is one of them.
         drafts = self.store.drafts(self.run.id, self.task.name)
         said = tuple(message for draft in drafts for message in messages_of(draft))

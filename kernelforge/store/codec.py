@@ -68,6 +68,10 @@ _SPEED = (
 )  # fmt: skip
 
 
+METRIC_COLUMNS = "attempt, kernel, name, value, unit, origin"
+"""What an attempt is made from of its rows in ``metrics``: there are more of them than of all others together."""
+
+
 class Blobs:
     """Texts by SHA-256, gathered while an attempt is taken apart."""
 
@@ -215,13 +219,19 @@ def _profile_rows(attempt: str, profile: Profile) -> Rows:
 
 
 def attempt_from_rows(
-    head: Row, rows: Mapping[str, list[Row]], blobs: Mapping[str, str], *, texts: bool = True
+    head: Row,
+    rows: Mapping[str, list[Row]],
+    metrics: Iterable[tuple[Any, ...]],
+    blobs: Mapping[str, str],
+    *,
+    texts: bool = True,
 ) -> Attempt:
     """Put an attempt together again, validated as one: record by record takes several times as long.
 
     Args:
         head: its row in ``attempts``.
-        rows: its rows in the other tables, each list in order of position.
+        rows: its rows in the other tables but ``metrics``, each list in order of position.
+        metrics: :data:`METRIC_COLUMNS` of its rows in ``metrics``, in order of position.
         blobs: content of every blob that the rows name.
         texts: with the contents of messages and the hot spots of kernels, else they are empty; and with all samples of
             a time, else the first of each side.
@@ -249,7 +259,7 @@ def attempt_from_rows(
             "finding": None if not findings else _finding(findings[0]),
             "messages": [_message(row, blobs if texts else None) for row in rows.get("messages", ())],
             "evaluation": _evaluation(rows, blobs, texts=texts),
-            "profile": None if not profiles else _profile(profiles[0], rows, texts=texts),
+            "profile": None if not profiles else _profile(profiles[0], rows, metrics, texts=texts),
             "reward": {name: reward[name] for name in ("policy", "value")}
             | {"components": json.loads(reward["components"])},
         }
@@ -359,23 +369,22 @@ def _build(row: Row, blobs: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _profile(row: Row, rows: Mapping[str, list[Row]], *, texts: bool) -> dict[str, Any]:
+def _profile(
+    row: Row, rows: Mapping[str, list[Row]], metrics: Iterable[tuple[Any, ...]], *, texts: bool
+) -> dict[str, Any]:
     by_kernel: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for metric in rows.get("metrics", ()):
+    for _, kernel, name, value, unit, origin in metrics:
         # The same few names come with every attempt of a run: they are kept once.
-        name, unit = sys.intern(metric["name"]), sys.intern(metric["unit"])
-        by_kernel[metric["kernel"]].append(
-            {"name": name, "value": metric["value"], "unit": unit, "origin": metric["origin"]}
-        )
+        by_kernel[kernel].append({"name": sys.intern(name), "value": value, "unit": sys.intern(unit), "origin": origin})
     kernels = [
         {
-            **{name: kernel[name] for name in ("kernel", "launches", "sampled")},
-            "grid": json.loads(kernel["grid"]),
-            "block": json.loads(kernel["block"]),
-            "metrics": by_kernel[kernel["position"]],
-            "hot_spots": _HOT_SPOTS.validate_json(kernel["hot_spots"]) if texts else (),
+            **{name: one[name] for name in ("kernel", "launches", "sampled")},
+            "grid": json.loads(one["grid"]),
+            "block": json.loads(one["block"]),
+            "metrics": by_kernel[one["position"]],
+            "hot_spots": _HOT_SPOTS.validate_json(one["hot_spots"]) if texts else (),
         }
-        for kernel in rows.get("profile_kernels", ())
+        for one in rows.get("profile_kernels", ())
     ]
     return {
         "size": row["size"],

@@ -82,9 +82,14 @@ class Database:
     def _prepare(self) -> None:
         execute = self._connection.execute
         execute("PRAGMA foreign_keys = ON")
-        version = execute("PRAGMA user_version").fetchone()[0]
-        owner = execute("PRAGMA application_id").fetchone()[0]
-        tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        execute("BEGIN")  # one state of the file: another process may be making its schema at this moment
+        try:
+            version = execute("PRAGMA user_version").fetchone()[0]
+            owner = execute("PRAGMA application_id").fetchone()[0]
+            tables = {name for (name,) in execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        finally:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
         fresh = version == 0 and owner == 0 and tables <= self.schema.guests
         if owner != self.schema.application_id and not fresh:
             raise StoreError(f"{self.path} is an SQLite file of some other program: name another folder with --results")

@@ -16,6 +16,7 @@ from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
 from kernelforge.store import locks
 from kernelforge.store.codec import (
+    METRIC_COLUMNS,
     WHOLE_PLAN,
     Blobs,
     Row,
@@ -31,8 +32,6 @@ from kernelforge.store.schema import ATTEMPT_TABLES
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
 """In an error."""
-_WITHOUT_TEXTS = {"metrics": f"AND kernel = {WHOLE_PLAN}"}
-"""By table, which of its rows are enough where texts are left out."""
 
 
 class Store(TaskNotes):
@@ -360,17 +359,22 @@ class Store(TaskNotes):
 
     def _load_task(self, heads: list[Row], where: str, values: tuple[Any, ...], *, texts: bool) -> Iterator[Attempt]:
         rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        of_these = f"WHERE attempt IN (SELECT id FROM attempts WHERE {where})"
         for table in ATTEMPT_TABLES:
-            less = "" if texts else _WITHOUT_TEXTS.get(table, "")
-            for row in self._database.rows(
-                f"SELECT * FROM {table} WHERE attempt IN (SELECT id FROM attempts WHERE {where}) {less} ORDER BY rowid",
-                values,
-            ):
-                rows[row["attempt"]][table].append(row)
+            if table != "metrics":
+                for row in self._database.rows(f"SELECT * FROM {table} {of_these} ORDER BY rowid", values):
+                    rows[row["attempt"]][table].append(row)
+        less = "" if texts else f"AND kernel = {WHOLE_PLAN}"
+        metrics: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for metric in self._database.tuples(
+            f"SELECT {METRIC_COLUMNS} FROM metrics {of_these} {less} ORDER BY rowid", values
+        ):
+            metrics[metric[0]].append(metric)
         blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]], texts=texts)})
         with readable(self.path):
             for head in heads:
-                yield attempt_from_rows(head, rows[head["id"]], blobs, texts=texts)
+                id = head["id"]
+                yield attempt_from_rows(head, rows[id], metrics.get(id, ()), blobs, texts=texts)
 
 
 @contextlib.contextmanager

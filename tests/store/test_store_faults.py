@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,7 +15,9 @@ import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_run import fill, golden_attempts, make_attempt, make_facts, make_run, make_task
@@ -72,11 +75,12 @@ def test_twenty_kills_leave_only_whole_attempts(path: Path):
         os.close(writer)
         with open(reader) as reports:
             assert reports.readline() == "ready\n"
-            time.sleep(chance.uniform(0.0, 0.08))
+            numbers = [int(reports.readline()) for _ in range(chance.randint(1, 3))]
+            time.sleep(chance.uniform(0.0, 0.02))
             os.kill(pid, signal.SIGKILL)
-            numbers = [int(line) for line in reports]
+            numbers += [int(line) for line in reports]
         assert os.waitpid(pid, 0)[1] == signal.SIGKILL
-        reported = max([reported, *numbers])
+        reported = max(numbers)
         with Store.open(path, create=False) as store:
             attempts = store.attempts("r1")
         assert attempts == [numbered(number) for number in range(len(attempts))]
@@ -84,7 +88,7 @@ def test_twenty_kills_leave_only_whole_attempts(path: Path):
         with sqlite3.connect(path) as plain:
             assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             assert plain.execute("PRAGMA foreign_key_check").fetchall() == []
-    assert reported > 20
+    assert reported >= 20
 
 
 def test_a_write_waits_for_a_lock_that_is_let_go(path: Path):
@@ -343,6 +347,24 @@ def test_two_processes_may_write_two_runs_at_once(path: Path):
         for number in range(2):
             run = store.run(f"r{number}")
             assert len(store.attempts(run.id)) == len(golden_attempts(run))
+
+
+def test_a_database_that_another_process_makes_meanwhile_is_ours(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its mark may come between our look at the mark and our look at the tables."""
+    path.parent.mkdir()
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if "sqlite_master" in sql:
+                monkeypatch.setattr(sqlite3, "connect", connect)
+                with contextlib.suppress(StoreError):  # locked, where it has to wait for us
+                    Store.open(path, busy_timeout_s=0.1).close()
+            return super().execute(sql, *arguments)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Overtaken))
+    with Store.open(path) as store:
+        store.start_run(make_run())
 
 
 def test_people_can_query_it_with_plain_sqlite(path: Path):

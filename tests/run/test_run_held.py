@@ -1,0 +1,116 @@
+"""Who holds a run, and what an abort leaves of it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import Watcher, open_store, quick_config
+
+from kernelforge.errors import SandboxError, StoreError, TaskError, UsageError
+from kernelforge.records import Budget, Run, RunState
+from kernelforge.run import StopSignal, loop, rebudget, resume, start
+from kernelforge.run.external import ExternalRun, external_config
+from kernelforge.store import Store
+
+pytestmark = pytest.mark.usefixtures("warm_zygotes")
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether somebody held each run at the moment from which others see it."""
+    found: list[bool] = []
+    journal = Store.start_run
+
+    def start_run(store: Store, run: Run) -> None:
+        journal(store, run)
+        found.append(store.is_live(run.id))
+
+    monkeypatch.setattr(Store, "start_run", start_run)
+    return found
+
+
+def stopped() -> StopSignal:
+    stop = StopSignal()
+    stop.drain()
+    return stop
+
+
+def test_a_run_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
+    """One that says it is running, and that nobody holds, was interrupted: anybody may take it over."""
+    with open_store(tmp_path) as store:
+        run = start(quick_config(), store, Watcher(), stopped())
+        assert (run.state, seen) == (RunState.STOPPED, [True])
+
+
+def test_a_run_of_submissions_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
+    told: dict[str, Any] = {"device": "emulated:h100", "coder": "mcp:x", "budget": Budget(), "allow_unconfined": False}
+    with open_store(tmp_path) as store:
+        ExternalRun(external_config("core", "0" * 16, ("gelu",), **told), store).close()
+    assert seen == [True]
+
+
+def test_a_run_that_another_finishes_meanwhile_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock_run = Store.lock_run
+
+    @contextlib.contextmanager
+    def after_another(store: Store, run_id: str) -> Iterator[None]:
+        store.update_run(run_id, RunState.FINISHED, "2026-11-22T06:00:00+00:00")
+        with lock_run(store, run_id):
+            yield
+
+    with open_store(tmp_path) as store:
+        run = start(quick_config(), store, Watcher(), stopped())
+        monkeypatch.setattr(Store, "lock_run", after_another)
+        with pytest.raises(UsageError, match="is finished"):
+            resume(run.id, store, Watcher(), StopSignal())
+        assert store.run(run.id).state is RunState.FINISHED
+
+
+def test_the_budget_of_a_run_that_goes_on_stays_as_it_is(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        run = start(quick_config(), store, Watcher(), stopped())
+        with store.lock_run(run.id), pytest.raises(StoreError, match="already going on"):
+            rebudget(run, {"evaluations": 99}, store)
+        assert store.run(run.id).config == run.config
+        rebudget(run, {"evaluations": 99}, store)
+        assert store.run(run.id).config.budget.evaluations == 99
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("kernelforge.evaluate.evaluator.Evaluator.evaluate", SandboxError("the runner was ended: signal 9")),
+        ("kernelforge.run.task.check_admitted", TaskError("the oracle gives no answer")),
+    ],
+)
+def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    stop, closed, workers = StopSignal(), threading.Event(), []
+
+    class Told(loop.Workshop):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    def aborted_meanwhile(*_: object, **__: object) -> None:
+        workers.append(threading.current_thread())
+        stop.abort()
+        assert closed.wait(120)
+        raise error
+
+    monkeypatch.setattr(loop, "Workshop", Told)
+    monkeypatch.setattr(place, aborted_meanwhile)
+    with open_store(tmp_path) as store:
+        run = start(quick_config(tasks=("gelu",)), store, Watcher(), stop)
+        (worker,) = workers
+        worker.join(120)
+        assert not worker.is_alive()
+        assert run.state is RunState.STOPPED
+        assert store.attempts(run.id) == []
+        assert store.finished_tasks(run.id) == {}
