@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,12 @@ Link = Callable[[Mapping[str, Any]], str | None]
 _VERDICTS = frozenset(verdict.value for verdict in Verdict)
 _TIGHT, _TIGHT_OF_WIDE = 40, 24
 """Characters that a cell shows on one line; in a column whose text may fold, fewer."""
+_REPEATED = frozenset((str, bool, type(None)))
+"""Names of metrics, units and verdicts come again on every page; numbers seldom do."""
+_MOST = 4_096
+"""Texts that are kept of a column."""
+_ONE_LINE = re.compile(r"[\w.,:%+/-]+(?: [\w.,:%+/-]+)*", re.ASCII)
+"""What needs neither escaping nor folding: most of a million cells."""
 _MARKED = {"passed": "good", "win": "good", "failed": "bad", "loss": "bad", "guarded": "quiet", "skipped": "quiet"}
 _MARKED |= {"not reached": "quiet", "not applicable": "quiet", "both-failed": "quiet", "tie": "quiet"}
 
@@ -47,7 +54,7 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     """
     links = links or {}
     keys = [column.key for column in table.columns]
-    parts = {key: [(at, one) for at, one in enumerate(table.columns) if one.beneath == key] for key in keys}
+    parts = {key: tuple((at, one) for at, one in enumerate(table.columns) if one.beneath == key) for key in keys}
     own = [(index, column) for index, column in enumerate(table.columns) if not column.beneath]
     head = "".join(_heading(column, [part for _, part in parts[column.key]]) for _, column in own)
     writers = [
@@ -71,18 +78,23 @@ def _heading(column: Column, parts: Sequence[Column]) -> str:
     return f'<th scope="col" data-key="{escape(column.key)}"{numeric}>{label}{beneath}</th>'
 
 
+@lru_cache(maxsize=512)
 def _cell_writer(
-    column: Column, element: Literal["td", "th"], index: int, parts: Sequence[tuple[int, Column]]
+    column: Column, element: Literal["td", "th"], index: int, parts: tuple[tuple[int, Column], ...]
 ) -> Callable[[Sequence[Any], str | None], str]:
     """What writes the cells of a column from the values of a row: the text that people read, and beside a number its
-    value as JSON and CSV have it. What depends on the column alone is found once."""
+    value as JSON and CSV have it. What depends on the column alone is found once, and a short text written once."""
     show, marked, numeric = column.show, column.key in ("status", "outcome"), column.align == "right"
     begin = f"<{element}" + (' scope="row"' if element == "th" else "") + (' class="num"' if numeric else "")
     end = f"</{element}>"
     longest = _TIGHT_OF_WIDE if column.wide else _TIGHT
+    written: dict[str | bool | None, str] = {}
 
     def write(values: Sequence[Any], href: str | None) -> str:
         value = values[index]
+        again = href is None and not parts and type(value) in _REPEATED
+        if again and value in written:
+            return written[value]
         shown, text = _escaped(show(value))
         if href is not None:
             text = f'<a href="{escape(href)}">{text}</a>'
@@ -92,7 +104,10 @@ def _cell_writer(
             text = f'<span class="{_MARKED[shown]}">{text}</span>'
         folds = ' class="wide"' if not numeric and len(shown) > longest else ""
         beneath = _beneath(values, parts) if parts else ""
-        return f"{begin}{folds}{_held(value)}>{text}{beneath}{end}"
+        cell = f"{begin}{folds}{_held(value)}>{text}{beneath}{end}"
+        if again and len(shown) <= _TIGHT and len(written) < _MOST:
+            written[value] = cell
+        return cell
 
     return write
 
@@ -121,16 +136,10 @@ def _held(value: Any) -> str:
 
 def _escaped(text: str) -> tuple[str, str]:
     """A cell's text on one line, and the same as HTML."""
-    return _escaped_once(text) if len(text) <= _TIGHT else _escape(text)
-
-
-def _escape(text: str) -> tuple[str, str]:
+    if _ONE_LINE.fullmatch(text):
+        return text, text
     line = one_line(text)
     return line, str(escape(line))
-
-
-_escaped_once = lru_cache(maxsize=65_536)(_escape)
-"""Names of metrics, units and verdicts come again on every page."""
 
 
 def raw_number(value: Any) -> str | None:
