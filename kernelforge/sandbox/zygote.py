@@ -363,10 +363,13 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child and all it started; returns when it is gone."""
-        if self._death is None and self._pidfd is not None:
+        if self._pidfd is None:
+            return
+        if self._death is None:
             self._signal()
             self.death()
-            self._await_exit()
+        # Also of one that said how it ended: what it leaves behind is ended after that.
+        self._await_exit()
 
     def interrupt(self) -> None:
         """Kill the child if another thread is in :meth:`call`, which then raises :class:`ChildDied`.

@@ -9,11 +9,17 @@ HOSTILE = RolePolicy(
     role="hostile", module="jail_worker", mounts=(), devices=(), headroom_bytes=128 << 20, environment={"DECLARED": "1"}
 )
 LIMITS = Limits(
-    wall_s=10, cpu_s=5, memory_bytes=128 << 20, tmp_bytes=4 << 20, processes=8, file_bytes=2 << 20, reply_bytes=8 << 20
+    wall_s=120,
+    cpu_s=60,
+    memory_bytes=128 << 20,
+    tmp_bytes=4 << 20,
+    processes=8,
+    file_bytes=2 << 20,
+    reply_bytes=8 << 20,
 )
 
 
-def gone(pid, within_s=5.0):
+def gone(pid, within_s=120.0):
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

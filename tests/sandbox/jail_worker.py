@@ -143,11 +143,11 @@ def orphans_hog(processes, megabytes):
         if first == 0:
             if os.fork() == 0:
                 held = b"x" * (megabytes << 20)
-                time.sleep(30)
+                time.sleep(150)
                 os._exit(len(held) & 1)
             os._exit(0)
         os.waitpid(first, 0)
-    time.sleep(10)
+    time.sleep(100)
     return "held"
 
 
@@ -228,10 +228,11 @@ def hog(megabytes):
     return len(held)
 
 
-def map_hog(megabytes):
+def map_hog(megabytes, held_s=0):
     area = mmap.mmap(-1, megabytes << 20)
     for offset in range(0, megabytes << 20, 4096):
         area[offset] = 1
+    time.sleep(held_s)
     return megabytes
 
 
@@ -247,7 +248,7 @@ def program(path):
 
 def shell(command):
     """What a program started in the jail prints."""
-    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, close_fds=False, timeout=20, check=False)
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, close_fds=False, timeout=150, check=False)
     return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 

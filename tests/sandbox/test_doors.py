@@ -134,7 +134,7 @@ def test_memory_of_the_parent_cannot_be_read(act, canary):
 
 
 def test_other_processes_cannot_be_signalled(act, zygote):
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         assert refused(act("kill", bystander.pid, int(signal.SIGKILL)))
         assert refused(act("kill", zygote.pid, int(signal.SIGKILL)))

@@ -9,10 +9,9 @@ import threading
 import pytest
 from jail_setup import LIMITS
 
-from kernelforge.sandbox import linux
+from kernelforge.sandbox import linux, watch
 from kernelforge.sandbox.folders import MAX_DEPTH, folder_bytes, remove_tree
 from kernelforge.sandbox.jail import Grant
-from kernelforge.sandbox.watch import open_proc, watch
 
 
 def deepen(folder, levels):
@@ -77,19 +76,29 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def test_files_without_a_name_cannot_fill_the_disk(small_disk):
+def test_files_without_a_name_cannot_fill_the_disk(small_disk, monkeypatch):
     grant = Grant(tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk))
-    child, seen = subprocess.Popen(["sleep", "20"]), []
-    watching = threading.Thread(target=lambda: seen.append(watch(child.pid, grant, open_proc())))
+    looked, free = threading.Semaphore(0), watch._free
+
+    def look(folder):
+        looked.release()
+        return free(folder)
+
+    monkeypatch.setattr(watch, "_free", look)
+    child, seen = subprocess.Popen(["sleep", "600"]), []
+    watching = threading.Thread(target=lambda: seen.append(watch.watch(child.pid, grant, watch.open_proc())))
     with open(small_disk / "file", "wb") as file:
         watching.start()
+        assert looked.acquire(timeout=120), "what was free at the start is known"
         os.unlink(small_disk / "file")
         file.write(b"x" * (1 << 20))
         file.flush()
-        watching.join(0.3)
+        looked.acquire(blocking=False)
+        for _ in range(3):
+            assert looked.acquire(timeout=120)
         assert not seen, "most of the disk is free"
         file.write(b"x" * (4 << 20))
         file.flush()
-        watching.join(10)
+        watching.join(120)
     assert seen == ["disk"]
-    assert child.wait(timeout=5) == -signal.SIGKILL
+    assert child.wait(timeout=120) == -signal.SIGKILL

@@ -88,8 +88,8 @@ def memory_file(size=SIZE, *, content=None, seals=ALL, flags=os.MFD_ALLOW_SEALIN
 
 def test_large_blobs_come_as_read_only_views_among_small_ones_in_order(ends):
     blobs = [b"small", os.urandom(SIZE), b"", os.urandom(3 * SIZE), os.urandom(SIZE - 1)]
-    ends[0].send({"a": 1}, blobs, timeout_s=5)
-    got = ends[1].receive(timeout_s=5)
+    ends[0].send({"a": 1}, blobs, timeout_s=120)
+    got = ends[1].receive(timeout_s=120)
     assert got.data == {"a": 1}
     assert [bytes(blob) for blob in got.blobs] == blobs
     assert [isinstance(blob, memoryview) for blob in got.blobs] == [False, True, False, True, False]
@@ -101,8 +101,8 @@ def test_large_blobs_come_as_read_only_views_among_small_ones_in_order(ends):
 
 
 def test_a_file_is_sent_while_nobody_reads_and_whatever_its_size(ends):
-    ends[0].send({}, [bytes(64 << 20)], timeout_s=5)
-    assert len(ends[1].receive(timeout_s=5).blobs[0]) == 64 << 20
+    ends[0].send({}, [bytes(64 << 20)], timeout_s=120)
+    assert len(ends[1].receive(timeout_s=120).blobs[0]) == 64 << 20
 
 
 def test_a_channel_without_files_sends_none_and_takes_none():
@@ -110,14 +110,14 @@ def test_a_channel_without_files_sends_none_and_takes_none():
     sender, receiver = Channel(left), Channel(right)
     sent = threading.Thread(target=sender.send, args=({}, [bytes(SMALLEST_FILE)]))
     sent.start()
-    assert receiver.receive(timeout_s=5).blobs == (bytes(SMALLEST_FILE),)
+    assert receiver.receive(timeout_s=120).blobs == (bytes(SMALLEST_FILE),)
     sent.join()
     before = open_descriptors()
     fd = memory_file()
     passing(left, frame(SIZE), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
-        receiver.receive(timeout_s=5)
+        receiver.receive(timeout_s=120)
     assert open_descriptors() == before
     sender.close()
     receiver.close()
@@ -125,13 +125,13 @@ def test_a_channel_without_files_sends_none_and_takes_none():
 
 def test_what_came_in_a_file_is_sent_on_in_the_same_file(ends):
     content = os.urandom(SIZE)
-    ends[0].send({}, [content], timeout_s=5)
-    view = ends[1].receive(timeout_s=5).blobs[0]
+    ends[0].send({}, [content], timeout_s=120)
+    view = ends[1].receive(timeout_s=120).blobs[0]
     inode = os.fstat(descriptor_of(view)).st_ino
     left, right = socket.socketpair()
     onward, last = Channel(left, files_from=SIZE), Channel(right, files_from=SIZE, forwards=True)
-    onward.send({}, [view], timeout_s=5)
-    arrived = last.receive(timeout_s=5).blobs[0]
+    onward.send({}, [view], timeout_s=120)
+    arrived = last.receive(timeout_s=120).blobs[0]
     assert os.fstat(descriptor_of(arrived)).st_ino == inode
     assert arrived == content
     onward.close()
@@ -140,11 +140,11 @@ def test_what_came_in_a_file_is_sent_on_in_the_same_file(ends):
 
 def test_part_of_a_file_is_sent_without_the_rest(ends):
     content = os.urandom(3 * SIZE)
-    ends[0].send({}, [content], timeout_s=5)
-    view = ends[1].receive(timeout_s=5).blobs[0][SIZE:]
+    ends[0].send({}, [content], timeout_s=120)
+    view = ends[1].receive(timeout_s=120).blobs[0][SIZE:]
     assert descriptor_of(view) is None
-    ends[1].send({}, [view], timeout_s=5)
-    part = ends[0].receive(timeout_s=5).blobs[0]
+    ends[1].send({}, [view], timeout_s=120)
+    part = ends[0].receive(timeout_s=120).blobs[0]
     assert part == content[SIZE:]
     assert len(part.obj) == 2 * SIZE
 
@@ -153,7 +153,7 @@ def test_of_many_large_blobs_the_largest_come_as_files(ends):
     blobs = [bytes([n]) * (SIZE + n) for n in range(MAX_FILES + 4)]
     sent = threading.Thread(target=ends[0].send, args=({}, blobs))
     sent.start()
-    got = ends[1].receive(timeout_s=10).blobs
+    got = ends[1].receive(timeout_s=120).blobs
     sent.join()
     assert [isinstance(blob, memoryview) for blob in got] == [False] * 4 + [True] * MAX_FILES
     assert [bytes(blob) for blob in got] == blobs
@@ -162,17 +162,17 @@ def test_of_many_large_blobs_the_largest_come_as_files(ends):
 def test_two_hundred_frames_leave_no_descriptor_open(ends):
     before = open_descriptors()
     for number in range(200):
-        ends[0].send({}, [bytes([number]) * SIZE, bytes(SIZE)], timeout_s=5)
-        view = ends[1].receive(timeout_s=5).blobs[0]
-        ends[1].send({}, [view], timeout_s=5)
-        assert ends[0].receive(timeout_s=5).blobs[0][0] == number
+        ends[0].send({}, [bytes([number]) * SIZE, bytes(SIZE)], timeout_s=120)
+        view = ends[1].receive(timeout_s=120).blobs[0]
+        ends[1].send({}, [view], timeout_s=120)
+        assert ends[0].receive(timeout_s=120).blobs[0][0] == number
     del view
     assert open_descriptors() == before
 
 
 def test_views_outlive_their_channel_and_hold_descriptors_only_while_they_live(ends):
-    ends[0].send({}, [b"y" * SIZE], timeout_s=5)
-    view = ends[1].receive(timeout_s=5).blobs[0]
+    ends[0].send({}, [b"y" * SIZE], timeout_s=120)
+    view = ends[1].receive(timeout_s=120).blobs[0]
     ends[1].close()
     assert view[-1] == ord("y")
     held = [target for target in open_descriptors().values() if "memfd:kernelforge" in target]
@@ -185,7 +185,7 @@ def test_a_channel_that_forwards_nothing_keeps_no_descriptor_of_its_own():
     left, right = socket.socketpair()
     sender, receiver = Channel(left), Channel(right, files_from=SIZE)
     passing(left, frame(SIZE), [memory_file()])
-    view = receiver.receive(timeout_s=5).blobs[0]
+    view = receiver.receive(timeout_s=120).blobs[0]
     assert descriptor_of(view) is None
     sender.close()
     receiver.close()
@@ -196,8 +196,8 @@ def test_past_a_share_of_the_descriptors_files_are_copied(ends, monkeypatch):
     enough = 4 * (len(MemoryFile._mapped) + 3)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (enough, enough))
     for _ in range(5):
-        ends[0].send({}, [b"z" * SIZE], timeout_s=5)
-    got = [ends[1].receive(timeout_s=5).blobs[0] for _ in range(5)]
+        ends[0].send({}, [b"z" * SIZE], timeout_s=120)
+    got = [ends[1].receive(timeout_s=120).blobs[0] for _ in range(5)]
     assert [type(blob) for blob in got] == [memoryview] * 3 + [bytes] * 2
     assert all(blob == b"z" * SIZE for blob in got)
 
@@ -275,7 +275,7 @@ def test_anything_but_a_whole_sealed_file_of_the_announced_size_is_refused_and_c
     passing(left, frame(SIZE), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="memory file"):
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
     assert open_descriptors() == before
 
 
@@ -285,7 +285,7 @@ def test_huge_pages_are_refused(hostile):
     passing(left, frame(2 << 20), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="memory file"):
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_broken_frame_leaves_no_descriptor_open(hostile, head, passed):
     os.close(fd)
     left.shutdown(socket.SHUT_WR)
     with pytest.raises((SandboxError, ChildDied)) as stopped:
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
     del stopped
     assert open_descriptors() == before
 
@@ -341,7 +341,7 @@ def test_more_descriptors_than_a_frame_may_have_are_dropped(hostile):
     passing(left, frame(*[SIZE] * (MAX_FILES + 1)), [fd] * (MAX_FILES + 1))
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
     assert open_descriptors() == before
 
 
@@ -354,7 +354,7 @@ def test_descriptors_dribbled_with_every_byte_of_the_header_are_counted_together
             passing(left, bytes([byte]), [fd] * 16)
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
     assert open_descriptors() == before
 
 
@@ -368,7 +368,7 @@ def test_descriptors_after_the_header_are_dropped_and_end_the_frame(hostile, siz
     passing(left, b"x" * 8, [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=120)
     assert open_descriptors() == before
 
 
@@ -392,8 +392,8 @@ def test_a_process_that_may_make_no_memory_file_sends_through_the_socket(ends, m
         raise PermissionError(1, "memfd_create")
 
     monkeypatch.setattr(os, "memfd_create", refused)
-    ends[0].send({}, [b"w" * SIZE], timeout_s=5)
-    assert ends[1].receive(timeout_s=5).blobs == (b"w" * SIZE,)
+    ends[0].send({}, [b"w" * SIZE], timeout_s=120)
+    assert ends[1].receive(timeout_s=120).blobs == (b"w" * SIZE,)
     assert seal(memoryview(b"w")) is None
 
 
@@ -402,10 +402,10 @@ def test_a_file_over_the_limit_on_files_is_sent_through_the_socket(ends):
     before = open_descriptors()
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
     try:
-        ends[0].send({}, [b"v" * SIZE], timeout_s=5)
+        ends[0].send({}, [b"v" * SIZE], timeout_s=120)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert ends[1].receive(timeout_s=5).blobs == (b"v" * SIZE,)
+    assert ends[1].receive(timeout_s=120).blobs == (b"v" * SIZE,)
     assert open_descriptors() == before
 
 

@@ -90,7 +90,7 @@ print("TIER", probe().tier)
     visible = ":".join({sys.base_prefix, sys.prefix})
     done = subprocess.run(
         [sys.executable, "-c", UNPRIVILEGED, visible, "-c", script],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, timeout=280, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "landlock True" in done.stdout, done.stdout
@@ -128,7 +128,7 @@ def test_root_of_a_container_without_capabilities_gets_a_jail(dropped, tier):
     script = "from kernelforge.sandbox import probe; print('TIER', probe().tier, probe().detail)"
     done = subprocess.run(
         ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}", sys.executable, "-c", script],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert f"TIER {tier}" in done.stdout, done.stdout + done.stderr
 
@@ -139,7 +139,7 @@ LANDLOCK_CREATE = 444
 
 def under_filter(*refused):
     done = subprocess.run(
-        [sys.executable, "-c", REFUSING, *map(str, refused)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", REFUSING, *map(str, refused)], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 
 import kernelforge
 from kernelforge.errors import ChildDied, DeviceError, SandboxError
-from kernelforge.sandbox import JailReport, Zygote
+from kernelforge.sandbox import Child, JailReport, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.sandbox.probe import TierReport
 
@@ -30,7 +31,7 @@ def test_a_dead_zygote_is_started_again(zygote):
 
 def test_children_die_with_their_zygote(zygote):
     with zygote.spawn(LIMITS) as child:
-        child.channel.send({"act": "sleep", "arguments": [60]})
+        child.channel.send({"act": "sleep", "arguments": [600]})
         os.kill(zygote.pid, signal.SIGKILL)
         assert gone(child.pid)
 
@@ -43,9 +44,9 @@ def test_children_die_with_the_parent():
         from kernelforge.sandbox import Zygote
         zygote = Zygote("hostile", policy=HOSTILE)
         child = zygote.spawn(LIMITS)
-        child.channel.send({{"act": "sleep", "arguments": [60]}})
+        child.channel.send({{"act": "sleep", "arguments": [600]}})
         print(zygote.pid, child.pid, flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
     pids = [int(word) for word in parent.stdout.readline().split()]
@@ -98,6 +99,20 @@ def test_an_error_of_ours_in_the_warm_up_keeps_its_type():
     with Zygote("hostile", policy=HOSTILE, options={"device_error": True}) as zygote:
         with pytest.raises(DeviceError, match=r"^install the thing$"):
             zygote.start()
+
+
+def test_a_child_that_said_how_it_ended_is_gone_when_it_is_closed():
+    """Where its monitor leads a group, all that is left in it is ended after the word was written."""
+    reading, writing = os.pipe()
+    says = """printf '{"cause": "exit", "exit_code": 0}'; sleep 0.5"""
+    monitor = subprocess.Popen(["/bin/sh", "-c", says], stdout=writing)
+    os.close(writing)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    child = Child("hostile", monitor.pid, ours.detach(), reading, LIMITS, None)
+    assert child.death(120).cause == "exit"
+    child.close()
+    assert monitor.poll() == 0
 
 
 def test_an_unknown_role_is_refused():
@@ -178,7 +193,7 @@ def test_an_interrupt_ends_the_call_that_another_thread_waits_for(zygote):
 
         def wait():
             with pytest.raises(ChildDied):
-                waited_for.call({"act": "sleep", "arguments": [60]})
+                waited_for.call({"act": "sleep", "arguments": [600]})
             ended.append(waited_for.death().cause)
 
         thread = threading.Thread(target=wait)
