@@ -53,6 +53,7 @@ class Worker:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._tasks = [asyncio.create_task(self._log())]
         self._ended = asyncio.Event()
+        self._killed = False
 
     @classmethod
     async def start(cls, name: str, settings: WorkerSettings) -> Worker:
@@ -93,7 +94,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return not self._ended.is_set()
+        return not (self._killed or self._ended.is_set())
 
     async def ended(self) -> None:
         """Return when the process has ended, or no longer speaks."""
@@ -121,6 +122,7 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the process; its jailed children die with it."""
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 

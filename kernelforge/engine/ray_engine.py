@@ -97,8 +97,8 @@ class RayEngine(SeatedEngine):
         )
         self._cluster = Cluster(address)
         self._nodes: dict[str, Node] = {}
-        self._leaving: list[Seat] = []
-        """Of nodes that went, until they are closed."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Close the seats of nodes that went."""
         self._lost_restarts = 0
         self._trouble = ""
         self._tender: asyncio.Task[None] | None = None
@@ -139,7 +139,7 @@ class RayEngine(SeatedEngine):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._tender
         await super().close()
-        await asyncio.gather(*(seat.close() for seat in self._leaving))
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._cluster.disconnect()
 
     @property
@@ -159,12 +159,13 @@ class RayEngine(SeatedEngine):
                 self._trouble = f"the Ray cluster does not say what nodes it has: {error}"
 
     async def _look(self) -> None:
-        """Fill the places of nodes that came, and give up those of nodes that went."""
+        """Give up the places of nodes that went, and fill those of nodes that came: in one step of the event loop, so
+        that nobody sees half of it."""
         alive = {node.id: node for node in await self._cluster.nodes()}
         gone = [node for id, node in self._nodes.items() if id not in alive]
         self._nodes = alive
         for node in gone:
-            await self._give_up(node)
+            self._give_up(node)
         for node in alive.values():
             places = places_on(
                 node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
@@ -188,18 +189,24 @@ class RayEngine(SeatedEngine):
             seats[name].open()
             changed()
 
-    async def _give_up(self, node: Node) -> None:
-        """Take every seat of a node away before any is closed: closing waits, and nobody is to see half a node."""
+    def _give_up(self, node: Node) -> None:
+        """Take a node's seats away. They are closed beside, for that waits on processes that may be out of reach."""
         mark = node.label + "/"
         for seats in (self._seats, self._desks):
-            self._leaving += [seats.pop(name) for name in list(seats) if name.startswith(mark)]
-        self._lost_restarts += sum(seat.restarts for seat in self._leaving)
+            for name in [name for name in seats if name.startswith(mark)]:
+                seat = seats.pop(name)
+                self._lost_restarts += seat.restarts
+                closing = asyncio.create_task(seat.close())
+                self._leaving.add(closing)
+                closing.add_done_callback(self._left)
         _LOG.warning("node %s left the Ray cluster", node.label)
         self._change.set()
         self._desk_change.set()
-        while self._leaving:
-            await self._leaving[0].close()
-            self._leaving.pop(0)
+
+    def _left(self, closing: asyncio.Task[None]) -> None:
+        self._leaving.discard(closing)
+        if not closing.cancelled() and closing.exception() is not None:
+            _LOG.warning("a worker of a node that left was not ended in good order: %s", closing.exception())
 
     async def _started(self, node: Node, name: str, settings: WorkerSettings) -> RayWorker:
         """A worker that evaluates with what all others do.

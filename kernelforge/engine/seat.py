@@ -73,8 +73,10 @@ class Seat:
         self._changed = changed
         self._start = start
         self._settle_s = SETTLE_GPU_S if settings.device.startswith("cuda") else SETTLE_S
-        self._settling: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._gone: Seated | None = None
+        """A worker that ended, until nothing is left of it."""
 
     def slot(self) -> Slot:
         worker = self.worker
@@ -99,47 +101,55 @@ class Seat:
         worker = self.worker
         if worker is None or self.state != "idle":
             raise WorkerDied(f"{self.name} has no idle worker: it is {self.state}")
-        self._becomes("busy")
         number, reply = worker.send(op, **content)
+        self._becomes("busy")
+        left = False
         try:
             return await asyncio.shield(reply)
         except asyncio.CancelledError:
+            left = True
             worker.interrupt(number)
-            self._settling = asyncio.create_task(self._settle(worker, reply))
+            settling = asyncio.create_task(self._settle(worker, reply))
+            self._settling.add(settling)
+            settling.add_done_callback(self._settling.discard)
             raise
         finally:
-            if self._settling is None:
+            if not left:
                 self._free(worker)
 
     def replace(self, why: str) -> None:
         """End the worker, so that a fresh one takes its place."""
         if self.worker is not None:
-            _LOG.warning("%s: its worker is replaced: %s", self.name, why)
-            self.worker.kill()
+            self._kill(self.worker, why)
 
     async def close(self) -> None:
         """End the worker for good."""
-        for task in (self._keeper, self._settling):
+        for task in (self._keeper, *self._settling):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        worker, self.worker = self.worker, None
-        if worker is not None:
-            await worker.close()
+        workers = [worker for worker in (self._gone, self.worker) if worker is not None]
+        self._gone = self.worker = None
+        await asyncio.gather(*(worker.close() for worker in workers))
 
     async def _settle(self, worker: Seated, reply: asyncio.Future[dict[str, Any]]) -> None:
         """Wait until a worker is back from an order that was cancelled, or is gone."""
         try:
             done, _ = await asyncio.wait({reply}, timeout=self._settle_s)
             if not done:
-                self.replace(f"it did not stop within {self._settle_s:g} s")
+                self._kill(worker, f"it did not stop within {self._settle_s:g} s")
                 await asyncio.wait({reply})
             with contextlib.suppress(KernelForgeError):
                 reply.result()
         finally:
-            self._settling = None
             self._free(worker)
+
+    def _kill(self, worker: Seated, why: str) -> None:
+        _LOG.warning("%s: its worker is replaced: %s", self.name, why)
+        worker.kill()
+        if self.worker is worker:  # nobody is to find the seat idle until the end of the process is noticed
+            self._becomes("starting", f"its worker is replaced: {why}")
 
     def _free(self, worker: Seated) -> None:
         if self.worker is worker and worker.alive:
@@ -161,10 +171,11 @@ class Seat:
             failures = 0
             self._becomes("idle")
             await self.worker.ended()
-            gone, self.worker = self.worker, None
+            self._gone, self.worker = self.worker, None
             self.restarts += 1
             self._becomes("starting", "its worker ended and is replaced")
-            await gone.close()
+            await self._gone.close()
+            self._gone = None
 
     def _becomes(self, state: Literal["starting", "idle", "busy", "aside"], why: str = "") -> None:
         self.state, self.why = state, why

@@ -36,6 +36,8 @@ SLOW_RUN = KERNEL.replace(
 )
 """At 1024 rows, half a minute of memory accesses; each of them is allowed."""
 
+WAIT_S = 240.0
+"""For what must happen; nothing is timed by it."""
 _numbers = itertools.count(1)
 
 
@@ -55,7 +57,7 @@ def slow_build(remark: str = "") -> Order:
     return order(f"{SLOW_BUILD}// {remark}\n")
 
 
-async def until(holds: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
+async def until(holds: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(timeout_s):
         while not holds():
@@ -64,7 +66,7 @@ async def until(holds: Callable[[], bool], *, timeout_s: float = 60.0) -> None:
 
 async def idle_slot(engine: Engine) -> Slot:
     """A slot that is idle, waited for as the gateway does."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(WAIT_S):
         while True:
             for slot in engine.slots():
                 if slot.state == "idle":
@@ -110,7 +112,7 @@ def running(pids: set[int]) -> set[int]:
     return left
 
 
-def all_gone(pids: set[int], timeout_s: float = 30.0) -> bool:
+def all_gone(pids: set[int], timeout_s: float = 120.0) -> bool:
     """Whether all of them end in time."""
     end = time.monotonic() + timeout_s
     while running(pids):
