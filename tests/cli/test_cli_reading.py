@@ -190,6 +190,8 @@ def test_nothing_hostile_reaches_the_terminal(cli, reference):
 
 
 def test_colours_stay_away_from_pipes_and_from_no_color(cli, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[" in cli("show").out
     monkeypatch.setenv("NO_COLOR", "1")

@@ -85,7 +85,7 @@ def test_jobs_may_be_left_to_the_server(cli: Callable[..., Any], server: WireSer
 
 def test_what_has_not_ended_in_time_is_cancelled(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "hold"}, {"completion": "now 1"}))
-    done = cli("submit", "requests.jsonl", "--timeout", "0.3")
+    done = cli("submit", "requests.jsonl", "--timeout", "3")
     assert done.code == 1
     assert server.cancelled == ["j1"]
     assert "cancelled by the caller" in done.out

@@ -112,7 +112,7 @@ class FakeLLM:
     Args:
         script: what to answer.
         batch_polls: how often a batch is still in progress when looked at.
-        submit_seconds: how long it takes to accept a batch.
+        accepting: a batch is accepted once this is set; at once where left out.
         batch_ends: how every batch ends; the items of one that failed or expired have no results.
     """
 
@@ -122,12 +122,12 @@ class FakeLLM:
         *,
         batch_polls: int = 1,
         batch_ends: Literal["completed", "failed", "expired"] = "completed",
-        submit_seconds: float = 0.0,
+        accepting: threading.Event | None = None,
     ) -> None:
         self.script = script
         self.batch_polls = batch_polls
         self.batch_ends = batch_ends
-        self.submit_seconds = submit_seconds
+        self.accepting = accepting
         self.submitting = 0
         """Batches that came in, accepted or not yet."""
         self.calls: list[Call] = []
@@ -136,7 +136,7 @@ class FakeLLM:
         """Statuses that the next looks at a batch get."""
         self.files: dict[str, bytes] = {}
         self.peak = 0
-        """Most calls that were in flight at a time."""
+        """Most calls that waited for the beginning of their answer at a time."""
         self.closing = threading.Event()
         self._in_flight = 0
         self._lock = threading.Lock()
@@ -249,11 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.fake.batches[name].cancelled = True
                 self._json(200, self._batch_state(self.fake.batches[name]))
             case ["v1", "responses"] | ["v1", "chat", "completions"] | ["v1", "messages"]:
-                self.fake.entered()
-                try:
-                    self._answer(fake_wire.PROTOCOLS[parts[1]], json.loads(raw))
-                finally:
-                    self.fake.left()
+                self._answer(fake_wire.PROTOCOLS[parts[1]], json.loads(raw))
             case _:
                 self._json(404, {"error": {"message": f"no such path: {self.path}", "type": "not_found_error"}})
 
@@ -275,18 +271,23 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(404, {"error": {"message": f"no such path: {self.path}", "type": "not_found_error"}})
 
     def _answer(self, protocol: fake_wire.Protocol, body: dict[str, Any]) -> None:
-        action = self.fake.decide(protocol.name, self.known, body, in_batch=False)
+        self.fake.entered()
+        try:
+            action = self.fake.decide(protocol.name, self.known, body, in_batch=False)
+            if isinstance(action, Say):
+                self.fake.closing.wait(action.delay_seconds)
+        finally:
+            # Before any of the answer is sent: whoever has it may make the next call before we get to the next line.
+            self.fake.left()
         if isinstance(action, Hang):
             self.fake.closing.wait()
             self._drop()
         elif isinstance(action, Fail):
             self._fail(protocol, action, bool(body.get("stream")))
+        elif body.get("stream"):
+            self._stream(action, protocol.events(action, body))
         else:
-            self.fake.closing.wait(action.delay_seconds)
-            if body.get("stream"):
-                self._stream(action, protocol.events(action, body))
-            else:
-                self._json(200, protocol.whole(action, body))
+            self._json(200, protocol.whole(action, body))
 
     def _fail(self, protocol: fake_wire.Protocol, action: Fail, stream: bool) -> None:
         key = self.known.get("x-api-key") or self.known.get("authorization", "").removeprefix("Bearer ")
@@ -351,7 +352,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _accept(self) -> None:
         self.fake.submitting += 1
-        self.fake.closing.wait(self.fake.submit_seconds)
+        if self.fake.accepting is not None:
+            self.fake.accepting.wait(60)
 
     def _openai_batch(self, order: dict[str, Any]) -> None:
         protocol = fake_wire.PROTOCOLS[order["endpoint"].split("/")[2]]

@@ -1,5 +1,7 @@
 """Batch mode: calls that wait at the same time go to the provider together."""
 
+import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,6 +26,14 @@ WIRES = {
     "chat": "openai:gpt-4?base_url={server.openai_url}",
     "messages": "anthropic:claude-x?effort=low&base_url={server.url}",
 }
+
+
+def until(true):
+    """Wait for what others do meanwhile."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def ask(text, **options):
@@ -69,8 +79,15 @@ def together(model, count):
         return list(pool.map(one, range(count)))
 
 
-def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connect, wire):
-    server, model = connect(echo, gather_seconds=1.0)
+def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connect, wire, monkeypatch):
+    server, model = connect(echo, gather_seconds=60)
+
+    async def until_all_wait(seconds):
+        if seconds == 60:
+            while len(model._waiting) < 12:
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(model, "_nap", until_all_wait)
     replies = together(model, 12)
     assert [reply.text for reply in replies] == [f"re: {number}" for number in range(12)]
     assert len(server.batches) == 1
@@ -156,25 +173,26 @@ def test_a_batch_that_nobody_waits_for_is_cancelled(connect):
     server, model = connect(echo, stopped=lambda: bool(halt), batch_polls=10**9)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(model.complete, ask("one"))
-        while not server.batches:
-            time.sleep(0.01)
+        until(lambda: server.batches)
         halt.append(True)
         with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     model.close()
     assert [batch.cancelled for batch in server.batches.values()] == [True]
 
 
 def test_a_batch_that_is_just_being_submitted_is_cancelled_too(connect):
-    server, model = connect(echo, batch_polls=10**9, submit_seconds=0.5)
-    with ThreadPoolExecutor(1) as pool:
+    accepting = threading.Event()
+    server, model = connect(echo, batch_polls=10**9, accepting=accepting)
+    with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(model.complete, ask("one"))
-        while not server.submitting:
-            time.sleep(0.01)
-        assert not server.batches
-        model.close()
+        until(lambda: server.submitting)
+        closing = pool.submit(model.close)
         with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
+        assert not server.batches
+        accepting.set()
+        closing.result(timeout=60)
     assert [batch.cancelled for batch in server.batches.values()] == [True]
 
 
@@ -183,10 +201,10 @@ def test_a_call_that_stops_before_its_batch_is_sent_is_never_sent(connect):
     server, model = connect(echo, stopped=lambda: bool(halt), gather_seconds=30)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(model.complete, ask("one"))
-        time.sleep(0.05)
+        until(lambda: model._waiting)
         halt.append(True)
         with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     model.close()
     assert not server.batches
 

@@ -105,7 +105,7 @@ def test_only_so_many_calls_are_in_flight() -> None:
             with lock:
                 running += 1
                 peak = max(peak, running)
-            full.wait(10)
+            full.wait(60)
             with lock:
                 running -= 1
 
@@ -137,7 +137,7 @@ def test_a_stop_ends_the_wait_for_a_place_and_for_a_minute() -> None:
     with full.slot(0), ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(wait_for, some) for some in (full, slow)]
         stop.set()
-        said = [one.result(10) for one in waiting]
+        said = [one.result(60) for one in waiting]
     assert said == ["stopped while waiting for other calls to end", "stopped while waiting for a limit per minute"]
 
 

@@ -35,7 +35,7 @@ def at(wire):
     models = []
 
     def at(url):
-        models.append(make_chat_model(parse_spec(WIRES[wire].format(url=url)), LLMSettings(timeout_seconds=5)))
+        models.append(make_chat_model(parse_spec(WIRES[wire].format(url=url)), LLMSettings(timeout_seconds=60)))
         return models[-1]
 
     yield at

@@ -300,7 +300,7 @@ def test_a_call_that_is_to_be_abandoned_ends_soon(connect, script):
             time.sleep(0.01)
         halt.append(True)
         with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     with pytest.raises(BudgetExhausted):
         model.complete(ask())
     assert len(server.calls) == 1
@@ -314,7 +314,7 @@ def test_closing_ends_what_waits(connect):
             time.sleep(0.01)
         model.close()
         with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     model.close()
     with pytest.raises(BudgetExhausted):
         model.complete(ask())

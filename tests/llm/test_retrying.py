@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -79,8 +80,9 @@ def test_used_up_retries_say_how_many_tries_the_last_reason_and_what_to_do() -> 
     with pytest.raises(ProviderError) as caught:
         with_retries(call, name="openai:m", retries=3, sleep=lambda seconds: None)
     said = str(caught.value)
-    for part in ("openai:m", "4 tries over 0 s", "the server is on fire", "kernelforge resume"):
+    for part in ("openai:m", "the server is on fire", "kernelforge resume"):
         assert part in said
+    assert re.search(r"4 tries over \d+ s", said)
     assert not caught.value.passing
 
 
@@ -117,9 +119,9 @@ def test_a_stop_ends_a_wait_and_the_retrying() -> None:
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert "stopped while waiting to ask m again" in str(caught[0])
     assert call.calls == 1
