@@ -141,6 +141,16 @@ class Store(TaskNotes):
         """Whether a process is at work on the run now; a run in state ``running`` that is not live was interrupted."""
         return locks.is_locked(locks.lock_path(self.path.parent, run_id))
 
+    def as_it_is(self, run: Run) -> tuple[Run, bool]:
+        """A run that was read before, as it is now, and whether a process is at work on it.
+
+        Whoever works on a run holds it until it has ended. So it is first asked whether anybody does: the other way
+        round, a run that ends in between would be shown as interrupted.
+        """
+        held = self.is_live(run.id)
+        run = self.run(run.id)
+        return run, held and run.state is RunState.RUNNING
+
     def lock_run(self, run_id: str) -> contextlib.AbstractContextManager[None]:
         """Hold the run for this process. The lock of a dead process is taken over.
 

@@ -64,12 +64,13 @@ class RunRecords:
         Args:
             texts: in full; without, a large run takes a fraction of the memory. See :attr:`texts` and :meth:`full`.
         """
+        run, live = store.as_it_is(run)
         names = run.config.tasks
         return cls(
             run,
             tuple(store.attempts(run.id, texts=texts)),
             store.finished_tasks(run.id),
-            store.is_live(run.id),
+            live,
             {task: store.task_messages(run.id, task, texts=texts) for task in names},
             {task: store.generators(run.id, task) for task in names},
             {task: store.lessons_of(run.id, task) for task in names},

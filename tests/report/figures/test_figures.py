@@ -55,6 +55,15 @@ def drawings_of(records: RunRecords) -> Iterator[Drawing]:
     yield from draw_compare(compare_view(records, records))
 
 
+def test_a_number_that_json_does_not_know_is_refused_wherever_it_stands_and_the_word_is_not():
+    told = Figure(name="n", title="t", description="d", spec={"values": ["NaN", "</script>", 1e-7, "\u2028", True]})
+    assert json.loads(embedded_json(told)) == told.spec
+    assert "<" not in embedded_json(told)
+    for number in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            embedded_json(told.model_copy(update={"spec": {"values": [{"us": number}]}}))
+
+
 @cache
 def figures_in(name: str) -> tuple[Figure, ...]:
     return tuple(one for one in drawings_of(golden_records(name)) if isinstance(one, Figure))

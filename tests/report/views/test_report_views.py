@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from golden_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
@@ -17,6 +18,7 @@ from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboa
 from kernelforge.report.documents.leaderboard import leaderboard_csv, leaderboard_markdown
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines, task_lines
 from kernelforge.report.views.summary import summarise
+from kernelforge.store import DATABASE_NAME, Store
 
 
 def records(
@@ -76,6 +78,17 @@ def test_a_run_without_attempts_has_a_view():
 )
 def test_a_killed_run_is_told_apart_from_a_running_one(state: RunState, live: bool, shown: str):
     assert run_view(RunRecords(make_run(state=state), (), {}, live)).state == shown
+
+
+def test_a_run_that_ended_since_it_was_read_was_not_interrupted(tmp_path: Path):
+    with Store.open(tmp_path / DATABASE_NAME) as store:
+        store.start_run(make_run())
+        with store.lock_run("r1"):
+            read = store.run("r1")
+            assert RunRecords.load(store, read).state == "running"
+            store.update_run("r1", RunState.FINISHED, "2026-11-20T10:00:00+00:00")
+            assert not RunRecords.load(store, read).live, "it is held a moment longer than it goes on"
+        assert RunRecords.load(store, read).state == "finished"
 
 
 def test_the_best_of_a_task_is_the_last_accepted():
