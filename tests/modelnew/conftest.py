@@ -54,7 +54,7 @@ class ModelNew(nn.Module):
         return torch.clamp_min(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y, 0) + self.shift
 """
 
-LIMITS = Limits(wall_s=20, cpu_s=60, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)
+LIMITS = Limits(wall_s=120, cpu_s=300, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)
 
 
 def cpu_fingerprint() -> Fingerprint:
@@ -67,7 +67,7 @@ def lane_zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
 
 
 def make_evaluator(workshop: Workshop, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:
-    arguments = {"limits": LIMITS, "build_s": 20.0, "run_s": 3.0, **changes}
+    arguments = {"limits": LIMITS, "build_s": 120.0, "run_s": 120.0, **changes}
     return ModelNewEvaluator(task, workshop.oracle(task), zygote, "cpu", cpu_fingerprint(), **arguments)  # type: ignore[arg-type]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kernelforge.modelnew.client import LaneOutput, ModelNewChild
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
@@ -116,8 +118,16 @@ def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> No
     judge(GOOD)
 
 
-def test_a_hang_is_a_timeout(judge: Judge) -> None:
-    judge(forward("while True: pass"), Verdict.TIMEOUT, "no end of 'run'")
+def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ModelNewChild.run
+
+    def impatient(child: ModelNewChild, elements: Sequence[int] = ()) -> LaneOutput:
+        child._run_s = 1.0
+        return run(child, elements)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelNewChild, "run", impatient)
+        judge(forward("while True: pass"), Verdict.TIMEOUT, "no end of 'run' within 1 s")
     judge(GOOD)
 
 
