@@ -42,12 +42,12 @@ async def accepted(gateway: Gateway, *requests: JobRequest) -> list[Job]:
 async def ended(gateway: Gateway, *requests: JobRequest) -> list[Job]:
     """Submit, wait for all, in the order of the requests."""
     jobs = await accepted(gateway, *requests)
-    done = await gateway.wait([job.id for job in jobs], None, 60.0)
+    done = await gateway.wait([job.id for job in jobs], None, 240.0)
     assert len(done) == len({job.id for job in jobs})
     return [gateway.job(job.id) for job in jobs]
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Wait until something is so; a test that waits in vain fails."""
     async with asyncio.timeout(timeout_s):
         while not condition():

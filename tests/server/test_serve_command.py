@@ -102,7 +102,8 @@ def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[st
         assert (answer["result"]["outcome"], answer["result"]["components"]["format"]) == ("scored", 0)
         assert answer["result"]["policy"] == "kevin/1"
         assert [row["policy"] for row in client.get("/v1/policies").json() if row["default"]] == ["kevin/1"]
-        jobs = [{"task": "swish", "candidate": {"source": f"no {n}", "plan": "def forward(x): ..."}} for n in range(9)]
+        candidates = [{"source": f"no {n}", "plan": "def forward(x): ..."} for n in range(9)]
+        jobs = [{"task": "swish", "run_id": "many", "candidate": candidate} for candidate in candidates]
         items = client.post("/v1/jobs/batch", json={"jobs": jobs}).json()["items"]
         assert "queue_full" in [item["problem"]["code"] for item in items if item["problem"]]
         assert client.get("/v1/jobs/" + answer["id"]).json() == answer
@@ -112,7 +113,8 @@ def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[st
         while client.get("/v1/runs").status_code == 200:  # taken up within a second
             time.sleep(0.1)
         headers = {"Authorization": f"Bearer {token}"}
-        assert client.get("/v1/runs", headers=headers).json()[0]["ended"] == 1
+        runs = {run["run_id"]: run["ended"] for run in client.get("/v1/runs", headers=headers).json()}
+        assert runs["default"] == 1
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=START_S)
     assert process.returncode == 0

@@ -56,6 +56,8 @@ class TinyCore:
     listeners: list[Callable[[Job], None]] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     watching: int = 0
+    told: list[Job] = field(default_factory=list)
+    """What those who watch were given."""
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -189,6 +191,7 @@ class TinyCore:
         self.watching += 1
         try:
             async for job in self._watch(ids):
+                self.told.append(job)
                 yield job
         finally:
             self.watching -= 1

@@ -45,6 +45,13 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_held(client: httpx2.AsyncClient, count: int, metrics: str = "/metrics") -> None:
+    """Wait until the server holds so many requests."""
+    async with asyncio.timeout(WAIT_S):
+        while f"kernelforge_held_requests {count}.0\n" not in (await client.get(metrics)).text:
+            await asyncio.sleep(0.01)
+
+
 def test_a_job_is_accepted_and_polled_until_it_has_ended() -> None:
     async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
         answer = await client.post("/v1/jobs", json={**SLOW_JOB, "tag": "mine"})
@@ -152,9 +159,9 @@ def test_the_events_of_a_job_are_how_it_is_and_each_change() -> None:
     async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
         job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
         stream = asyncio.create_task(client.get(f"/v1/jobs/{job}/events"))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(core.told) == 1)
         await core.start(job)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(core.told) == 2)
         await core.finish(job, 1.0)
         answer = await stream
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -167,8 +174,8 @@ def test_the_events_of_many_jobs_end_after_the_last_of_them() -> None:
     async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
         ids = [(await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"] for _ in range(3)]
         stream = asyncio.create_task(client.post("/v1/jobs/events", json={"ids": [*ids, ids[0]]}))
-        for job in reversed(ids):
-            await asyncio.sleep(0.02)
+        for told, job in enumerate(reversed(ids), start=len(ids)):
+            await until(lambda told=told: len(core.told) == told)
             await core.finish(job, 1.0)
         ended = [job.id for job in events_of((await stream).text) if job.status.ended]
         assert ended == list(reversed(ids))
@@ -210,17 +217,12 @@ def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
         async with served(core) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
             job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
 
-            async def held() -> bool:
-                return "kernelforge_held_requests 1.0" in (await client.get("/metrics")).text
-
             async with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
                 assert (await anext(stream.aiter_lines())) == "event: job"
                 assert core.watching == 1
-                assert await held()
+                await until_held(client, 1)
             await until(lambda: core.watching == 0)
-            async with asyncio.timeout(WAIT_S):
-                while await held():
-                    await asyncio.sleep(0.01)
+            await until_held(client, 0)
 
     asyncio.run(all_of_it())
 
@@ -231,7 +233,7 @@ def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
         async with connected(core, limits=Limits(held=1)) as client:
             job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
             poll = asyncio.create_task(client.get(f"/v1/jobs/{job}?wait_s=50"))
-            await asyncio.sleep(0.02)
+            await until_held(client, 1)
             refused = await client.post("/v1/jobs/wait", json={"ids": [job]})
             assert refused.status_code == 503
             assert refused.headers["Retry-After"] == "1"
@@ -252,6 +254,8 @@ def test_a_server_that_ends_lets_its_held_requests_go() -> None:
                 job = (await client.post(server, json=SLOW_JOB)).json()["id"]
                 poll = asyncio.create_task(client.get(f"{server}/{job}?wait_s=50"))
                 stream = asyncio.create_task(client.get(f"{server}/{job}/events"))
+                await until_held(client, 2, f"http://{host}:{port}/metrics")
+                await until(lambda: core.told)
                 await asyncio.sleep(2 * WATCH_AFTER_S)
                 assert not poll.done()
             answer, events = await asyncio.gather(poll, stream)

@@ -76,7 +76,7 @@ def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path:
             assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
 
             [endless] = await gateway.submit([asked(ENDLESS)], CALLER)
-            await until(lambda: engine.slots()[0].state == "busy", 60.0)
+            await until(lambda: engine.slots()[0].state == "busy", 240.0)
             assert await gateway.cancel([endless.id]) == [endless.id]
             assert gateway.job(endless.id).status is JobStatus.CANCELLED
 
