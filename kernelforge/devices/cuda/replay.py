@@ -197,7 +197,10 @@ def main(arguments: Sequence[str]) -> int:
     """Leave the result in the folder; 0 where the plan ran to its end, 3 where it faulted."""
     folder = Path(arguments[0])
     result = run(folder)
-    (folder / RESULT).write_text(json.dumps(result))
+    # Whole or not at all: this process may be killed at its deadline while it writes.
+    part = folder / f"{RESULT}.part"
+    part.write_text(json.dumps(result))
+    part.replace(folder / RESULT)
     return 3 if result["faults"] else 0
 
 

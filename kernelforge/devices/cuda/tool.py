@@ -28,6 +28,8 @@ from kernelforge.sandbox.policy import import_path, role_policy
 
 OUTPUT_BYTES = 4 << 20
 _MAX_RESULT_BYTES = 16 << 20
+_GONE_S = 5.0
+"""Longest wait for killed processes to be gone."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelforge.devices.cuda.replay import main; sys.exit(main(sys.argv[1:2]))"
@@ -134,12 +136,26 @@ def run_tool(
 
 
 def _kill_in(folder: Path) -> None:
-    """Kill processes that work in the folder: a tool may give its program a session of its own."""
-    here = os.path.realpath(folder)
+    """Kill processes that work in the folder until none is left: a tool may give its program a session of its own, and
+    one of them may start another while they are looked for."""
+    here, end = os.path.realpath(folder), time.monotonic() + _GONE_S
+    while found := _working_in(here):
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            return  # the kernel does not let go of it
+        time.sleep(0.002)
+
+
+def _working_in(folder: str) -> list[int]:
+    """Processes whose working directory that is, this one aside."""
+    found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if entry.isdigit() and int(entry) != os.getpid() and os.readlink(f"/proc/{entry}/cwd") == here:
-                os.kill(int(entry), signal.SIGKILL)
+            if entry.isdigit() and int(entry) != os.getpid() and os.readlink(f"/proc/{entry}/cwd") == folder:
+                found.append(int(entry))
+    return found
 
 
 def _drain(process: subprocess.Popen[bytes], kept: bytearray, end: float, output_bytes: int) -> None:
