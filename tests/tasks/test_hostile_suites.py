@@ -17,7 +17,7 @@ from kernelforge.tasks.files import parse_task_file, read_task_source
 from kernelforge.tasks.manifest import read_manifest
 from kernelforge.tasks.syntax import parse_python
 
-CPU_SECONDS = 3.0
+CPU_SECONDS = 12.0
 """Far above what any of these costs, far below what a quadratic walk would take."""
 
 SOURCE = '''"""Identity."""

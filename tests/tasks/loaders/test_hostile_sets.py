@@ -24,7 +24,7 @@ from kernelforge.tasks.loaders import ExternalTask, Loaded, NotLoaded, loader_na
 from kernelforge.tasks.loaders.naming import Taken, distinct, task_name
 from kernelforge.tasks.loaders.writing import Origin, SizedTask, write_suite
 
-CPU_SECONDS = 4.0
+CPU_SECONDS = 12.0
 SECRET = "canary-5a11"
 
 
