@@ -93,15 +93,26 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
         # On a loopback host the SDK refuses requests whose Host or Origin names another one.
         app = http_server(service, token, port).streamable_http_app(host=HOST, streamable_http_path=PATH)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-        # The server hands a signal on when it has shut down; by then nothing is left to interrupt.
+        server = _Server(config, lambda: ready(f"http://{HOST}:{port}{PATH}"))
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _ignore)
-        ready(f"http://{HOST}:{port}{PATH}")
-        anyio.run(lambda: uvicorn.Server(config).serve(sockets=[listener]))
+            signal.signal(number, server.on_signal)
+        anyio.run(lambda: server.serve(sockets=[listener]))
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
-    pass
+class _Server(uvicorn.Server):
+    """Tells when connections are accepted, and hears of signals that come before it listens for them itself."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Also called once it has shut down, for it hands signals on; by then nothing is left to interrupt."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
 
 
 def _end_input_on_signal() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
-from kernelforge.client import AsyncClient, Client, many
+from kernelforge.client import AsyncClient, Client, flows, many
 from kernelforge.errors import MalformedAnswer, ServerError, UsageError
 
 BATCH = "POST /v1/jobs/batch"
@@ -151,10 +153,19 @@ def test_one_that_is_refused_for_good_leaves_none_running(server: WireServer) ->
     assert sorted(server.cancelled) == ["j1", "j2", "j3", "j4"]
 
 
-def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(server: WireServer) -> None:
+def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(
+    server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
+    for module in (flows, many):
+        monkeypatch.setattr(module, "time", clock)
+    outcomes = {}
     with Client(server.url) as client:
-        results = client.score_many(jobs("hold", "1", "hold"), timeout_s=0.4)
-    assert [result.outcome for result in results] == ["infra_error", "scored", "infra_error"]
+        for index, result in client.stream(jobs("hold", "1", "hold"), timeout_s=600.0):
+            outcomes[index] = result.outcome
+            passed_s = 600.0
+    assert outcomes == {0: "infra_error", 1: "scored", 2: "infra_error"}
     assert sorted(server.cancelled) == ["j1", "j3"]
 
 

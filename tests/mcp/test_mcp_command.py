@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
+import anyio
 import pytest
 
 from kernelforge.cli.mcp import mcp
@@ -38,6 +42,26 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
             serving.serve_http(None, port, "x" * 32, print)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("when", ["before it serves", "as soon as the address is told"])
+def test_a_signal_that_comes_early_ends_the_server_too(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    def ready(address: str) -> None:
+        if when != "before it serves":
+            signal.raise_signal(signal.SIGTERM)
+
+    def run(main: Callable[[], Awaitable[None]]) -> None:
+        if when == "before it serves":
+            signal.raise_signal(signal.SIGTERM)
+        anyio.run(main)
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(serving, "anyio", SimpleNamespace(run=run))
+    try:
+        serving.serve_http(None, 0, "x" * 32, ready)  # type: ignore[arg-type]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def test_one_task_of_two_suites_is_ambiguous() -> None:

@@ -24,6 +24,8 @@ from kernelforge.store import DATABASE_NAME, Store
 TOKEN = "a-token-of-the-tests-own"
 COMMAND = ["-m", "kernelforge", "mcp"]
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+WAIT_S = 240.0
+"""For what must happen; nothing is timed by it."""
 
 
 def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_sigterm_ends_a_server_that_waits_for_its_client(tmp_path: Path) -> None
         process.stdin.flush()
         assert '"id":1' in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(WAIT_S) == 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             said += line
         yield Served(said.rpartition("serving on ")[2].strip(), said)
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, "SIGTERM must end the server in good order, so that runs are closed"
 
 
