@@ -65,9 +65,10 @@ class Viewer:
         return Response(text, media_type="text/html")
 
     def _live_text(self, which: str | None) -> str:
+        site = self.journal.site()  # whose news the page tells: what it shows beside may be newer, never older
         live = self.journal.progress(which)
         context = live_context(live, asked=which is not None)
-        return self.journal.site().page(Page(paths.LIVE, "Live", "live.html.j2", lambda links: context))
+        return site.page(Page(paths.LIVE, "Live", "live.html.j2", lambda links: context))
 
     async def _asset(self, request: Request) -> Response:
         path = self._assets.get(request.path_params["name"])

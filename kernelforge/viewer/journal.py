@@ -104,7 +104,7 @@ class Journal:
             self._refresh()
             if self._site is None:
                 records = [known.records for known in self._known.values()]
-                self._site = Site(records, full=self._full, live=True, templates=[TEMPLATES])
+                self._site = Site(records, full=self._full, live=True, news=self._news, templates=[TEMPLATES])
             return self._site
 
     def render(self, path: str) -> str | None:
@@ -153,9 +153,9 @@ class Journal:
         if known is not None and run.state is RunState.FINISHED and run == known.records.run:
             return known
         marks = self._store.task_marks(run.id)
-        live = run.state is RunState.RUNNING and self._store.is_live(run.id)
         if known is None:
             return _Known(RunRecords.load(self._store, run, texts=False), marks)
+        run, live = self._store.as_it_is(run)
         ended = run.state is not known.records.run.state
         if marks == known.marks and run == known.records.run and live == known.records.live:
             return known

@@ -136,11 +136,11 @@ class News:
 def _events(seen: Look | None, look: Look, last: str | None) -> list[str]:
     events = []
     if seen is None or look.progress != seen.progress:
-        events.append(_event("progress", look.progress, look.news))
+        events.append(_event("progress", look.progress))
     known = seen.news if seen is not None else _number(last)
     recent = time.monotonic() - look.changed < _RECENT_S
     if known != look.news if known is not None else recent:
-        events.append(_event("changed", json.dumps({"news": look.news}), look.news))
+        events.append(_event("changed", json.dumps({"news": look.news}), number=look.news))
     return events
 
 
@@ -148,6 +148,12 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
-def _event(kind: str, data: str, number: int) -> str:
-    """One event; ``data`` is JSON, which has no line break."""
-    return f"event: {kind}\nid: {number}\ndata: {data}\n\n"
+def _event(kind: str, data: str, *, number: int | None = None) -> str:
+    """One event; ``data`` is JSON, which has no line break.
+
+    Args:
+        number: of the news that a listener has with this event, and names when it comes again. Others have none: a
+            connection that breaks between two events loses no news.
+    """
+    id = "" if number is None else f"id: {number}\n"
+    return f"event: {kind}\n{id}data: {data}\n\n"

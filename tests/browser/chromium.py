@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+WAIT_MS = 120_000
+"""For whatever must happen, on a machine with much else to do; nothing is timed by it.
+
+What ``wait_for_function`` waits for is given as a function: the policy of the pages forbids that an expression be
+evaluated a second time."""
+
 OPTIONS = (
     "--disable-gpu",
     "--disable-quic",
@@ -37,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
     options = [*OPTIONS, "--no-sandbox"] if os.geteuid() == 0 else list(OPTIONS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_executable(), args=options)
+        browser = playwright.chromium.launch(executable_path=_executable(), args=options, timeout=WAIT_MS)
         try:
             yield browser
         finally:

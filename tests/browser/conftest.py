@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from chromium import chromium, missing
+from chromium import WAIT_MS, chromium, missing
 from golden_runs import golden_records, golden_store
 from visits import Tab, Visit, visit
 
@@ -27,6 +27,9 @@ def chrome() -> Iterator[Browser]:
     if why:
         pytest.skip(why)
     with chromium() as browser:
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=WAIT_MS)
         yield browser
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 STATIC = Path(kernelforge.report.html.__file__).parent / "static"
-SCRIPTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-interpreter.min.js", "charts.js")
+SCRIPTS = ("vendor/vega.min.js", "vendor/vega-lite.min.js", "vendor/vega-interpreter.min.js", "press.js", "charts.js")
 POLICY = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; base-uri 'none'"
 LIGHT, DARK = "rgb(27, 29, 33)", "rgb(227, 229, 232)"
 STYLE = f"""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from golden_runs import golden
-from visits import Tab
+from visits import DESKTOP, PHONE, Tab
 
 from kernelforge.records import Verdict
 from kernelforge.report.html import paths
@@ -26,36 +27,43 @@ const Observer = IntersectionObserver, held = [];
 window.IntersectionObserver = class extends Observer {
   constructor(told, options) { super((...news) => held.push(() => told(...news)), options); }
 };
+window.waiting = () => held.length;
 window.release = () => held.splice(0).map(one => one()).length;
 """
 """No chart knows that it is in sight before it is told to."""
 
 
-def rows(page: Page) -> list[str]:
-    """Tasks of the matrix that are shown, in their order."""
-    return page.locator("table.matrix tbody tr:visible").evaluate_all("rows => rows.map(row => row.dataset.task)")
+TASKS = list(golden("modelled").run.config.tasks)
+
+
+def shows(page: Page, *tasks: str) -> None:
+    """Wait until the matrix shows these tasks and no other, in their order."""
+    from playwright.sync_api import expect
+
+    expect(page.locator("table.matrix tbody tr:visible > th")).to_have_text(list(tasks))
 
 
 def tasks_with(verdict: Verdict) -> list[str]:
     made = golden("modelled")
     with_it = {attempt.task for attempt in made.attempts if attempt.evaluation.verdict is verdict}
-    return [name for name in made.run.config.tasks if name in with_it]
+    return [name for name in TASKS if name in with_it]
 
 
 def test_from_the_runs_to_an_attempt_to_its_parent_and_back(tab: OPEN, report: Path):
     walk = tab(report)
     page = walk.page
     page.get_by_role("main").get_by_role("link", name=MODELLED, exact=True).first.click()
-    assert walk.place == RUN
+    walk.arrive(RUN)
     page.get_by_role("link", name="softmax", exact=True).first.click()
-    assert walk.place == paths.task_page(MODELLED, "softmax")
+    walk.arrive(paths.task_page(MODELLED, "softmax"))
     page.locator(f"a[href='{Path(paths.attempt_page(MODELLED, 'softmax', 5)).name}']").first.click()
-    assert walk.place == paths.attempt_page(MODELLED, "softmax", 5)
+    walk.arrive(paths.attempt_page(MODELLED, "softmax", 5))
     page.get_by_role("link", name="parent").first.click()
-    assert walk.place == paths.attempt_page(MODELLED, "softmax", 4)
+    walk.arrive(paths.attempt_page(MODELLED, "softmax", 4))
     page.go_back()
+    walk.arrive(paths.attempt_page(MODELLED, "softmax", 5))
     page.go_back()
-    assert walk.place == paths.task_page(MODELLED, "softmax")
+    walk.arrive(paths.task_page(MODELLED, "softmax"))
 
 
 def test_every_address_of_a_page_leads_to_a_page_that_is_there(report: Path, tab: OPEN):
@@ -72,39 +80,70 @@ def test_every_address_of_a_page_leads_to_a_page_that_is_there(report: Path, tab
 
 def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
     page = tab(report, RUN).page
-    assert rows(page) == list(golden("modelled").run.config.tasks)
+    shows(page, *TASKS)
     page.locator("a[data-state*='reached']").last.click()
     page.wait_for_url("**reached=4**")
-    assert rows(page) == tasks_with(Verdict.OK)
+    shows(page, *tasks_with(Verdict.OK))
 
 
-def test_a_press_that_lasts_while_charts_are_drawn_is_still_a_click(tab: OPEN, report: Path):
-    walk = tab(report)
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
+def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: dict[str, int], tab: OPEN, report: Path):
+    """What unfolds the numbers of a chart stands below it: on a phone, a drawing is higher than its room."""
+    walk = tab(report, viewport=viewport)
     page = walk.page
     page.add_init_script(HOLD)
-    page.goto((report / RUN).as_uri())
-    link = page.locator("a[data-state*='reached']").last
-    link.hover()
+    page.goto((report / paths.run_page(MEASURED)).as_uri())
+    page.evaluate("document.querySelector('[data-tabs]').scrollIntoView({behavior: 'instant'})")
+    numbers = page.locator("[data-tabs] + details").first
+    numbers.locator("summary").hover()
+    page.wait_for_function("() => waiting() > 0")
     page.mouse.down()
-    assert page.evaluate("release()") > 0
-    page.locator("figure.chart[data-drawn=true]").first.wait_for()
+    page.evaluate("release()")
+    assert page.locator("figure.chart[data-drawn]").count() == 0
     page.mouse.up()
-    page.wait_for_url("**reached=4**")
+    page.locator("[data-tabs] figure.chart[data-drawn=true]").first.wait_for()
+    assert numbers.get_attribute("open") is not None
+
+
+def test_charts_that_were_hidden_meanwhile_come_back_as_wide_as_their_place(tab: OPEN, report: Path):
+    page = tab(report, paths.run_page(MEASURED), viewport=DESKTOP).page
+    first, second = (page.locator("[role=tablist]").first.get_by_role("tab").nth(at) for at in (0, 1))
+    chart = page.locator("[role=tabpanel]:not([hidden]) figure.chart").first
+    for change in (
+        lambda: page.evaluate("document.documentElement.dataset.theme = 'dark'"),
+        lambda: page.set_viewport_size({"width": 900, "height": 800}),
+    ):
+        chart.scroll_into_view_if_needed()
+        drawn_wide(page)
+        second.click()
+        drawn_wide(page)
+        change()
+        first.click()
+        drawn_wide(page)
+
+
+def drawn_wide(page: Page) -> None:
+    """Wait until the chart of the tab that is chosen is drawn, as wide as the page has room for it."""
+    page.wait_for_function("""() => {
+      const figure = document.querySelector("[role=tabpanel]:not([hidden]) figure.chart[data-drawn=true]");
+      if (!figure) return false;
+      const room = figure.querySelector(".chart-plot").clientWidth;
+      return room > 400 && Number(figure.querySelector("svg").getAttribute("width")) === room;
+    }""")
 
 
 def test_filters_leave_the_rows_that_fit(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.select_option("form[data-filters] [name=verdict]", "WRONG")
-    assert rows(page) == tasks_with(Verdict.WRONG)
+    shows(page, *tasks_with(Verdict.WRONG))
     page.select_option("form[data-filters] [name=verdict]", "")
     page.fill("form[data-filters] [name=q]", "matm")
-    assert rows(page) == ["matmul"]
+    shows(page, "matmul")
     page.fill("form[data-filters] [name=q]", "")
     page.select_option("form[data-filters] [name=tag]", "elementwise")
-    assert rows(page) == ["gelu"]
+    shows(page, "gelu")
     page.get_by_role("button", name="Clear").click()
-    page.locator("table.matrix tbody tr:not([hidden]) >> nth=5").wait_for()
-    assert rows(page) == list(golden("modelled").run.config.tasks)
+    shows(page, *TASKS)
 
 
 def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
@@ -112,14 +151,14 @@ def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
     page.fill("form[data-filters] [name=q]", "cumsum")
     page.wait_for_url("**q=cumsum")
     again = tab(report, RUN + "#" + page.url.partition("#")[2]).page
-    assert rows(again) == ["cumsum"]
+    shows(again, "cumsum")
     assert again.input_value("form[data-filters] [name=q]") == "cumsum"
 
 
 @pytest.mark.parametrize("fragment", ["%E0%A4%A", "'\"><img src=x>"])
 def test_a_fragment_that_means_nothing_does_no_harm(fragment: str, tab: OPEN, report: Path):
     page = tab(report, f"{RUN}#{fragment}").page
-    assert len(rows(page)) == len(golden("modelled").run.config.tasks)
+    shows(page, *TASKS)
 
 
 def test_a_heading_sorts_by_value(tab: OPEN, report: Path):
@@ -135,19 +174,19 @@ def test_a_heading_sorts_by_value(tab: OPEN, report: Path):
 
     unsorted = values()
     heading = table.locator("th[data-key=time_us] button")
-    heading.click()
-    assert values() == sorted(unsorted, reverse=True)
-    heading.click()
-    assert values() == sorted(unsorted)
-    assert table.locator("th[data-key=time_us]").get_attribute("aria-sort") == "ascending"
+    for order in ("descending", "ascending"):
+        heading.click()
+        table.locator(f"th[data-key=time_us][aria-sort={order}]").wait_for()
+        assert values() == sorted(unsorted, reverse=order == "descending")
 
 
 def test_the_theme_stays_after_a_reload(tab: OPEN, report: Path):
     page = tab(report, color_scheme="light").page
     paper = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(paper)
-    while page.locator("html").get_attribute("data-theme") != "dark":
+    for theme in ("light", "dark"):
         page.locator("button.theme").click()
+        page.locator(f"html[data-theme={theme}]").wait_for()
     dark = page.evaluate(paper)
     assert dark != light
     page.reload()
@@ -166,13 +205,13 @@ def test_a_theme_that_is_none_is_not_taken(tab: OPEN, report: Path):
 def test_a_keyboard_is_enough(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
+    page.wait_for_function("() => document.activeElement.className === 'skip'")
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
+    page.wait_for_function("() => document.activeElement.id === 'main'")
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.name") == "q"
+    page.wait_for_function("() => document.activeElement.name === 'q'")
     page.keyboard.type("gelu")
-    assert rows(page) == ["gelu"]
+    shows(page, "gelu")
     page.locator("table.matrix tbody tr:visible a").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/gelu/index.html")
@@ -180,7 +219,7 @@ def test_a_keyboard_is_enough(tab: OPEN, report: Path):
 
 def test_without_scripts_everything_can_be_read(tab: OPEN, report: Path):
     page = tab(report, RUN, java_script_enabled=False).page
-    assert page.locator("table.matrix tbody tr").count() == len(golden("modelled").run.config.tasks)
+    assert page.locator("table.matrix tbody tr").count() == len(TASKS)
     assert not page.locator("form[data-filters]").is_visible()
     assert not page.locator("button.theme").is_visible()
     page.goto((report / paths.attempt_page(MODELLED, "softmax", 1)).as_uri())
@@ -205,22 +244,30 @@ def test_paper_shows_everything_dark_on_white(tab: OPEN, report: Path):
 
 
 def test_one_file_is_walked_by_its_fragments(tab: OPEN, report_file: Path):
+    from playwright.sync_api import expect
+
     walk = tab(report_file.parent, report_file.name)
-    page = walk.page
-    assert page.locator(".page:visible").count() == 1
-    page.locator(".page:visible").get_by_role("link", name=MODELLED, exact=True).first.click()
-    page.locator(".page:visible").get_by_role("link", name="softmax", exact=True).first.click()
-    page.locator(".page:visible").get_by_role("link", name="04 register_reuse").first.click()
-    assert page.locator(".page:visible h1").inner_text().startswith("softmax / 04")
-    assert "// softmax, version 4" in page.locator(".page:visible").text_content()
+    page, shown = walk.page, walk.page.locator(".page:visible")
+    heading = shown.locator("h1")
+    expect(shown).to_have_count(1)
+    shown.get_by_role("link", name=MODELLED, exact=True).first.click()
+    expect(heading).to_contain_text(MODELLED)
+    shown.get_by_role("link", name="softmax", exact=True).first.click()
+    expect(heading).to_have_text(re.compile("softmax(?! /)"))
+    shown.get_by_role("link", name="04 register_reuse").first.click()
+    expect(heading).to_have_text(re.compile("softmax / 04"))
+    expect(shown).to_contain_text("// softmax, version 4")
     page.go_back()
-    assert page.locator(".page:visible h1").inner_text().startswith("softmax")
+    expect(heading).to_have_text(re.compile("softmax(?! /)"))
     assert set(walk.heard.requests) - {"data:,"} == {url for url in walk.heard.requests if report_file.name in url}
 
 
 def test_one_file_is_walked_without_scripts_too(tab: OPEN, report_file: Path):
+    from playwright.sync_api import expect
+
     page = tab(report_file.parent, report_file.name, java_script_enabled=False).page
-    assert page.locator(".page:visible").count() == 1
-    page.locator(".page:visible").get_by_role("link", name=MODELLED, exact=True).first.click()
-    assert page.locator(".page:visible").count() == 1
-    assert page.locator(".page:visible table.matrix tbody tr").count() == len(golden("modelled").run.config.tasks)
+    shown = page.locator(".page:visible")
+    expect(shown).to_have_count(1)
+    shown.get_by_role("link", name=MODELLED, exact=True).first.click()
+    expect(shown).to_have_count(1)
+    expect(shown.locator("table.matrix tbody tr")).to_have_count(len(TASKS))

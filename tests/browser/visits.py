@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chromium import WAIT_MS
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -53,8 +55,8 @@ class Tab:
         self.context, self.folder = context, folder
         self.heard = listen(context)
         self.page = context.new_page()
-        self.page.set_default_timeout(10_000)
-        self.page.add_init_script(_WATCH)
+        self.page.set_default_timeout(WAIT_MS)
+        self.page.add_init_script(WATCH)
 
     def open(self, page: str) -> Tab:
         """Go to a page of the folder, a path with a fragment where there is one, and wait for the charts in sight."""
@@ -63,10 +65,9 @@ class Tab:
         self.page.wait_for_function(_SETTLED)
         return self
 
-    @property
-    def place(self) -> str:
-        """Path of the page within the report, with its fragment."""
-        return self.page.url.removeprefix(self.folder.as_uri() + "/")
+    def arrive(self, place: str) -> None:
+        """Wait until a click has led to a page of the report, and that has loaded."""
+        self.page.wait_for_url(f"{self.folder.as_uri()}/{place}")
 
     @property
     def strangers(self) -> list[str]:
@@ -136,7 +137,7 @@ def drawn(page: Page) -> dict[str, int]:
     return counts
 
 
-_WATCH = """
+WATCH = """
 window.moved = 0;
 new PerformanceObserver(list => {
   for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.moved += shift.value;

@@ -17,7 +17,7 @@ from kernelforge.report.html.tables import raw_number
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
-CHART_SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js", "charts.js")
+CHART_SCRIPTS = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js", "press.js", "charts.js")
 CODE_SCRIPTS = ("highlight.min.js",)
 SCRIPTS = ("app.js",)
 EARLY_SCRIPT = "early.js"

@@ -68,6 +68,7 @@ class Site:
         runs: what is shown, in this order.
         full: where the records have no texts, reads those of one task.
         live: the pages come from a server that pushes news: they may connect to it, and load its script.
+        news: number of the last news that the runs hold, which live pages tell.
         templates: folders of further templates.
     """
 
@@ -77,10 +78,12 @@ class Site:
         *,
         full: Full | None = None,
         live: bool = False,
+        news: int = 0,
         templates: Sequence[Path] = (),
     ) -> None:
         self.runs = {records.run.id: ShownRun(records, full) for records in runs}
         self.live = live
+        self.news = news
         self._environment = environment(*templates)
         self._comparisons: dict[tuple[str, str], CompareView] = {}
         self._data = dict(self._all_data())

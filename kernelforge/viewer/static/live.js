@@ -6,25 +6,26 @@
   const here = document.currentScript.src;
   const ENDED = ["finished", "stopped", "failed", "interrupted"];
   const LEAST_MS = { live: 500, page: 2000 }; // between two fetches
+  const LOST = "connection lost; trying again";
+  const REFUSED_MS = 5000;
   const SHARE = 10; // and so many times as long as the last one took: a large page must not keep the viewer busy
   let skew = 0; // the browser's clock minus the viewer's
   let due = 0; // timer of the next fetch
-  let fetched = 0; // when the last one began
+  let fetching = false;
+  let failed = false; // whether the last fetch did
+  let stale = false; // whether the page is older than the last news
+  let fetched = 0; // when the last fetch began
   let took = 0; // and how long it took
   let events = null;
-  let last = ""; // id of the last event
-  let over = false;
+  let last = document.body.dataset.live; // number of the last news: at first, that which this page was made with
+  let told = ""; // what the note says while the viewer can be reached
 
-  // --- the note under the heading
+  // --- the note under the heading: its room is kept by the style of every live page, so that nothing moves when it comes
 
-  const sheet = document.createElement("link");
-  sheet.rel = "stylesheet";
-  sheet.href = new URL("live.css", here).href;
-  document.head.append(sheet);
   const note = document.createElement("p");
   note.className = "live-note";
   note.setAttribute("role", "status");
-  document.querySelector("header").after(note);
+  document.querySelector("header").append(note);
 
   function say(text, lost = false) {
     if (note.textContent !== text) note.textContent = text;
@@ -65,39 +66,63 @@
 
   // --- the page itself, fetched again
 
-  /** Fetch the page soon: not more often than it should be, not while nobody sees it or text in it is selected. */
+  /** Fetch the page soon: not more often than it should be, one fetch at a time, and not while a reader is at work. */
   function refresh() {
-    if (due) return;
-    const least = Math.max(document.getElementById("live") ? LEAST_MS.live : LEAST_MS.page, SHARE * took);
+    stale = true;
+    if (due || fetching) return;
+    const often = !failed && document.getElementById("live") !== null;
+    const least = Math.max(often ? LEAST_MS.live : LEAST_MS.page, SHARE * took);
     due = setTimeout(tryNow, Math.max(0, fetched + least - Date.now()));
   }
 
   async function tryNow() {
-    if (document.hidden || selecting()) {
+    if (document.hidden || busy()) {
       due = setTimeout(tryNow, LEAST_MS.live);
       return;
     }
     due = 0;
+    fetching = true;
+    stale = false;
     fetched = Date.now();
     try {
-      await takeOver();
+      if (!(await takeOver())) stale = true;
+      if (failed && note.textContent === LOST) say(told);
+      failed = false;
     } catch {
-      say("connection lost; trying again", true);
+      say(LOST, true);
+      failed = stale = true;
     }
     took = Date.now() - fetched;
+    fetching = false;
+    if (stale) refresh();
   }
 
-  function selecting() {
+  // --- what a reader is in the middle of: what is under a press, a choice, a selection or a word must stay
+
+  let composing = false;
+  addEventListener("compositionstart", () => (composing = true));
+  addEventListener("compositionend", () => (composing = false));
+
+  function busy() {
+    const main = document.querySelector("main");
     const selection = getSelection();
-    return !selection.isCollapsed && document.querySelector("main").contains(selection.anchorNode);
+    if (!selection.isCollapsed && main.contains(selection.anchorNode)) return true;
+    const choosing = CSS.supports("selector(:open)") && main.querySelector("select:open");
+    return document.pressed || composing || Boolean(choosing);
   }
 
+  /** Whether the page is as it was when this began, or will never be again. */
   async function takeOver() {
     const answer = await fetch(location.href.split("#")[0], { cache: "no-store" });
-    if (!answer.ok) return say(answer.status === 401 ? "the viewer was started anew: open its new address" : "this page has gone", true);
+    if (answer.status === 503) throw new Error("it cannot read the results now");
+    if (!answer.ok) {
+      say(answer.status === 401 ? "the viewer was started anew: open its new address" : "this page has gone", true);
+      return true;
+    }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (busy()) return false; // by now
     const [old, fresh] = [document.querySelector("main"), page.querySelector("main")];
-    if (!fresh) return;
+    if (!fresh) return true;
     const kept = keep(old);
     old.replaceChildren(...[...fresh.childNodes].map((node) => document.importNode(node, true)));
     document.title = page.title;
@@ -105,6 +130,8 @@
     tick();
     document.dispatchEvent(new Event("kernelforge:content"));
     kept();
+    listen();
+    return true;
   }
 
   /** What a reader has done to the page, and how to do it again to the one that replaces it. */
@@ -118,7 +145,9 @@
       const sorted = one.querySelector("[aria-sort]");
       return sorted && [sorted.cellIndex, sorted.getAttribute("aria-sort")];
     });
-    const focus = main.contains(document.activeElement) ? pathTo(main, document.activeElement) : null;
+    const active = main.contains(document.activeElement) ? document.activeElement : null;
+    const focus = active && pathTo(main, active);
+    const caret = active && active.type === "search" ? [active.selectionStart, active.selectionEnd] : null;
     return () => {
       for (const [name, one] of named(main)) {
         const was = open.get(name);
@@ -142,6 +171,7 @@
       });
       const again = focus && find(main, focus);
       if (again) again.focus({ preventScroll: true });
+      if (again && caret) again.setSelectionRange(...caret);
       scrollTo({ left, top, behavior: "instant" });
     };
   }
@@ -180,24 +210,24 @@
     const address = new URL("../events", here);
     const article = document.getElementById("live");
     if (article && article.dataset.run) address.searchParams.set("run", article.dataset.run);
-    if (last) address.searchParams.set("last", last);
+    address.searchParams.set("last", last);
     events = new EventSource(address);
     events.addEventListener("progress", (event) => {
-      last = event.lastEventId;
       const { progress } = JSON.parse(event.data);
-      const was = over;
       const own = document.getElementById("live");
-      over = ENDED.includes(progress.state);
-      say(over ? `the run has ended: ${progress.state}` : own ? "" : `live: ${progress.run} ${progress.state}`);
-      if (own || over !== was) refresh();
+      told = ENDED.includes(progress.state) ? `the run has ended: ${progress.state}` : own ? "" : `live: ${progress.run} ${progress.state}`;
+      say(told);
+      if (own) refresh();
     });
     events.addEventListener("changed", (event) => {
       last = event.lastEventId;
       refresh();
     });
     events.addEventListener("error", () => {
-      if (events && events.readyState === EventSource.CLOSED) say("connection lost; reload the page to try again", true);
-      else say("connection lost; trying again", true);
+      say(LOST, true);
+      if (!events || events.readyState !== EventSource.CLOSED) return; // the browser tries again
+      leave();
+      setTimeout(refresh, REFUSED_MS); // which finds out why
     });
   }
 

@@ -10,12 +10,15 @@
 // It is drawn when it comes near the view, and again when the theme changes. Nothing is fetched and no text becomes
 // code: Vega's expressions are interpreted, so that the page's policy needs no "unsafe-eval". A page that changes its
 // content says so with the event "kernelforge:content" on the document.
+// On a narrow page a drawing may be higher than its room. It never comes during a press: what is pressed would move away
+// from under it, and the click be lost.
 "use strict";
 
 (() => {
   const PAPER = { ink: "#1a1a1a", font: "Arial, Helvetica, sans-serif", background: "#ffffff", width: 640 };
   const NEAR = "400px"; // so that a chart is there before it is scrolled to
   const charts = new Map(); // figure element -> {spec, view}
+  const waiting = new Set(); // figures that came near during a press
 
   /** Colours and type of a chart: everything that is no data takes the ink of the text around it. */
   function themed(ink, font, width) {
@@ -102,6 +105,8 @@
 
   async function draw(figure, { ink } = {}) {
     const chart = charts.get(figure);
+    if (!chart) return; // it left the page after it had come near
+    if (figure.offsetParent === null) return forget(figure, chart); // or is hidden by now
     const plot = figure.querySelector(".chart-plot");
     let view = null;
     try {
@@ -110,7 +115,7 @@
       }
       const style = getComputedStyle(plot);
       chart.spec = chart.spec || JSON.parse(document.getElementById(figure.dataset.figure).textContent);
-      if (chart.view) chart.view.finalize();
+      if (chart.view) letGo(chart);
       plot.style.minHeight = `${plot.clientHeight}px`; // what is below does not move while this is drawn
       view = viewOf(chart.spec, themed(ink || style.color, style.fontFamily, plot.clientWidth), {
         renderer: "svg",
@@ -143,6 +148,13 @@
     }
   }
 
+  /** End the view of a chart; nothing points at its marks any more. */
+  function letGo(chart) {
+    chart.view.finalize();
+    chart.view = null;
+    if (tip) tip.hidden = true;
+  }
+
   /** Save a chart as it would be printed: dark on white, whatever the page's theme. */
   async function save(figure) {
     const spec = { ...charts.get(figure).spec, width: PAPER.width };
@@ -154,7 +166,7 @@
     link.href = url;
     link.download = `${figure.dataset.figure.replace(/^f-/, "")}.svg`;
     link.click();
-    setTimeout(() => URL.revokeObjectURL(url), 1000);
+    setTimeout(() => URL.revokeObjectURL(url), 60_000); // nothing says when a browser has read it
   }
 
   const near = new IntersectionObserver(
@@ -162,18 +174,25 @@
       for (const entry of entries) {
         if (!entry.isIntersecting) continue;
         near.unobserve(entry.target);
-        draw(entry.target);
+        if (document.pressed) waiting.add(entry.target);
+        else draw(entry.target);
       }
     },
     { rootMargin: NEAR },
   );
 
+  document.addEventListener("kernelforge:released", () => {
+    for (const figure of waiting) draw(figure);
+    waiting.clear();
+  });
+
   /** Take up the figures that are new, and let go of those that left the page. */
   function scan() {
     for (const [figure, chart] of charts) {
       if (figure.isConnected) continue;
-      if (chart.view) chart.view.finalize();
+      if (chart.view) letGo(chart);
       charts.delete(figure);
+      waiting.delete(figure);
     }
     for (const figure of document.querySelectorAll("figure[data-figure]")) {
       if (charts.has(figure)) continue;
@@ -187,6 +206,13 @@
     for (const [figure, chart] of charts) if (chart.view) draw(figure);
   }
 
+  /** A chart that is not shown has no width to be drawn in: it is drawn when it is shown. */
+  function forget(figure, chart) {
+    if (chart.view) letGo(chart);
+    delete figure.dataset.drawn;
+    near.observe(figure);
+  }
+
   new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   document.addEventListener("kernelforge:content", scan);
@@ -194,6 +220,9 @@
     for (const figure of charts.keys()) if (figure.offsetParent !== null) draw(figure, { ink: PAPER.ink });
   });
   addEventListener("afterprint", redraw);
+  addEventListener("resize", () => {
+    for (const [figure, chart] of charts) if (chart.view && figure.offsetParent === null) forget(figure, chart);
+  });
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", scan);
   else scan();
 })();
