@@ -33,6 +33,7 @@ import kernelforge.mcp.bench
 import kernelforge.mcp.server
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.mcp.bench import Bench
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
@@ -256,8 +257,17 @@ def test_calls_at_once_wait_for_each_other(service: Service) -> None:
     assert sorted(talk(service, session)) == ["BUILD", "OK", "WRONG"]
 
 
-def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_beyond_those_that_may_wait_are_refused(
+    service: Service, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernelforge.mcp.server, "MAX_WAITING", 2)
+    prepare, gate = bench.prepare, threading.Event()
+
+    def slow(task: Task, candidate: Candidate) -> tuple[Preparation, Failure | None]:
+        assert gate.wait(60)
+        return prepare(task, candidate)
+
+    monkeypatch.setattr(bench, "prepare", slow)
 
     async def session(call: Call) -> list[str]:
         refusals: list[str] = []
@@ -267,6 +277,8 @@ def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypa
                 await call("compile", task="tiny/gelu", source=RIGHT, plan=PLAN)
             except Refused as refused:
                 refusals.append(str(refused))
+                if len(refusals) == 3:
+                    gate.set()
 
         async with anyio.create_task_group() as group:
             for _ in range(5):

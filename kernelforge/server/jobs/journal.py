@@ -8,6 +8,7 @@ the dozen per statement: each statement gives up the interpreter lock and has to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -165,6 +166,8 @@ class Journal:
         self._waiting: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._known_texts: set[str] = set()
         self._closed = False
+        self._end = threading.Lock()
+        """Nothing is handed in after the end, which another thread than the event loop's may bring."""
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
         self.transactions = 0
@@ -176,10 +179,11 @@ class Journal:
         It raises StoreError where it could not be written; nothing of it was kept then.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._closed:
-            done.set_exception(StoreError(f"cannot write to {self.path}: it is closed"))
-            return done
-        self._waiting.put(_Pending(batch, done))
+        with self._end:
+            if not self._closed:
+                self._waiting.put(_Pending(batch, done))
+                return done
+        done.set_exception(StoreError(f"cannot write to {self.path}: it is closed"))
         return done
 
     def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -204,8 +208,9 @@ class Journal:
 
     def close(self) -> None:
         """Write what was handed in, and close the file."""
-        self._closed = True
-        self._waiting.put(None)
+        with self._end:
+            self._closed = True
+            self._waiting.put(None)
         self._thread.join()
         self._reader.close()
         self._writer.close()
@@ -336,7 +341,7 @@ def _tell(outcomes: Iterable[tuple[asyncio.Future[None], Exception | None]]) -> 
     for done, error in outcomes:
         by_loop.setdefault(done.get_loop(), []).append((done, error))
     for loop, settled in by_loop.items():
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_settle, settled)
 
 

@@ -166,9 +166,9 @@ class SessionStore:
         that are missed least go, but none that is ``busy``."""
         values = (session, row.turn.number, row.job, _json(row.turn), _json(row.attempt), _json(row.next))
         chars = sum(map(len, values[3:]))
-        total = sum(self._chars.values()) + chars
         gone: list[str] = []
         with self._errors(), self._lock:
+            total = sum(self._chars.values()) + chars
             with self._db:
                 self._db.execute("begin immediate")
                 self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)

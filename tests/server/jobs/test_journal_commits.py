@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,34 @@ def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path)
     with sqlite3.connect(tmp_path / "server.db") as database:
         assert database.execute("SELECT count(*) FROM works").fetchone() == (49,)
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        journal = Journal(tmp_path)
+        closing = threading.Thread(target=journal.close)
+        put = journal._waiting.put
+
+        class Waiting:
+            """Begins to close the journal between the look whether it is closed and the handing in."""
+
+            def put(self, item: Any) -> None:
+                if item is not None:
+                    closing.start()
+                    closing.join(0.2)
+                put(item)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(waiting, name)
+
+        waiting, journal._waiting = journal._waiting, Waiting()  # type: ignore[assignment]
+        async with asyncio.timeout(60):
+            await journal.commit(Batch(works=[new_work()]))
+        await asyncio.to_thread(closing.join)
+        with pytest.raises(StoreError, match="closed"):
+            await journal.commit(Batch(works=[new_work(2)]))
+
+    asyncio.run(main())
 
 
 def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it(tmp_path: Path) -> None:
