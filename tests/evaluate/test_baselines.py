@@ -94,11 +94,30 @@ def test_without_a_flush_there_is_nothing_to_subtract() -> None:
     assert Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0).flush_block(3) == [0.0, 0.0, 0.0]
 
 
-def test_idle_time_before_a_sample_is_not_part_of_it() -> None:
+class Clock:
+    """Takes a microsecond to be read, and no time but what is slept: nothing is ever late."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def perf_counter_ns(self) -> int:
+        self.ns += 1000
+        return self.ns
+
+    def perf_counter(self) -> float:
+        return self.perf_counter_ns() / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+
+def test_idle_time_before_a_sample_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     reckoner = Reckoner(LINEAR)
     armed = Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0)
-    gap_us = 200_000.0
-    assert min(armed.block(2, [gap_us, gap_us])) < gap_us / 2
+    clock = Clock()
+    monkeypatch.setattr("kernelforge.evaluate.armed_baseline.time", clock)
+    assert armed.block(2, [20_000.0, 30_000.0]) == [1.0, 1.0]
+    assert clock.ns >= 50_000_000
 
 
 def test_every_set_has_the_weights_and_inputs_of_its_own_draw() -> None:
