@@ -178,10 +178,12 @@ class Leases:
                 self._set_aside(device, f"{times}, the last one with: {complaint}")
             return not health.reason
 
-    def quarantine(self, device: str, reason: str) -> None:
-        """Set a device aside now; its tasks move when they are next assigned."""
+    def quarantine(self, device: str, reason: str) -> bool:
+        """Set a device aside now; its tasks move when they are next assigned. Whether it was not set aside before."""
         with self._lock:
+            new = not self._health[device].reason
             self._set_aside(device, reason)
+            return new
 
     def quarantined(self) -> dict[str, str]:
         """Devices that are set aside, and why."""

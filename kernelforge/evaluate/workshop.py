@@ -206,9 +206,7 @@ class Workshop:
         return device.name in self._leases.quarantined()
 
     def _set_aside(self, name: str, why: str) -> None:
-        known = name in self._leases.quarantined()
-        self._leases.quarantine(name, why)
-        if not known:
+        if self._leases.quarantine(name, why):
             self._tell(f"{name} is set aside: {why}")
 
     def _probe_again(self) -> None:
@@ -216,10 +214,12 @@ class Workshop:
         for name in self._leases.due():
             try:
                 with self._leases.lease(name, task="its probe", timeout_s=_PROBE_WAIT_S):
-                    complaint = _probed(self._devices[name])
+                    if name not in self._leases.due():
+                        continue  # another thread has just probed it
+                    passes = self._leases.probed(name, _probed(self._devices[name]))
             except DeviceError:
                 continue  # held by another process: it is tried with the next evaluator
-            if self._leases.probed(name, complaint):
+            if passes:
                 self._tell(f"{name} passes its probe again, and is used again")
 
     def interrupt(self, *, oracles: bool) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axpy import axpy_task
@@ -106,6 +108,38 @@ def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it
     assert place(workshop, "c") == "cuda:0"
     assert said[1:] == ["cuda:0 passes its probe again, and is used again"]
     assert not workshop.is_set_aside(gpus[0])
+
+
+def test_tasks_that_fail_on_one_gpu_at_a_time_tell_it_once(
+    workshop: Workshop, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked before either set it aside."""
+    monkeypatch.setattr(workshop._leases, "quarantined", dict)
+    workshop.quarantine(gpus[0], DeviceError("Xid 79"))
+    workshop.quarantine(gpus[0], DeviceError("Xid 79, too"))
+    assert said == ["cuda:0 is set aside: Xid 79"]
+
+
+def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
+    workshop: Workshop, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop._leases, "_clock", lambda: 0.0)
+    workshop.quarantine(gpus[0], DeviceError("Xid 79"))
+    monkeypatch.setattr(workshop._leases, "_clock", lambda: 601.0)
+    lease = workshop._leases.lease
+
+    @contextmanager
+    def after_another(device: str, **how: Any) -> Iterator[None]:
+        with lease(device, **how):
+            if how["task"] == "its probe":
+                assert workshop._leases.probed(device, None)
+            yield
+
+    monkeypatch.setattr(workshop._leases, "lease", after_another)
+    gpus[0].complaints = ["nobody asks"]
+    assert place(workshop, "a") == "cuda:0"
+    assert gpus[0].complaints == ["nobody asks"]
+    assert len(said) == 1
 
 
 def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, said: list[str]) -> None:
