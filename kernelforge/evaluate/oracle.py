@@ -402,7 +402,7 @@ class Oracle:
         child = self._child or self._start()
         try:
             frame = child.call(data, blobs, timeout_s=timeout_s or self._reply_s)
-        except (ChildDied, ChildTimeout):
+        except (ChildDied, ChildTimeout, KeyboardInterrupt):
             self._drop()
             raise
         if frame.data.get("lost"):

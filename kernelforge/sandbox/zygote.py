@@ -329,7 +329,8 @@ class Child:
             raise ChildTimeout(f"the {self.role} child gave no answer in {wait:g} s and was killed") from error
         except ChildDied as error:
             raise self._died() from error
-        except SandboxError:
+        except BaseException:
+            # Of Ctrl-C, too: its reply is still to come, and would be taken for that of the next request.
             self.kill()
             raise
         finally:

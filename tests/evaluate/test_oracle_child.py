@@ -14,7 +14,7 @@ from kernelforge.errors import ChildDied, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.admission import check_suite
 from kernelforge.evaluate.oracle import Oracle, shared_facts
 from kernelforge.records import DType, TaskPolicy
-from kernelforge.sandbox import Zygote
+from kernelforge.sandbox import Channel, Frame, Zygote
 
 CORE = shipped("core")
 
@@ -113,6 +113,23 @@ def test_a_child_that_dies_is_replaced_at_the_next_request(zygote: Zygote) -> No
         assert second.handle != first.handle
         with pytest.raises(UsageError, match="no draw"):
             oracle.check(first.handle, [first.tensors[0]], [(4,)], [DType.FLOAT32])
+
+
+def test_after_ctrl_c_the_next_answer_is_that_of_the_next_question(
+    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(channel: Channel, *, timeout_s: float | None = None) -> Frame:
+        raise KeyboardInterrupt
+
+    with Oracle(zygote, CORE.task("gelu")) as oracle:
+        first = oracle.draw("small", "task", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Channel, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                oracle.draw("small", "task", 2)
+            oracle.release(first.handle)
+        assert oracle.draw("small", "task", 1).tensors == first.tensors
+        assert oracle.draw("small", "task", 2).tensors != first.tensors
 
 
 def test_a_task_file_reads_no_secret_and_opens_no_socket(zygote: Zygote) -> None:

@@ -187,6 +187,19 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
     assert zygote.pid == before
 
 
+def test_a_call_cut_short_by_ctrl_c_leaves_no_reply_to_the_next(zygote, monkeypatch):
+    def interrupted(*, timeout_s):
+        raise KeyboardInterrupt
+
+    with zygote.spawn(LIMITS) as child:
+        with monkeypatch.context() as patch:
+            patch.setattr(child.channel, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                child.call({"act": "identity"})
+        with pytest.raises(ChildDied):
+            child.call({"act": "sleep", "arguments": [0]})
+
+
 def test_an_interrupt_ends_the_call_that_another_thread_waits_for(zygote):
     with zygote.spawn(LIMITS) as waited_for, zygote.spawn(LIMITS) as idle:
         ended = []

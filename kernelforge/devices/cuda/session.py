@@ -199,7 +199,7 @@ class CudaSession:
             ) from error
         except ChildDied as error:
             self._died(child, error)
-        except SandboxError:
+        except (SandboxError, KeyboardInterrupt):
             self._drop()
             raise
 

@@ -239,7 +239,7 @@ class EmulatedSession:
                 death = None if self._child is None else self._child.death()
                 self._drop()
                 return _fault_of(death, error)
-            except SandboxError:
+            except (SandboxError, KeyboardInterrupt):
                 self._drop()
                 raise
 
