@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from kernelforge.evaluate.workshop import Workshop
@@ -31,14 +31,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """A thread of torch that waits for another leaves its core to whoever has work: tests of tensors on the CPU took two
 thirds of their time to spin, and so did programs that they start."""
 
+for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES"):
+    os.environ.pop(_name, None)
+for _name in ("RESULTS", "SERVER", "TOKEN", "MCP_TOKEN", "DEBUG"):
+    os.environ.pop(f"KERNELFORGE_{_name}", None)
+os.environ["COLUMNS"] = "80"
+"""What commands print depends neither on the terminal nor on the settings of whoever runs the tests."""
+
 gc.set_threshold(20_000, 20, 50)
 """Tests make much and keep little: with Python's own thresholds a twentieth of their time went into searches."""
 
-settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", deadline=None)
 settings.load_profile("same")
-"""The same examples in every run, so that a commit passes or fails for good; ``--hypothesis-profile search`` draws new
-ones."""
+"""The same examples in every run, however slow the machine is, so that a commit passes or fails for good;
+``--hypothesis-profile search`` draws new ones."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -115,7 +115,7 @@ def runner(artifact: Artifact) -> Runner:
 
 def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> Work:
     return Work(
-        plan=resolved, tensors=tensors_of(resolved, at), poison=poison, mutable=frozenset(), deadline_s=60.0,
+        plan=resolved, tensors=tensors_of(resolved, at), poison=poison, mutable=frozenset(), deadline_s=600.0,
         memory_bytes=1 << 30, max_thread_instructions=None,
     )  # fmt: skip
 
