@@ -72,6 +72,13 @@ def test_every_chart_of_a_wide_page_has_the_room_that_it_takes(kind: str, visite
     assert {name: room for name, room in rooms.items() if not room[0] - 8 <= room[1] <= room[0]} == {}
 
 
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_every_chart_of_a_narrow_page_has_the_room_that_it_takes(kind: str, visited: Visited):
+    """Its legends may be less high than they could."""
+    rooms = visited(ALL[kind], "dark").rooms
+    assert {name: room for name, room in rooms.items() if not room[0] - 20 <= room[1] <= room[0]} == {}
+
+
 @each_look
 def test_a_page_fits_its_screen(kind: str, theme: str, visited: Visited):
     assert visited(ALL[kind], theme).overflow <= 0

@@ -88,7 +88,7 @@ def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
 def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: dict[str, int], tab: OPEN, report: Path):
-    """What unfolds the numbers of a chart stands below it: on a phone, a drawing is higher than its room."""
+    """What unfolds the numbers of a chart stands below it, and must not move: not under the press, and not then."""
     walk = tab(report, viewport=viewport)
     page = walk.page
     page.add_init_script(HOLD)
@@ -96,6 +96,7 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.evaluate("document.querySelector('[data-tabs]').scrollIntoView({behavior: 'instant'})")
     numbers = page.locator("[data-tabs] + details").first
     numbers.locator("summary").hover()
+    place = numbers.bounding_box()
     page.wait_for_function("() => waiting() > 0")
     page.mouse.down()
     page.evaluate("release()")
@@ -103,6 +104,8 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.mouse.up()
     page.locator("[data-tabs] figure.chart[data-drawn=true]").first.wait_for()
     assert numbers.get_attribute("open") is not None
+    assert place is not None
+    assert numbers.bounding_box()["y"] == place["y"]
 
 
 def test_charts_that_were_hidden_meanwhile_come_back_as_wide_as_their_place(tab: OPEN, report: Path):

@@ -22,6 +22,8 @@ class Chart(NamedTuple):
     """JSON that ends no script element."""
     height: int
     """Of the drawing on a wide page, in CSS pixels: room that is kept for it, so that nothing moves when it comes."""
+    narrow: int
+    """The same on a narrow page, where a legend has more rows."""
 
 
 def charts_of(figures: Iterable[Figure], links: Links) -> dict[str, Chart]:
@@ -32,22 +34,36 @@ def charts_of(figures: Iterable[Figure], links: Links) -> dict[str, Chart]:
 def _chart(figure: Figure, links: Links) -> Chart:
     spec = Markup(embedded_json(figure))
     id = links.id(f"f-{figure.name}")
-    return Chart(figure.name, id, figure.title, figure.description, spec, height_px(figure.spec))
+    wide, narrow = height_px(figure.spec), height_px(figure.spec, NARROW_COLUMNS)
+    return Chart(figure.name, id, figure.title, figure.description, spec, wide, narrow)
 
 
 AXIS_PX, LEGEND_ROW_PX, LEGEND_TITLE_PX = 49, 13, 17
-"""What a drawing has around its plot: the axis below it with labels and title; each row of a legend above, and its
+"""What a drawing has around its plot: the axis below it with labels and title; a row of a legend above, and its
 title."""
+SYMBOLS_PX = 18
+"""Each further row of a legend that flows into several columns: its symbols may be higher than its text."""
+WIDE_COLUMNS, NARROW_COLUMNS = 6, 2
+"""Columns that such a legend has on a page at a desk, and at least on a phone."""
 
 
-def height_px(spec: dict[str, Any]) -> int:
-    """Height of the whole drawing of a specification whose plot has a height in pixels."""
+def height_px(spec: dict[str, Any], columns: int = WIDE_COLUMNS) -> int:
+    """Height of the whole drawing of a specification whose plot has a height in pixels.
+
+    Args:
+        columns: of a legend that does not say how many it has.
+    """
     legends = [channel for channel in _channels(spec) if "scale" in channel and channel.get("legend", True) is not None]
-    rows = [
-        len(channel["scale"]["domain"]) if channel.get("legend", {}).get("columns") == 1 else 1 for channel in legends
-    ]
+    above = max((_legend_px(channel, columns) for channel in legends), default=0)
     titled = any(channel.get("title") for channel in legends)
-    return int(spec["height"]) + AXIS_PX + LEGEND_ROW_PX * max(rows, default=0) + LEGEND_TITLE_PX * titled
+    return int(spec["height"]) + AXIS_PX + above + LEGEND_TITLE_PX * titled
+
+
+def _legend_px(channel: dict[str, Any], columns: int) -> int:
+    entries = len(channel["scale"]["domain"])
+    if channel.get("legend", {}).get("columns") == 1:
+        return LEGEND_ROW_PX * entries
+    return LEGEND_ROW_PX + SYMBOLS_PX * ((entries - 1) // columns)
 
 
 def _channels(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:

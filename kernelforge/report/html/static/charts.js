@@ -3,15 +3,14 @@
 // A chart is
 //   <figure class="chart" data-figure="f-NAME">
 //     <script type="application/json" id="f-NAME">SPECIFICATION</script>
-//     <div class="chart-plot"><svg height="ITS HEIGHT"></svg></div>
+//     <div class="chart-plot"><svg height="ITS HEIGHT"></svg><svg class="narrow" height="THAT ON A PHONE"></svg></div>
 //     <figcaption>TITLE</figcaption>
 //     <button class="chart-save">Save as SVG</button>
 //   </figure>
 // It is drawn when it comes near the view, and again when the theme changes. Nothing is fetched and no text becomes
 // code: Vega's expressions are interpreted, so that the page's policy needs no "unsafe-eval". A page that changes its
 // content says so with the event "kernelforge:content" on the document.
-// On a narrow page a drawing may be higher than its room. It never comes during a press: what is pressed would move away
-// from under it, and the click be lost.
+// It never comes during a press: were it higher than its room, what is pressed would move away, and the click be lost.
 "use strict";
 
 (() => {
