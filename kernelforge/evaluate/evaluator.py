@@ -153,6 +153,7 @@ class Evaluator:
         self.prepare(candidate, work)
         sizes = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         with self.lease(), self.checker.sessions() as sessions:
+            work.started = time.perf_counter()
             for size in sizes:
                 if size.name != "full" and size.name in work.plans:
                     self.checker.check_size(sessions, size, work)

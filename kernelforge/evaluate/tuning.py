@@ -35,7 +35,7 @@ RATING_SECONDS = 10.0
 """One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
 
 TUNING_SECONDS = 120.0
-"""After this long nothing more is compiled or rated; what is known by then decides."""
+"""After this long nothing more is compiled or rated; what is known by then decides. To wait for a device is no part."""
 
 _LOST_GENERALITY = "the plan's assert refuses a hidden size that the candidate's own values support"
 
@@ -155,7 +155,9 @@ class _Search:
         """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
         alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
         try:
+            asked = time.monotonic()
             with self._evaluator.lease(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
+                self._end += time.monotonic() - asked
                 for rung in range(rungs):
                     rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
                     alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from axpy import KERNEL, PLAN, axpy_task
@@ -62,6 +65,24 @@ def test_same_seed_same_evaluation_but_for_times(evaluator: Evaluator) -> None:
     assert first.profile == second.profile
     assert first.evaluation.correctness == second.evaluation.correctness
     assert first.evaluation.key == second.evaluation.key
+
+
+def test_to_wait_for_the_device_is_not_the_candidates_doing(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = [0.0]
+
+    @contextmanager
+    def lease() -> Iterator[None]:
+        waited[0] += 10_000.0
+        yield
+
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + waited[0])
+    for module in ("checking", "evaluator"):
+        monkeypatch.setattr(f"kernelforge.evaluate.{module}.time", clock)
+    monkeypatch.setattr(evaluator, "lease", lease)
+    evaluation = run(evaluator).evaluation
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
 
 
 def test_wrong_values_name_the_worst_element(evaluator: Evaluator) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,6 +251,23 @@ def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Eval
     )
     assert {block for block, trial in found.items() if trial.time_us is not None} == {64, 256}
     assert winner(tuple(found.values()), {"BLOCK": 256}) is None
+
+
+def test_to_wait_for_the_device_takes_none_of_the_searchs_time(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = [0.0]
+
+    @contextmanager
+    def lease() -> Iterator[None]:
+        waited[0] += 10_000.0
+        yield
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited[0])
+    monkeypatch.setattr("kernelforge.evaluate.tuning.time", clock)
+    monkeypatch.setattr(evaluator, "lease", lease)
+    trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN.replace(" | 256 | 512", "")), seed=2)
+    assert [trial.problem for trial in trials] == ["", ""]
 
 
 def test_an_oracle_that_fails_spoils_the_search_and_nothing_else(workshop: Workshop) -> None:
