@@ -92,7 +92,7 @@ def open_cluster() -> Iterator[str]:
         command += ["--node-ip-address=127.0.0.1", "--session-name=open", "--node-id=00", "--config_list=e30="]
         command += [f"--log_dir={folder}", f"--session-dir={folder}"]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 60
+        end = time.monotonic() + WAIT_S
         while not (ports := [file.read_text() for file in Path(folder).glob("gcs_server_port_*")]) or not ports[0]:
             assert process.poll() is None
             assert time.monotonic() < end

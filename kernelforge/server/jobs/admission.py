@@ -96,11 +96,12 @@ class Admission:
             message = f"policy_version {asked.request.policy_version} is below the run's {run.min_policy_version}"
             result = failed("stale", message, policy=asked.policy)
             return self._ended(asked, into, now, None, JobStatus.EXPIRED, result, result.model_dump_json())
-        stored = self._rejected(asked, into, now) if asked.reading.fault is not None else self._known(asked, now)
+        stored, old = self._known(asked, now), True
+        if stored is None and asked.reading.fault is not None:
+            stored, old = self._rejected(asked, into, now), False
         if stored is not None:
             answer = score_with(stored, asked.policy)
             if not _may_pass(answer.result):
-                old = stored.finished_at < now
                 self._counters["cached"] += old
                 result = aged(answer.result, stored.finished_at, now) if old else answer.result
                 return self._ended(
@@ -114,9 +115,6 @@ class Admission:
         """The evaluation of a completion without a candidate: made here, once."""
         reading = asked.reading
         assert reading.fault is not None
-        known = self._cache.newest(reading.key)
-        if known is not None:
-            return known
         evaluation = without_candidate(reading.candidate, reading.registered.digest, self._fingerprint(), reading.fault)
         work = NewWork(
             id=self._new_work(),
@@ -139,10 +137,10 @@ class Admission:
 
     def _known(self, asked: Asked, now: float) -> Stored | None:
         """An evaluation that may answer the request."""
-        request = asked.request
-        stored = None if request.fresh else self._cache.newest(asked.reading.key)
-        if stored is None:
-            return None
+        request, rejected = asked.request, asked.reading.fault is not None
+        stored = None if request.fresh and not rejected else self._cache.newest(asked.reading.key)
+        if stored is None or rejected:
+            return stored
         limit = self._settings.max_measured_age_s
         age = limit if request.max_age_s is None else min(request.max_age_s, limit)
         return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None

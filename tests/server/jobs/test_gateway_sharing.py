@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gateway_tools import CALLER, accepted, ended, serving, until
@@ -58,6 +60,22 @@ def test_a_known_candidate_is_answered_at_once_and_again_after_a_restart(tmp_pat
             [third] = await accepted(gateway, request())
             assert third.result.cached
             assert engine.evaluated == []
+
+    asyncio.run(main())
+
+
+def test_what_is_known_is_told_as_such_though_the_clock_was_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        talk = JobRequest(task="core/gelu", completion="I cannot do that.")
+        async with serving(tmp_path) as gateway:
+            await ended(gateway, request(), talk)
+            now = time.time()
+            monkeypatch.setattr(admission, "time", SimpleNamespace(time=lambda: now - 3600.0))
+            for job in await accepted(gateway, request(), talk):
+                assert (job.result.cached, job.result.age_s) == (True, 0.0)
+            assert gateway.counters["cached"] == 2
 
     asyncio.run(main())
 
