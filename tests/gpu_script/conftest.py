@@ -29,5 +29,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, kept_zygotes: Callable[..., 
 
 
 @pytest.fixture(autouse=True)
-def _warm(warm_zygotes: None) -> None:
-    """Each part opens a workshop of its own; what is tested is what the part makes of it."""
+def _apart(warm_zygotes: None, own_leases: None) -> None:
+    """Each part opens a workshop of its own; what is tested is what the part makes of it. Workers that test other parts
+    meanwhile have a software GPU of the same name."""

@@ -19,7 +19,9 @@ HERE = [one for one in ALL if one.needs is None]
 
 
 @pytest.fixture(scope="module")
-def tried(place: SoftwarePlace, warmly: Callable[[], AbstractContextManager[None]]) -> dict[str, Tried]:
+def tried(
+    place: SoftwarePlace, warmly: Callable[[], AbstractContextManager[None]], own_leases: None
+) -> dict[str, Tried]:
     with warmly():
         return {one.cheat.file: one for one in try_cheats(HERE, place)}
 
