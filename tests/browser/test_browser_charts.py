@@ -128,8 +128,11 @@ def test_a_chart_can_be_saved_as_it_would_be_printed(opened: Page, tmp_path: Pat
 def test_all_charts_are_printed_dark_on_white(opened: Page) -> None:
     opened.evaluate("document.documentElement.dataset.theme = 'dark'")
     opened.evaluate("dispatchEvent(new Event('beforeprint'))")
-    opened.wait_for_selector("figure[data-figure='f-funnel'][data-drawn='true']")
-    assert ink(opened, "f-funnel") == ink(opened) == "rgb(26, 26, 26)"
+    opened.wait_for_function(
+        "ink => [...document.querySelectorAll('figure')].every(figure => figure.dataset.drawn === 'true' && "
+        "getComputedStyle(figure.querySelector('svg text')).fill === ink)",
+        arg="rgb(26, 26, 26)",
+    )
     opened.evaluate("dispatchEvent(new Event('afterprint'))")
     opened.wait_for_function(
         "ink => getComputedStyle(document.querySelector('figure svg text')).fill === ink", arg=DARK

@@ -137,9 +137,9 @@ def test_what_is_pressed_is_not_replaced_before_it_is_a_click(open_run: Callable
     with open_run() as (page, heard, before):
         held: list[Route] = []
         page.route(followed.run, lambda route: held.append(route))
+        page.locator("summary").first.hover()
         with page.expect_request(followed.run):
             followed.grow()
-        page.locator("summary").first.hover()
         page.mouse.down()
         held.pop().continue_()
         page.wait_for_function("() => parsed > 0")
