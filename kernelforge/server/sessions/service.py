@@ -152,6 +152,7 @@ class Sessions:
         await self._found(session, caller)
         await self._stop(session)
         await self._off(lambda: self._store.delete(session))
+        await self._stop(session)  # one that began meanwhile: it has nowhere to go
 
     async def close(self) -> None:
         """End what is running; sessions stay for the next start."""

@@ -170,6 +170,33 @@ def test_deleting_a_session_frees_what_its_turn_holds(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_turn_that_begins_while_its_session_is_deleted_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as server:
+            session, loop, store = (await server.open())["id"], asyncio.get_running_loop(), server.sessions._store
+            delete, late = store.delete, []
+
+            async def begin() -> None:
+                late.append(asyncio.create_task(server.turn(session, completion("HANG"), 1)))
+                while not server.engine.evaluated:
+                    await asyncio.sleep(0.001)
+
+            def delete_slowly(name: str) -> None:
+                asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
+                delete(name)
+
+            monkeypatch.setattr(store, "delete", delete_slowly)
+            assert (await server.client.delete(f"/v1/sessions/{session}")).status_code == 204
+            answer = await asyncio.wait_for(late[0], 60)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "turn_ended")
+            while not server.engine.freed:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
 def test_a_session_ends_and_takes_no_more_turns(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
