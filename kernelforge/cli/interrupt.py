@@ -41,7 +41,7 @@ def stopping(stop: Stop) -> Iterator[None]:
         nonlocal came, handled
         came += 1
         if came > handled + 1:
-            return  # a signal within the handling of another: the locks of ``stop`` are not re-entrant
+            return  # a signal within the handling of another: its turn comes below, where the other is handled
         while handled < came:
             _act(stop)
             handled += 1

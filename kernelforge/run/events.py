@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -54,23 +53,25 @@ class Observer(Protocol):
 
 
 class StopSignal:
-    """Asks a run to end: ``drain`` after the attempts in flight, ``abort`` at once."""
+    """Asks a run to end: ``drain`` after the attempts in flight, ``abort`` at once.
+
+    Without a lock, so that a signal's handler may ask for it while the thread that it interrupts does so too.
+    """
 
     def __init__(self) -> None:
-        self._drain = threading.Event()
-        self._abort = threading.Event()
+        self._draining = self._aborting = False
 
     def drain(self) -> None:
-        self._drain.set()
+        self._draining = True
 
     def abort(self) -> None:
-        self._drain.set()
-        self._abort.set()
+        self._draining = True
+        self._aborting = True
 
     @property
     def draining(self) -> bool:
-        return self._drain.is_set()
+        return self._draining
 
     @property
     def aborting(self) -> bool:
-        return self._abort.is_set()
+        return self._aborting

@@ -26,6 +26,7 @@ from kernelforge.store.codec import (
     message_rows,
 )
 from kernelforge.store.database import Database
+from kernelforge.store.live import end_live
 from kernelforge.store.notes import TaskNotes, append_messages, linked, readable, unique
 from kernelforge.store.schema import ATTEMPT_TABLES
 
@@ -151,13 +152,17 @@ class Store(TaskNotes):
         run = self.run(run.id)
         return run, held and run.state is RunState.RUNNING
 
-    def lock_run(self, run_id: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def lock_run(self, run_id: str) -> Iterator[None]:
         """Hold the run for this process. The lock of a dead process is taken over.
 
         Raises:
             StoreError: on entering, when a live process holds it.
         """
-        return locks.run_lock(locks.lock_path(self.path.parent, run_id), run_id)
+        folder = self.path.parent
+        with locks.run_lock(locks.lock_path(folder, run_id), run_id):
+            end_live(folder, run_id)  # what a killed process told is not how this one stands
+            yield
 
     # Tasks
 
