@@ -85,9 +85,11 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.search(r"serving on (http://127\.0\.0\.1:\d+), judging on emulated:\w+", line)
-            assert found, line + process.stderr.read()
+            said = ""
+            while (found := re.search(r"serving on (http://127\.0\.0\.1:\d+), judging on emulated:\w+", said)) is None:
+                line = process.stderr.readline()
+                assert line, said
+                said += line
             yield process, found[1]
         finally:
             process.kill()
