@@ -6,55 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from builders import make_fingerprint
+from lane_setup import LIMITS, REFERENCE, Judge
 
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
-from kernelforge.sandbox import Limits, Zygote
-
-REFERENCE = """
-import torch
-import torch.nn as nn
-
-ROWS = 64
-COLS = 96
-BIAS = True
-
-
-class Model(nn.Module):
-    def __init__(self, features, bias):
-        super().__init__()
-        self.fc = nn.Linear(features, features, bias=bias)
-        self.register_buffer("shift", torch.full((features,), 0.5))
-
-    def forward(self, x, y):
-        return torch.relu(self.fc(x) + y) + self.shift
-
-
-def get_inputs():
-    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
-
-
-def get_init_inputs():
-    return [COLS, BIAS]
-"""
-
-HONEST = """
-import torch
-import torch.nn as nn
-
-class ModelNew(nn.Module):
-    def __init__(self, features, bias):
-        super().__init__()
-        self.fc = nn.Linear(features, features, bias=bias)
-        self.register_buffer("shift", torch.full((features,), 0.5))
-
-    def forward(self, x, y):
-        return torch.clamp_min(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y, 0) + self.shift
-"""
-
-LIMITS = Limits(wall_s=120, cpu_s=300, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)
+from kernelforge.sandbox import Zygote
 
 
 def cpu_fingerprint() -> Fingerprint:
@@ -82,9 +40,6 @@ def lane(workshop: Workshop, lane_zygote: Zygote) -> Iterator[ModelNewEvaluator]
     made = make_evaluator(workshop, lane_zygote, task)
     yield made
     made.oracle.close()
-
-
-Judge = Callable[..., Evaluation]
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
-    from conftest import Judge
+    from lane_setup import Judge
 
 HEAD = """
 import torch

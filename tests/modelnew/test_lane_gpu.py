@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from builders import make_fingerprint
-from conftest import REFERENCE
 from converter_samples import SWISH
+from lane_setup import REFERENCE
 from test_lane_verdicts import GOOD, forward
 
 from kernelforge.evaluate.workshop import Workshop

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import HONEST, LIMITS
+from lane_setup import HONEST, LIMITS
 
 from kernelforge.errors import TimingError
 from kernelforge.modelnew.client import LaneFault, ModelNewChild, read_init

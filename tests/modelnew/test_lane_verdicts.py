@@ -11,7 +11,7 @@ from kernelforge.modelnew.client import LaneOutput, ModelNewChild
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
-    from conftest import Judge
+    from lane_setup import Judge
 
 HEAD = """
 import torch

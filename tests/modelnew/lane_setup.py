@@ -1,0 +1,53 @@
+"""What the tests of the lane share: a small task, an honest candidate for it, and limits that no slow machine meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelforge.records import Evaluation
+from kernelforge.sandbox import Limits
+
+Judge = Callable[..., Evaluation]
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+COLS = 96
+BIAS = True
+
+
+class Model(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+
+    def forward(self, x, y):
+        return torch.relu(self.fc(x) + y) + self.shift
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return [COLS, BIAS]
+"""
+
+HONEST = """
+import torch
+import torch.nn as nn
+
+class ModelNew(nn.Module):
+    def __init__(self, features, bias):
+        super().__init__()
+        self.fc = nn.Linear(features, features, bias=bias)
+        self.register_buffer("shift", torch.full((features,), 0.5))
+
+    def forward(self, x, y):
+        return torch.clamp_min(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y, 0) + self.shift
+"""
+
+LIMITS = Limits(wall_s=120, cpu_s=300, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)
