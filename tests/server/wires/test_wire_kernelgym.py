@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import time
 from scripted_core import ScriptedCore, reply
 from socket_server import serving
 
@@ -204,7 +205,7 @@ def test_a_running_task_is_seen_from_another_connection(client: httpx2.Client, c
     with ThreadPoolExecutor(7) as pool:
         waiting = [pool.submit(client.post, "/evaluate", json=sent | {"task_id": f"running{n}"}) for n in range(6)]
         while client.get("/status/running0").status_code == 404:
-            pass
+            time.sleep(0.01)
         assert client.get("/status/running0").json()["status"] == "processing"
         assert client.get("/results/running0").status_code == 404
         client.post("/evaluate", json=sent)

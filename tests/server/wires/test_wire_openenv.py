@@ -6,6 +6,7 @@ The messages are tested byte by byte, and with the client itself where it is ins
 from __future__ import annotations
 
 import importlib
+import time
 import importlib.util
 import json
 import sys
@@ -91,9 +92,9 @@ def test_a_client_that_goes_away_ends_its_turn(url: str, core: ScriptedCore) -> 
         before = len(core.asked)
         socket.send(json.dumps({"type": "step", "data": {"completion": reply("never")}}))
         while len(core.asked) == before:
-            pass
+            time.sleep(0.01)
     while not core.cancelled:
-        pass
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
