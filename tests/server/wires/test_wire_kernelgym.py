@@ -6,6 +6,7 @@ kernelgym/server/api/models.py in L-hongbin/KernelGYM (commit 8b75ccc).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import time
 from scripted_core import ScriptedCore, reply
 from socket_server import serving
 

@@ -6,10 +6,10 @@ The messages are tested byte by byte, and with the client itself where it is ins
 from __future__ import annotations
 
 import importlib
-import time
 import importlib.util
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
