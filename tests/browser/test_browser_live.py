@@ -26,7 +26,7 @@ pytestmark = pytest.mark.browser
 
 MODELLED = golden("modelled")
 CELLS = "table.matrix .cells a"
-LATE = 5
+LATE = 6
 """Attempts that the run is yet to have."""
 COUNT_NEWS = """
 window.news = 0;
@@ -128,7 +128,7 @@ def test_a_page_asks_for_what_came_after_it_was_made(open_run: Callable[..., Any
     """However late it listens: one that is opened behind others does so when it is first seen."""
     with open_run() as (page, heard, _):
         made_with = page.locator("body").get_attribute("data-live")
-        assert f"last={made_with}" in next(url for url in heard.requests if "/events?" in url)
+        assert f"last={made_with}" in [url for url in heard.requests if "/events?" in url][-1]
 
 
 def test_what_is_pressed_is_not_replaced_before_it_is_a_click(open_run: Callable[..., Any], followed: Followed):
@@ -186,3 +186,17 @@ def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..
         page.unroute(followed.run)
         expect(page.locator(CELLS)).to_have_count(before + 1)
         expect(note).to_have_text(said)
+
+
+def test_a_page_that_may_not_listen_at_first_listens_later(open_run: Callable[..., Any], followed: Followed):
+    from playwright.sync_api import expect
+
+    with open_run() as (page, _, before):
+        said = page.locator(".live-note").text_content()
+        page.route("**/events?*", lambda route: route.fulfill(status=503, body="too many pages listen already"))
+        page.reload()
+        expect(page.locator(".live-note")).to_have_text("connection lost; trying again")
+        page.unroute("**/events?*")
+        expect(page.locator(".live-note")).to_have_text(said)
+        followed.grow()
+        expect(page.locator(CELLS)).to_have_count(before + 1)
