@@ -42,7 +42,7 @@ gc.set_threshold(20_000, 20, 50)
 """Tests make much and keep little: with Python's own thresholds a twentieth of their time went into searches."""
 
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("search", deadline=None)
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 """The same examples in every run, however slow the machine is, so that a commit passes or fails for good;
 ``--hypothesis-profile search`` draws new ones."""
