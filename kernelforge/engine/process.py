@@ -79,7 +79,14 @@ class Worker:
             raise KernelForgeError(f"worker {name} cannot be started: {error}") from error
         finally:
             theirs.close()
-        worker = cls(name, process, *await asyncio.open_connection(sock=ours))
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+        worker = cls(name, process, reader, writer)
         try:
             await worker._greet(settings)
         except BaseException:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -32,6 +33,7 @@ from engine_orders import (
 
 from kernelforge.engine.base import Order, Prepared, Report, WorkerDied
 from kernelforge.engine.local import LocalEngine
+from kernelforge.engine.process import Worker
 from kernelforge.engine.seat import Seat
 from kernelforge.engine.worker import WorkerSettings
 from kernelforge.errors import DeviceError, KernelForgeError, UsageError
@@ -273,6 +275,20 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(
     before = own_workers()
     with pytest.raises(KernelForgeError, match="not warm after"):
         runner.run(LocalEngine("emulated:h100", slots=1).start())
+    assert own_workers() == before
+
+
+def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled_there(*, sock: socket.socket) -> None:
+        sock.close()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("kernelforge.engine.process.asyncio.open_connection", cancelled_there)
+    before = own_workers()
+    with pytest.raises(asyncio.CancelledError):
+        runner.run(Worker.start("one", WorkerSettings(role="device", device="emulated:h100")))
     assert own_workers() == before
 
 
