@@ -6,7 +6,7 @@ import contextlib
 import gc
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -313,16 +313,19 @@ class Store(TaskNotes):
         state: dict[str, Any] | None = json.loads(rows[0]["search"]) if rows and rows[0]["search"] else None
         return state
 
-    def attempts(self, run_id: str, task: str | None = None, *, texts: bool = True) -> list[Attempt]:
+    def attempts(
+        self, run_id: str, task: str | None = None, *, texts: bool = True, metrics: Collection[str] | None = None
+    ) -> list[Attempt]:
         """Records of a run, or of one task of it, by task and then number.
 
         Args:
             texts: in full. Else without what only an attempt's own page shows and what makes up most of a results
                 file: contents of messages are empty, kernels have no metrics and no hot spots of their own (metrics of
                 the whole plan are there), and each side of a timing has its first sample alone.
+            metrics: names of those that profiles are to have; None for all. Most of a run's records are metrics.
         """
         where, values = ("run = ?", (run_id,)) if task is None else ("run = ? AND task = ?", (run_id, task))
-        return self._load(where, values, texts=texts)
+        return self._load(where, values, texts=texts, metrics=metrics)
 
     def attempt(self, which: str) -> Attempt:
         """The attempt ``<run>/<task>/<number>``; the run may be ``latest``, or a unique beginning that holds no slash.
@@ -363,16 +366,21 @@ class Store(TaskNotes):
         found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, number))
         return found[0] if found else None
 
-    def _load(self, where: str, values: tuple[Any, ...], *, texts: bool = True) -> list[Attempt]:
+    def _load(
+        self, where: str, values: tuple[Any, ...], *, texts: bool = True, metrics: Collection[str] | None = None
+    ) -> list[Attempt]:
         found: list[Attempt] = []
         with self._database.snapshot(), _collector_paused():
             heads = self._database.rows(f"SELECT * FROM attempts WHERE {where} ORDER BY task, number", values)
             # Task by task, so that rows and texts of a large run are not in memory twice.
             for task, of_task in groupby(heads, key=lambda head: str(head["task"])):
-                found += self._load_task(list(of_task), f"{where} AND task = ?", (*values, task), texts=texts)
+                these, wanted = f"{where} AND task = ?", (*values, task)
+                found += self._load_task(list(of_task), these, wanted, texts=texts, metrics=metrics)
         return found
 
-    def _load_task(self, heads: list[Row], where: str, values: tuple[Any, ...], *, texts: bool) -> Iterator[Attempt]:
+    def _load_task(
+        self, heads: list[Row], where: str, values: tuple[Any, ...], *, texts: bool, metrics: Collection[str] | None
+    ) -> Iterator[Attempt]:
         rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
         of_these = f"WHERE attempt IN (SELECT id FROM attempts WHERE {where})"
         for table in ATTEMPT_TABLES:
@@ -380,16 +388,18 @@ class Store(TaskNotes):
                 for row in self._database.rows(f"SELECT * FROM {table} {of_these} ORDER BY rowid", values):
                     rows[row["attempt"]][table].append(row)
         less = "" if texts else f"AND kernel = {WHOLE_PLAN}"
-        metrics: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        if metrics is not None:
+            less += f" AND name IN ({', '.join('?' * len(metrics))})"
+        of_attempt: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for metric in self._database.tuples(
-            f"SELECT {METRIC_COLUMNS} FROM metrics {of_these} {less} ORDER BY rowid", values
+            f"SELECT {METRIC_COLUMNS} FROM metrics {of_these} {less} ORDER BY rowid", (*values, *(metrics or ()))
         ):
-            metrics[metric[0]].append(metric)
+            of_attempt[metric[0]].append(metric)
         blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]], texts=texts)})
         with readable(self.path):
             for head in heads:
                 id = head["id"]
-                yield attempt_from_rows(head, rows[id], metrics.get(id, ()), blobs, texts=texts)
+                yield attempt_from_rows(head, rows[id], of_attempt.get(id, ()), blobs, texts=texts)
 
 
 @contextlib.contextmanager

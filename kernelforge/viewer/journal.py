@@ -17,7 +17,7 @@ from kernelforge.report.html import paths
 from kernelforge.report.html.site import Site
 from kernelforge.report.views.base import View
 from kernelforge.report.views.progress import ProgressView, journalled_progress
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.source import RUN_METRICS, RunRecords
 from kernelforge.store import Store
 from kernelforge.store.live import told_live
 from kernelforge.store.notes import TaskMark
@@ -165,7 +165,7 @@ class Journal:
     def _reread(self, known: RunRecords, run: Run, live: bool, changed: Collection[str]) -> RunRecords:
         """Records with those tasks' part read again."""
         store, names = self._store, sorted({attempt.task for attempt in known.attempts} | set(changed))
-        again = {name: tuple(store.attempts(run.id, name, texts=False)) for name in changed}
+        again = {name: tuple(store.attempts(run.id, name, texts=False, metrics=RUN_METRICS)) for name in changed}
         attempts = tuple(one for name in names for one in (again[name] if name in again else known.of_task(name)))
         return replace(
             known,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from golden_runs import golden, golden_store
 
-from kernelforge.records import Attempt, Message, SideTimes
+from kernelforge.records import Attempt, Message, Metric, SideTimes
 from kernelforge.store import Store
 
 RUN, MEASURED = golden("modelled").run.id, golden("measured-a").run.id
@@ -53,6 +53,28 @@ def test_all_but_texts_samples_and_the_kernels_own_numbers_is_loaded(store: Stor
     wanted = list(map(without_texts, full))
     assert list(map(repr, store.attempts(run, texts=False))) == list(map(repr, wanted))  # a NaN equals itself here
     assert store.attempts(run, "matmul", texts=False) == [one for one in wanted if one.task == "matmul"]
+
+
+@pytest.mark.parametrize(
+    "names", [(), ("dram__bytes.sum", "not a metric"), ("dram__bytes.sum", "gpu__time_duration.sum")]
+)
+@pytest.mark.parametrize("texts", [True, False])
+def test_profiles_can_be_had_with_some_metrics_alone(store: Store, names: tuple[str, ...], texts: bool):
+    wanted = [with_metrics(one, names) for one in store.attempts(RUN, texts=texts)]
+    assert any(one.profile.metrics for one in wanted if one.profile) == bool(names)
+    assert list(map(repr, store.attempts(RUN, texts=texts, metrics=names))) == list(map(repr, wanted))
+
+
+def with_metrics(attempt: Attempt, names: tuple[str, ...]) -> Attempt:
+    if attempt.profile is None:
+        return attempt
+
+    def chosen(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+        return tuple(one for one in metrics if one.name in names)
+
+    kernels = [one.model_copy(update={"metrics": chosen(one.metrics)}) for one in attempt.profile.kernels]
+    update = {"kernels": tuple(kernels), "metrics": chosen(attempt.profile.metrics)}
+    return attempt.model_copy(update={"profile": attempt.profile.model_copy(update=update)})
 
 
 def test_messages_about_tasks_keep_what_they_cost(store: Store):

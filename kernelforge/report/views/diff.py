@@ -276,9 +276,7 @@ def _left_out(count: int) -> str:
     return f"{count:,} lines left out" if count > 1 else "1 line left out"
 
 
-def _line(
-    kind: Literal["same", "removed", "added", "gap"], old_at: int | None, new_at: int | None, text: str
-) -> _Line:
+def _line(kind: Literal["same", "removed", "added", "gap"], old_at: int | None, new_at: int | None, text: str) -> _Line:
     return {
         "kind": kind,
         "old_number": None if old_at is None else old_at + 1,

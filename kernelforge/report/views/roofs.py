@@ -14,7 +14,8 @@ from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
 from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
 from kernelforge.report.views.base import View
 
-_TENSOR_METRICS = (MATRIX_INSTRUCTIONS, TENSOR_INSTRUCTIONS, TENSOR_PIPE)
+TENSOR_METRICS = (MATRIX_INSTRUCTIONS, TENSOR_INSTRUCTIONS, TENSOR_PIPE)
+"""Each above 0 where tensor cores worked."""
 
 
 class Roofs(View):
@@ -130,7 +131,7 @@ def place_of(attempt: Attempt | None) -> RooflinePlace | None:
 
 def uses_tensor_cores(profile: Profile) -> bool:
     """Whether a counter of the tensor cores is above 0: instructions of PTX, or their pipe's share of the cycles."""
-    return profile.roofline.bound == "tensor" or any(profile.value(name) for name in _TENSOR_METRICS)
+    return profile.roofline.bound == "tensor" or any(profile.value(name) for name in TENSOR_METRICS)
 
 
 def _ceiling(found: Roofline, roofs: Roofs, tensor_cores: bool) -> float:

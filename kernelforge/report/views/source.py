@@ -20,8 +20,12 @@ from kernelforge.records import (
     Task,
     TaskFacts,
 )
-from kernelforge.report.views.summary import TaskSummary, best_of, summarise
+from kernelforge.report.views.roofs import TENSOR_METRICS
+from kernelforge.report.views.summary import REQUESTS, SECTORS, TaskSummary, best_of, summarise
 from kernelforge.store import Store
+
+RUN_METRICS = (*SECTORS, *REQUESTS, *TENSOR_METRICS)
+"""Names of all metrics that views of a whole run ask a profile for. A view that asks for another adds it here."""
 
 ShownState = Literal["running", "interrupted", "stopped", "finished"]
 """``interrupted``: journalled as running, but no process is at work on it."""
@@ -54,8 +58,8 @@ class RunRecords:
     results: str = ""
     """Of the folder that it was read from, as commands have to name it; empty where they find it without."""
     texts: bool = True
-    """False: as :meth:`Store.attempts` says, and there are no facts. Views of the whole run need none of what is left
-    out; those of a task and of an attempt do."""
+    """False: as :meth:`Store.attempts` says, of metrics :data:`RUN_METRICS` alone, and there are no facts. Views of the
+    whole run need none of what is left out; those of a task and of an attempt do."""
 
     @classmethod
     def load(cls, store: Store, run: Run, *, texts: bool = True) -> RunRecords:
@@ -68,7 +72,7 @@ class RunRecords:
         names = run.config.tasks
         return cls(
             run,
-            tuple(store.attempts(run.id, texts=texts)),
+            tuple(store.attempts(run.id, texts=texts, metrics=None if texts else RUN_METRICS)),
             store.finished_tasks(run.id),
             live,
             {task: store.task_messages(run.id, task, texts=texts) for task in names},

@@ -75,12 +75,14 @@ def step_name(attempt: Attempt) -> str:
     return move or attempt.operator.value
 
 
+SECTORS = tuple(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{access}.sum" for access in ("ld", "st"))
+REQUESTS = tuple(f"l1tex__t_requests_pipe_lsu_mem_global_op_{access}.sum" for access in ("ld", "st"))
+"""Of global loads and of global stores."""
+
+
 def sectors_per_request(profile: Profile) -> float | None:
     """Sectors over requests, for global loads and stores together; None when the kernel makes no request."""
-    sectors = requests = 0.0
-    for access in ("ld", "st"):
-        sectors += profile.value(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{access}.sum") or 0.0
-        requests += profile.value(f"l1tex__t_requests_pipe_lsu_mem_global_op_{access}.sum") or 0.0
+    sectors, requests = (sum(profile.value(name) or 0.0 for name in names) for names in (SECTORS, REQUESTS))
     return sectors / requests if requests else None
 
 
