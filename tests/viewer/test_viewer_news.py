@@ -6,6 +6,7 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_run import HOSTILE, TASKS, fill, golden_attempts, make_facts, make_graph, make_run, make_task
@@ -271,9 +272,9 @@ class Reading(Store):
 
     read: list[str | None]
 
-    def attempts(self, run_id: str, task: str | None = None, *, texts: bool = True) -> list[Attempt]:
+    def attempts(self, run_id: str, task: str | None = None, **how: Any) -> list[Attempt]:
         self.read.append(task)
-        return super().attempts(run_id, task, texts=texts)
+        return super().attempts(run_id, task, **how)
 
 
 def test_only_tasks_with_news_are_read_again(tmp_path: Path) -> None:
