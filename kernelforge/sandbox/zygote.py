@@ -292,6 +292,8 @@ class Child:
         self._tmp = tmp
         self._killed = False
         self._waited_for = False
+        self._over = False
+        """Whether it was killed for good. What it said before may still lie in the channel, an answer to nobody."""
         self._ending = threading.Lock()
         self._leads_group = leads_group
         self._death: Death | None = None
@@ -317,6 +319,8 @@ class Child:
             ChildDied: the child ended first; the message says how.
             SandboxError: the reply breaks the frame format; the child has been killed.
         """
+        if self._over:
+            raise self._died()
         wait = self.limits.wall_s if timeout_s is None else timeout_s
         self._waited_for = True
         try:
@@ -364,6 +368,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child and all it started; returns when it is gone."""
+        self._over = True
         if self._pidfd is None:
             return
         if self._death is None:

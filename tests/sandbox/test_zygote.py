@@ -1,6 +1,7 @@
 """Lives and deaths of zygotes and their children."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -188,14 +189,18 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
 
 
 def test_a_call_cut_short_by_ctrl_c_leaves_no_reply_to_the_next(zygote, monkeypatch):
-    def interrupted(*, timeout_s):
-        raise KeyboardInterrupt
-
     with zygote.spawn(LIMITS) as child:
+
+        def interrupted(*, timeout_s):
+            assert select.select([child.channel], [], [], 120)[0], "its reply is there"
+            raise KeyboardInterrupt
+
         with monkeypatch.context() as patch:
             patch.setattr(child.channel, "receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 child.call({"act": "identity"})
+        # As where a process that is going down still holds the other end: what is sent arrives at nobody.
+        monkeypatch.setattr(child.channel, "send", lambda *request, timeout_s: None)
         with pytest.raises(ChildDied):
             child.call({"act": "sleep", "arguments": [0]})
 
