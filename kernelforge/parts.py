@@ -1,7 +1,7 @@
 """Parts: what is written beside the place that it takes once it is whole.
 
 A part is locked while any process writes it, also one that the writer started. A kill leaves it there without a lock:
-whoever writes to the same place next removes it.
+whoever writes to the same place next removes it. What several processes may write, they write one at a time.
 """
 
 from __future__ import annotations
@@ -70,6 +70,23 @@ def locked(path: Path) -> int:
     except OSError:
         pass
     return descriptor
+
+
+@contextlib.contextmanager
+def one_at_a_time(file: Path | None) -> Iterator[None]:
+    """Let one process after the other into the block, by the lock of a file that is made for it. Where it cannot be
+    made or locked, or there is none, they come in as they are."""
+    handle: int | None = None
+    with contextlib.suppress(OSError):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from kernelforge.compile.artifact import Artifact
+from kernelforge.parts import one_at_a_time
 from kernelforge.records import Build
 
 _MAGIC = b"KFB1"
@@ -101,21 +101,9 @@ class BuildCache:
                 else:
                     del self._keys[key]
 
-    @contextlib.contextmanager
-    def _file_lock(self, key: str) -> Iterator[None]:
+    def _file_lock(self, key: str) -> contextlib.AbstractContextManager[None]:
         """A lock file per first byte of the key: few files, and a rare wait that was not needed."""
-        handle = None
-        if self.folder is not None:
-            with contextlib.suppress(OSError):
-                locks = self.folder / "locks"
-                locks.mkdir(parents=True, exist_ok=True)
-                handle = os.open(locks / key[:2], os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            if handle is not None:
-                os.close(handle)
+        return one_at_a_time(None if self.folder is None else self.folder / "locks" / key[:2])
 
     def _prune(self) -> None:
         """Every so many writes, drop the oldest entries of a folder that is too large, down to three quarters."""

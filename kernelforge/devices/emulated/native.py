@@ -5,12 +5,9 @@ Everything is ``int64`` on purpose: mixing signed and unsigned integers makes nu
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
-import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,6 +16,8 @@ from llvmlite import ir
 from numba import types
 from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
+
+from kernelforge.parts import one_at_a_time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,27 +55,6 @@ def _lock_file() -> Path | None:
     return None if folder is None else folder / "lock"
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """No other process compiles into the cache meanwhile: each waits for what the first of them made.
-
-    numba reads an index, adds a name and writes it back. Of two processes at it, one that is held up in between takes
-    names away that the other has given, and the code of one signature ends up under the name of another.
-    """
-    handle: int | None = None
-    with contextlib.suppress(OSError):  # a cache that cannot be locked is used as it is
-        file = _lock_file()
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
 def native(function: F) -> F:
     """Compile a helper that other compiled functions call; cached on disk where a cache directory is writable."""
     function.__qualname__ += f"_{_STAMP}"
@@ -91,7 +69,9 @@ def exported(signature: str) -> Callable[[F], Any]:
 
     def wrap(function: F) -> Any:
         function.__qualname__ += f"_{_STAMP}"
-        with _alone():
+        # numba reads an index, adds a name and writes it back. Of two processes at it, one that is held up in between
+        # takes names away that the other has given, and the code of one signature ends up under the name of another.
+        with one_at_a_time(_lock_file()):
             try:
                 return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
             except RuntimeError:
