@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -132,6 +136,29 @@ def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.Mo
         assert not asked
     torch.cuda.is_available()
     assert asked
+
+
+def test_the_warm_up_calls_nothing_of_torch_that_counts_gpus() -> None:
+    """In a CUDA build each of these calls starts the driver; in a CPU build they only say that they were called."""
+    script = """
+import torch
+from kernelforge.evaluate import oracle_worker
+calls = []
+for holder, name in [(torch._C, "_ensureCUDADeviceGuardSet"), (torch._C, "_cuda_getDeviceCount"),
+                     (torch.cuda, "is_available"), (torch.cuda, "device_count"), (torch.cuda, "init")]:
+    if not hasattr(holder, name):
+        continue  # a CPU build has not all of them
+    def counted(*arguments, name=name, original=getattr(holder, name)):
+        calls.append(name)
+        return original(*arguments)
+    setattr(holder, name, counted)
+torch._C._ensureCUDADeviceGuardSet(); assert calls == ["_ensureCUDADeviceGuardSet"]; calls.clear()
+oracle_worker.warm_up({})
+print("calls:", calls)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert (done.stdout, done.returncode) == ("calls: []\n", 0), done.stderr
 
 
 @pytest.fixture
