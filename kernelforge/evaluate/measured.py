@@ -34,7 +34,10 @@ class Measured(FullStage):
                 found: Profile | None = None
                 if profile:
                     with self.work.clock("profile"):
-                        found = self._profiled(draw)
+                        try:
+                            found = self._profiled(draw)
+                        except UnsupportedError as unsupported:
+                            timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {unsupported}")})
             except WrongWhenTimed as wrong:
                 error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
                 self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
@@ -49,6 +52,7 @@ class Measured(FullStage):
 
         Raises:
             RunFaulted: a launch faulted on the device, or the emulated one saw a bad access.
+            UnsupportedError: nothing on this machine can profile the plan.
         """
         request = self.checker.request(self.plan, draw, POISONS[0])
         measured = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]

@@ -129,7 +129,8 @@ def profile(
 
     Raises:
         RunFaulted: a launch faulted.
-        DeviceError: neither ncu nor the replay program could be run.
+        UnsupportedError: nothing on this machine can profile this plan; the message says why.
+        DeviceError: the GPU no longer passes its health probe.
     """
     ridge = _ridge(device.facts)
     ncu = find_tool("ncu")
@@ -139,7 +140,7 @@ def profile(
     elif ncu is not None:
         try:
             return _by_ncu(ncu, device, artifact, request, facts, counters, ridge)
-        except _NoCounters as error:
+        except (_NoCounters, DeviceError) as error:
             why = str(error)
     return stand_in(device, artifact, request, facts, why, ridge)
 

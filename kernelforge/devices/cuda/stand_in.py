@@ -51,12 +51,24 @@ def stand_in(
         why: Why there are no hardware counters; the profile's first note.
         ridge: Flop per byte where the GPU's FP32 roof begins to bind.
 
+    Where the replay program cannot be run, the profile has the emulator's numbers alone, modelled times included.
+
     Raises:
         RunFaulted: a launch faulted.
-        DeviceError: the replay program could not be run.
+        UnsupportedError: neither the replay program nor the emulator can run this plan.
+        DeviceError: the GPU no longer passes its health probe.
     """
-    times = _times(device, artifact, request)
     spec = nearest_spec(device.facts.name, device.facts.arch)
+    try:
+        times = _times(device, artifact, request)
+    except DeviceError as error:
+        device.recover()
+        emulated, said = _emulated(device, spec, artifact, request, facts)
+        no_times = f"No times of single launches: {error}"
+        if emulated is None:
+            raise UnsupportedError(f"no hardware counters: {why}. {no_times}. {said}") from error
+        notes = (f"No hardware counters: {why}.", f"{no_times}.", said)
+        return emulated.model_copy(update={"device": device.name, "notes": (*notes, *emulated.notes)})
     emulated, said = _emulated(device, spec, artifact, request, facts)
     by_kernel: dict[str, float] = {}
     for launch, time_us in zip(request.plan.launches, times, strict=True):

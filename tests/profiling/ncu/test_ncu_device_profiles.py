@@ -30,7 +30,7 @@ from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
-from kernelforge.errors import DeviceError
+from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 
 DRIVER = "profiling.ncu.light_driver:create"
@@ -172,6 +172,44 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     profile(device, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
     (why,) = stood_in
     assert "did not end within" in why
+
+
+@pytest.fixture
+def unreplayable(scene: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither ncu nor the replay program can be run."""
+    scene.script.unlink()
+    monkeypatch.setattr(stand_in, "replay_command", lambda folder: ["/bin/sh", "-c", "echo no CUDA; exit 1"])
+
+
+@pytest.mark.usefixtures("unreplayable")
+def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array]
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    result = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    assert "ncu was not found" in result.notes[0]
+    assert "the replay program ended with status 1: no CUDA" in result.notes[1]
+    assert result.roofline.time_origin is Origin.MODELLED
+    assert Origin.MEASURED not in {metric.origin for metric in (*result.metrics, *result.kernels[0].metrics)}
+    assert (result.device, result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")) == ("cuda:0", 250)
+
+
+@pytest.mark.usefixtures("unreplayable")
+def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_gpu_is_no_excuse(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    arguments = (device, built(compiler, plan), request(plan, *arrays), facts())
+    monkeypatch.setattr(stand_in, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
+    with pytest.raises(UnsupportedError, match=r"no hardware counters.*No times of single launches.*cannot run"):
+        profile(*arguments)
+
+    def sick() -> None:
+        raise DeviceError("cuda:0 is unhealthy")
+
+    monkeypatch.setattr(device, "recover", sick)
+    with pytest.raises(DeviceError, match="unhealthy"):
+        profile(*arguments)
 
 
 def test_without_ncu_the_profile_says_what_to_install(
