@@ -23,7 +23,7 @@ from kernelforge.evaluate.armed_baseline import Armed, Sets, Shape
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.cublas import CUBLAS_NAMES, ProductSets, Tuner
 from kernelforge.evaluate.expected import Drawn, Reckoner
-from kernelforge.evaluate.placement import default_device, driver_folder, give_back, lost, wait
+from kernelforge.evaluate.placement import default_device, give_back, lost, wait
 from kernelforge.evaluate.product import Product, product_of
 from kernelforge.evaluate.reference import Value, clone_strided, flatten_outputs
 from kernelforge.evaluate.tracing import trace_at
@@ -227,9 +227,6 @@ def _prepare_compiler() -> None:
     folder = os.environ.get("TMPDIR", "/tmp")
     for name, place in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         os.environ.setdefault(name, os.path.join(folder, place))
-    driver = driver_folder()
-    if driver is not None:
-        os.environ.setdefault("TRITON_LIBCUDA_PATH", driver)  # else Triton runs ldconfig to find it
 
 
 def _got(output: torch.Tensor) -> Got:

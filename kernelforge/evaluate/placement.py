@@ -128,17 +128,6 @@ def lost(device: torch.device) -> bool:
     return False
 
 
-def driver_folder() -> str | None:
-    """The folder of the CUDA driver that this process has loaded; None where it has none, or cannot tell."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = [line.split(maxsplit=5)[-1].strip() for line in file if "/libcuda.so" in line]
-    except OSError:
-        return None
-    folders = [os.path.dirname(path) for path in paths]
-    return next((folder for folder in folders if os.path.exists(os.path.join(folder, _DRIVER))), None)
-
-
 def free_bytes(device: torch.device) -> int:
     """Memory that a reference could still take on the device, in bytes."""
     if device.type != "cuda":

@@ -78,7 +78,7 @@ def _python_folders() -> list[str]:
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [entry for entry in sys.path if _holds_packages(Path(entry))]
     folders += [str(package), str(Path(sys.base_prefix, "lib"))]
-    return folders
+    return [*folders, *interpreter_libraries()]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -102,9 +102,26 @@ def _found_here(table: dict[str, Any]) -> dict[str, str]:
         found["PATH"] = os.pathsep.join(dict.fromkeys(folders))
     if toolkit:
         found["CUDA_HOME"] = toolkit
-    if table.get("gpu") and gpu.driver_folders():
-        found["LD_LIBRARY_PATH"] = os.pathsep.join(gpu.driver_folders())
+    libraries = (*(gpu.library_path() if table.get("gpu") else ()), *interpreter_libraries())
+    if libraries:
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(dict.fromkeys(libraries))
+    if table.get("gpu") and table.get("programs") and gpu.driver_folders():
+        found["TRITON_LIBCUDA_PATH"] = gpu.driver_folders()[0]  # else Triton runs ldconfig, which is not granted
     return found
+
+
+@cache
+def interpreter_libraries() -> tuple[str, ...]:
+    """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of clusters' modules do.
+
+    Helper processes get none of this process's environment, and without these folders such a Python does not start.
+    """
+    listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
+    if not listed:
+        return ()
+    with open("/proc/self/maps") as file:
+        mapped = {os.path.dirname(line.split(maxsplit=5)[-1].strip()) for line in file if ".so" in line}
+    return tuple(folder for folder in dict.fromkeys(listed) if os.path.realpath(folder) in mapped)
 
 
 def _resolve(name: str) -> list[str]:
