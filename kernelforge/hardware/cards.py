@@ -106,7 +106,7 @@ _DATA_CENTER = (
     Card(
         key="a100",
         title="NVIDIA A100 SXM4 80 GB",
-        names=("NVIDIA A100-SXM4-80GB",),
+        names=("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM-80GB"),
         compute_capability=(8, 0),
         sm_count=108,
         max_clock_mhz=1410,
