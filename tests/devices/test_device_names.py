@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
 from kernelforge.devices.cuda.gpu import GpuInfo
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.specs import SPECS
 from kernelforge.records import MeasureSettings
 
 
@@ -204,3 +206,10 @@ def test_the_parent_side_never_loads_the_emulator() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_page_on_emulated_devices_names_each_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "emulated-device.md").read_text()
+    rows = re.findall(r"^\| (`[a-z].*?) \| .* \| `(sm_\w+)` \|$", page.partition("## What may be claimed")[0], re.M)
+    named = {key: arch for keys, arch in rows for key in re.findall(r"`([\w-]+)`", keys)}
+    assert named == {spec.key: spec.arch for spec in SPECS.values()}

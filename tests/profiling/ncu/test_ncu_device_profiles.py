@@ -31,7 +31,7 @@ from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError
-from kernelforge.profiling.ncu.catalogue import default_metrics
+from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 
 DRIVER = "profiling.ncu.light_driver:create"
@@ -170,7 +170,7 @@ def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
     def answer(command: list[str]) -> SimpleNamespace:
         asked.append(command[2:])
         good = knows == ("its name" if "--chips" in command else "the GPU")
-        table = "".join(f"{name}  Counter  #\n" for name in default_metrics())
+        table = "".join(f"{base_name(name)}  Counter  #\n" for name in default_metrics())
         return SimpleNamespace(output=table if good else "==ERROR== Unknown chip gb202.")
 
     monkeypatch.setattr(profiler, "ask_tool", answer)
