@@ -144,7 +144,7 @@ def check_gpus() -> list[Check]:
 def check_device() -> Check:
     from kernelforge.devices import best_device, device_list
 
-    return Check("device", "ok", f"{best_device()} is the default, of {device_list()}")
+    return Check("device", "ok", f"{best_device()} is the default; there are {device_list()}")
 
 
 def check_keys() -> Check:

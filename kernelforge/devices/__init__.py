@@ -92,10 +92,11 @@ def _no_emulated(name: str, key: str, choice: str) -> str:
 
 
 def device_list() -> str:
-    """The devices that exist here, for people: emulated ones share their first word."""
+    """The devices that exist here, for people: ``cuda:0; emulated:NAME, where NAME is h100, h200...``."""
     names = device_names()
     keys = [name.removeprefix(EMULATED) for name in names if name.startswith(EMULATED)]
-    return ", ".join([*(name for name in names if name.startswith(_CUDA)), f"{EMULATED}{{{','.join(keys)}}}"])
+    gpus = "".join(f"{name}; " for name in names if name.startswith(_CUDA))
+    return f"{gpus}{EMULATED}NAME, where NAME is {', '.join(keys)}"
 
 
 def _shortened(names: tuple[str, ...]) -> str:
