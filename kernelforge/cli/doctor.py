@@ -142,10 +142,9 @@ def check_gpus() -> list[Check]:
 
 
 def check_device() -> Check:
-    from kernelforge.devices import best_device, device_names
+    from kernelforge.devices import best_device, device_list
 
-    others = ", ".join(name for name in device_names() if name != best_device())
-    return Check("device", "ok", f"{best_device()} is the default; also {others}")
+    return Check("device", "ok", f"{best_device()} is the default; there are {device_list()}")
 
 
 def check_keys() -> Check:

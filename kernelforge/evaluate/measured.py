@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from kernelforge.devices import screen_note
 from kernelforge.devices.base import Device, RunFaulted
 from kernelforge.errors import SandboxError, TimingError, UnsupportedError
 from kernelforge.evaluate.checking import POISONS
@@ -73,8 +74,14 @@ class Measured(FullStage):
             return _without_counts(measured, screen, str(error))
         sampled = min(kernel.sampled for kernel in emulated.kernels)
         share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
-        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {screen.name}{share}."
+        where = screen.name + self._screen_note() + share
+        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}."
         return with_counts(measured, emulated, told)
+
+    def _screen_note(self) -> str:
+        """Whether the emulated device stands for another GPU than the one that was measured."""
+        device = self.checker.device
+        return screen_note(device.arch, device.identity().get("gpu", ""))
 
     def _note(self) -> str:
         screen = self.checker.screen

@@ -262,7 +262,10 @@ def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: 
     assert origins["kernelforge__limit_latency_us"][0] is Origin.MODELLED
     assert profile.kernels[0].hot_spots
     assert (profile.device, profile.roofline.time_us) == ("cuda:0", 9.0)
-    assert profile.notes == ("Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100.",)
+    assert profile.notes == (
+        "Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100 "
+        "(nearest known: NVIDIA H100 SXM5 80 GB).",  # nothing is known of a GPU called "Software GPU"
+    )
 
 
 def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:

@@ -31,6 +31,7 @@ from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
+from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 
 DRIVER = "profiling.ncu.light_driver:create"
@@ -113,6 +114,8 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     assert {metric.origin for metric in (*found.metrics, *kernel.metrics)} == {Origin.MEASURED}
     assert any("memory_dependency" in note for note in found.notes)
     assert any("3 of 6 launches" in note for note in found.notes)
+    # The GPU is called "Software GPU", which nothing is known of.
+    assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in found.notes)
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
@@ -131,6 +134,7 @@ def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_wi
     assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
     assert found.roofline.time_us == found.value(stand_in.TIME)
     assert found.device == "cuda:0"
+    assert "for another GPU than Software GPU (nearest known: NVIDIA H100 PCIe 80 GB)" in found.notes[2]
 
 
 @pytest.fixture
@@ -155,6 +159,29 @@ def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
     profile(device, built(compiler, plan), request(plan, *arrays), facts())
     (why,) = stood_in
     assert says in why
+
+
+@pytest.mark.parametrize("knows", ["its name", "the GPU", "neither"])
+def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
+    monkeypatch: pytest.MonkeyPatch, knows: str
+) -> None:
+    asked: list[list[str]] = []
+
+    def answer(command: list[str]) -> SimpleNamespace:
+        asked.append(command[2:])
+        good = knows == ("its name" if "--chips" in command else "the GPU")
+        table = "".join(f"{base_name(name)}  Counter  #\n" for name in default_metrics())
+        return SimpleNamespace(output=table if good else "==ERROR== Unknown chip gb202.")
+
+    monkeypatch.setattr(profiler, "ask_tool", answer)
+    profiler._selection.cache_clear()
+    if knows == "neither":
+        with pytest.raises(profiler._NoCounters, match="Unknown chip"):
+            profiler._selection("ncu", (12, 0))
+    else:
+        assert profiler._selection("ncu", (12, 0)).asked
+    assert asked == [["--chips", "gb202"], []][: 1 if knows == "its name" else 2]
+    profiler._selection.cache_clear()
 
 
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
