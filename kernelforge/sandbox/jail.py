@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -220,6 +221,7 @@ def _enter_root() -> None:
 def _working_folder(grant: Grant) -> None:
     os.chdir(grant.folder)
     os.environ["TMPDIR"] = grant.folder
+    tempfile.tempdir = grant.folder  # what the warm-up imported may have looked for it already
     for name, value in grant.tmp_environment.items():
         os.environ[name] = value.replace("{tmp}", grant.folder)
 

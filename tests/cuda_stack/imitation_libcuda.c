@@ -25,7 +25,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, OPERATING_SYSTEM = 304, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, OPERATING_SYSTEM = 304, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 static const char CONTROL[] = "/dev/nvidiactl";
 static int started, gpus, result_of_start = NOT_INITIALIZED;
 
@@ -190,6 +190,13 @@ int cuGetErrorString(int code, const char **text) {
                                      : NULL;
   return *text ? SUCCESS : INVALID_VALUE;
 }
+
+/* What libraries link against and call with a GPU alone. */
+#define WITH_A_GPU(name) int name(void) { return NOT_SUPPORTED; }
+WITH_A_GPU(cuCtxGetCurrent) WITH_A_GPU(cuCtxSetCurrent) WITH_A_GPU(cuCtxGetLimit) WITH_A_GPU(cuCtxSetLimit)
+WITH_A_GPU(cuDevicePrimaryCtxRetain) WITH_A_GPU(cuFuncGetAttribute) WITH_A_GPU(cuFuncSetAttribute)
+WITH_A_GPU(cuFuncSetCacheConfig) WITH_A_GPU(cuModuleGetFunction) WITH_A_GPU(cuModuleLoadData)
+WITH_A_GPU(cuPointerGetAttribute) WITH_A_GPU(cuPointerGetAttributes)
 
 /* How the CUDA runtime finds all else: a function that is not above is not there. */
 int cuGetExportTable(const void **table, const void *identifier) { (void)table; (void)identifier; return NOT_FOUND; }

@@ -1,7 +1,7 @@
-"""Prints as JSON how far each process with a GPU gets on this machine: ``python stages.py [--cuda]``.
+"""Prints as JSON how far each process with a GPU gets on this machine: ``python stages.py [--cuda] [triton] ...``.
 
 With ``--cuda`` the workers are the product's own, on cupy and the CUDA build of torch; without it each role's child
-starts CUDA by its library alone, which needs no package.
+starts CUDA by its library alone, which needs no package. Names of :data:`COMPILERS` are tried in both tiers instead.
 """
 
 from __future__ import annotations
@@ -37,6 +37,37 @@ def get_init_inputs():
     return []
 """
 CANDIDATE = TASK.replace("class Model(", "torch.cuda.init()\nclass ModelNew(")
+TRITON = TASK.replace(
+    "class Model(",
+    """
+import os, triton, triton.language as tl
+from triton.backends.nvidia.driver import CudaUtils, libcuda_dirs
+from triton.compiler import ASTSource
+from triton.backends.compiler import GPUTarget
+@triton.jit
+def copy(x, out, n: tl.constexpr):
+    at = tl.arange(0, n)
+    tl.store(out + at, tl.load(x + at))
+assert libcuda_dirs() == [os.environ["TRITON_LIBCUDA_PATH"]], libcuda_dirs()
+CudaUtils()  # a C compiler builds Triton's own module against the driver
+source = ASTSource(fn=copy, signature={"x": "*fp32", "out": "*fp32", "n": "constexpr"}, constexprs={"n": 128})
+assert triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["cubin"]
+class ModelNew(""",
+)
+EXTENSION = TASK.replace(
+    "class Model(",
+    '''
+from torch.utils.cpp_extension import load_inline
+cuda = """
+__global__ void scale(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 2; }
+torch::Tensor twice(torch::Tensor x) { scale<<<1, 32>>>(x.data_ptr<float>(), x.numel()); return x; }
+"""
+module = load_inline("twice", "torch::Tensor twice(torch::Tensor x);", cuda, functions=["twice"])
+assert module.twice
+class ModelNew(''',
+)
+COMPILERS = {"triton": TRITON, "load_inline": EXTENSION}
+"""Candidates of the ModelNew lane that build something when they are loaded; none of it needs a GPU."""
 SIZES = [{"name": "full"}, {"name": "small"}]
 REQUESTS: dict[str, list[dict[str, Any]]] = {
     "gpu-runner": [{"op": "open"}],
@@ -48,12 +79,16 @@ REQUESTS: dict[str, list[dict[str, Any]]] = {
     ],
     "gpu-modelnew": [{"op": "start", "threads": 1, "device": "cuda:0"}, {"op": "load", "source": CANDIDATE}],
 }  # fmt: skip
-LIMITS = Limits(wall_s=120, cpu_s=120, memory_bytes=4 << 30, tmp_bytes=64 << 20)
+LIMITS = Limits(wall_s=300, cpu_s=300, memory_bytes=8 << 30, tmp_bytes=256 << 20, file_bytes=256 << 20)
 
 
 def main(arguments: list[str]) -> int:
     real = "--cuda" in arguments
     report = probe()
+    if compilers := [name for name in arguments if name in COMPILERS]:
+        tiers: tuple[Tier, ...] = ("namespaces", "landlock") if report.tier == "namespaces" else (report.tier,)
+        print(json.dumps({f"{name}, {tier}": built(COMPILERS[name], tier) for name in compilers for tier in tiers}))
+        return 0
     stages: dict[str, Any] = {"tier": report.tier, "detail": report.detail}
     for role in REQUESTS:
         stages[role] = told(lambda role=role: child_of(role, real))
@@ -83,6 +118,14 @@ def child_of(role: str, real: bool, tier: Tier | None = None) -> dict[str, Any]:
                 opened_ms = 1000 * (time.monotonic() - begun)
                 layers = child.layers
     return {"answer": answers[-1], "layers": layers, "opened_ms": round(opened_ms, 1)}
+
+
+def built(source: str, tier: Tier) -> str:
+    """Load a candidate that runs compilers, as the ModelNew lane does."""
+    with Zygote("gpu-modelnew", tier=tier, environment={"TORCH_CUDA_ARCH_LIST": "9.0a"}) as zygote:
+        with zygote.spawn(LIMITS) as child:
+            outcome(child, REQUESTS["gpu-modelnew"][0])
+            return outcome(child, {"op": "load", "source": source})
 
 
 def outcome(child: Any, request: dict[str, Any]) -> str:
