@@ -246,7 +246,7 @@ def _shared_by_mps() -> str | None:
         return None
     return (
         f"an MPS daemon shares it (its pipes are in {folder}), which a jailed process cannot reach and which would "
-        "spoil times: stop it with `echo quit | nvidia-cuda-mps-control`, or set CUDA_MPS_PIPE_DIRECTORY to an empty folder"
+        "spoil times: stop it (`echo quit | nvidia-cuda-mps-control`) or set CUDA_MPS_PIPE_DIRECTORY to an empty folder"
     )
 
 
