@@ -353,7 +353,7 @@ def _take_at(wait: _Wait, task: str) -> int:
 
 
 def local_folder() -> Path:
-    """A folder of this machine and user for lock files: in ``XDG_RUNTIME_DIR``, else in ``/tmp`` under the user's number.
+    """A folder of this machine and user for lock files: in ``XDG_RUNTIME_DIR``, else in ``/tmp``.
 
     Raises:
         OSError: it cannot be made, or somebody else made it.
