@@ -10,6 +10,8 @@ from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec, nearest_spec
 
 if TYPE_CHECKING:
+    from kernelforge.devices.cuda.discovery import Runtime
+    from kernelforge.devices.cuda.gpu import GpuInfo
     from kernelforge.records import MeasureSettings
 
 __all__ = [
@@ -25,41 +27,38 @@ _BUILT_FOR = frozenset({"75", "80", "86", "87", "88", "89", "90", "100", "103", 
 
 
 def device_names() -> tuple[str, ...]:
-    """Names of the devices that exist here, the best first. A GPU whose driver fails is left out."""
-    try:
-        gpus = _gpu_names()
-    except DeviceError:
-        gpus = ()
-    return (*gpus, *_emulated_names())
+    """Names of the devices that can be used here, the best first. GPUs whose driver fails are left out."""
+    return (*(_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu) is None), *_emulated_names())
 
 
 def best_device() -> str:
-    """Name of the device that is used when none is named: the first GPU, if what it takes is installed."""
-    return _emulated_names()[0] if unused_gpu() else device_names()[0]
+    """Name of the device that is used when none is named: the first GPU that can be used, if there is one and what it
+    takes is installed, else the first emulated device."""
+    return next((_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None), _emulated_names()[0])
 
 
 def unused_gpu() -> str | None:
-    """Why a GPU of this machine is not used unless it is named; None where none is passed over."""
-    name = device_names()[0]
-    if name.startswith(EMULATED):
-        return None
-    from kernelforge.devices.cuda.discovery import require_packages
-
+    """Why the first GPU of this machine is not used unless it is named; None where none is passed over."""
     try:
-        require_packages("cupy")
+        gpus = _gpus()
     except DeviceError as error:
-        return f"{name} is there and not used: {error}"
+        return f"no GPU is used, for its driver fails: {error}"
+    for gpu in gpus:
+        why = _unusable(gpu, "cupy")
+        return None if why is None else f"{_name(gpu)} is there and not used: {why}"
     return None
 
 
 def check_device(name: str) -> str:
-    """The full name of a device; ``cuda`` alone is the first GPU, ``emulated`` alone the first of its kinds.
+    """The full name of a device; ``cuda`` alone is the first GPU that can be used, ``emulated`` alone the first of its
+    kinds.
 
     Raises:
-        DeviceError: there is no such device; the message says why, and what there is.
+        DeviceError: there is no such device, or it cannot be used here; the message says why, and what there is.
     """
     wanted = name.strip().lower()
-    if wanted in ("cuda", "gpu"):
+    any_gpu = wanted in ("cuda", "gpu")
+    if any_gpu:
         wanted = _CUDA + "0"
     elif wanted == "emulated":
         wanted = _emulated_names()[0]
@@ -69,11 +68,15 @@ def check_device(name: str) -> str:
             f"{name!r} is not the name of a device: pycuda is a runtime. Use --device cuda:0 --runtime pycuda."
         )
     if wanted.startswith(_CUDA):
-        gpus = _gpu_names()
+        gpus = {_name(gpu): _unusable(gpu) for gpu in _gpus()}
         if not gpus:
             raise DeviceError(f"{name!r} is not available: this machine has no NVIDIA driver that works. {choice}")
+        if any_gpu:
+            wanted = next((known for known, why in gpus.items() if why is None), wanted)
         if wanted not in gpus:
             raise DeviceError(f"{name!r} is not available: this machine has {', '.join(gpus)}. {choice}")
+        if gpus[wanted] is not None:
+            raise DeviceError(f"{wanted} cannot be used: {gpus[wanted]}. {choice}")
     elif wanted not in _emulated_names():
         raise DeviceError(_no_emulated(name, wanted.removeprefix(EMULATED), choice))
     return wanted
@@ -170,12 +173,31 @@ def _emulated_names() -> tuple[str, ...]:
     return tuple(EMULATED + spec.key for spec in _emulated_specs())
 
 
-def _gpu_names() -> tuple[str, ...]:
-    """Names of the GPUs of this machine.
+def _gpus() -> tuple[GpuInfo, ...]:
+    """The GPUs of this machine.
 
     Raises:
         DeviceError: there is a driver, and it fails.
     """
     from kernelforge.devices.cuda.discovery import gpus
 
-    return tuple(f"{_CUDA}{gpu.ordinal}" for gpu in gpus())
+    return gpus()
+
+
+def _gpus_that_answer() -> tuple[GpuInfo, ...]:
+    """The GPUs of this machine; none where the driver fails."""
+    try:
+        return _gpus()
+    except DeviceError:
+        return ()
+
+
+def _name(gpu: GpuInfo) -> str:
+    return f"{_CUDA}{gpu.ordinal}"
+
+
+def _unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
+    """See :func:`kernelforge.devices.cuda.discovery.unusable`, imported where a GPU is asked about."""
+    from kernelforge.devices.cuda.discovery import unusable
+
+    return unusable(gpu, runtime)

@@ -14,8 +14,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-NODES = (r"nvidia\d+", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", r"nvidia-caps/nvidia-cap\d+")
-"""Device nodes that computing needs, by pattern, under ``/dev``. Not ``nvidia-modeset``: that is for displays."""
+NODES = (r"nvidia\d+", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", r"nvidia-caps/nvidia-cap\d+", "dxg")
+"""Device nodes that computing needs, by pattern, under ``/dev``. Not ``nvidia-modeset``: that is for displays. ``dxg``
+is the one node of a GPU under WSL 2."""
 
 SYSTEM_FOLDERS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/dev", "/sys/module", "/sys/kernel/mm")
 """What the driver's libraries and torch read of ``/sys``: processors, memory nodes, PCI devices, kernel modules."""
@@ -50,7 +51,7 @@ def device_nodes(visible: str = "", *, root: str = "/") -> tuple[str, ...]:
     folder = Path(root, "dev")
     found = [
         str(path.relative_to(folder))
-        for pattern in ("nvidia*", "nvidia-caps/*")
+        for pattern in ("nvidia*", "nvidia-caps/*", "dxg")
         for path in sorted(folder.glob(pattern))
         if not path.is_dir()
     ]

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from kernelforge.devices import (
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
 from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.leases import parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import MeasureSettings
@@ -57,15 +59,25 @@ def test_pycuda_is_no_device() -> None:
         check_device("pycuda:0")
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, gpus: int = 0, wrong: str | None = None) -> None:
-    """A machine with so many GPUs, or with a driver that fails."""
+def machine(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int = 0,
+    wrong: str | None = None,
+    *,
+    driver: str = "580.159.03",
+    cuda: str = "13.0",
+) -> None:
+    """A machine with so many GPUs and the packages for them, or with a driver that fails."""
 
     def found() -> tuple[GpuInfo, ...]:
         if wrong is not None:
             raise DeviceError(wrong)
-        return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.159.03", "13.0") for n in range(gpus))
+        return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, driver, cuda) for n in range(gpus))
 
     monkeypatch.setattr(discovery, "gpus", found)
+    monkeypatch.setattr(discovery, "_installed", lambda module: True)
+    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
 
 
 def test_gpus_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +106,32 @@ def test_a_gpu_is_passed_over_with_a_word_where_its_packages_are_missing(monkeyp
 def test_a_driver_that_fails_hides_its_gpus_and_says_why_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, wrong="NVML does not start")
     assert best_device() == "emulated:h100"
+    assert unused_gpu() == "no GPU is used, for its driver fails: NVML does not start"
     with pytest.raises(DeviceError, match="NVML does not start"):
+        check_device("cuda:0")
+
+
+def test_a_gpu_whose_driver_is_too_old_gives_way_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 1, driver="570.124.06", cuda="12.8")
+    assert best_device() == "emulated:h100"
+    assert device_names()[0] == "emulated:h100"
+    said = unused_gpu()
+    assert said is not None
+    assert said.startswith("cuda:0 is there and not used: its driver (570.124.06, CUDA 12.8) is older than 580")
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(DeviceError, match=r"cuda:0 cannot be used: its driver.*Choose one of: emulated:h100"):
+            check_device(name)
+
+
+def test_a_gpu_that_cannot_be_used_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 3)
+    found = discovery.gpus()
+    busy = replace(found[0], compute_mode="exclusive process")
+    monkeypatch.setattr(discovery, "gpus", lambda: (busy, *found[1:]))
+    assert best_device() == check_device("cuda") == "cuda:1"
+    assert parse_devices("cuda") == ("cuda:1", "cuda:2")
+    assert "compute mode is 'exclusive process'" in str(unused_gpu())
+    with pytest.raises(DeviceError, match="compute mode"):
         check_device("cuda:0")
 
 

@@ -66,6 +66,13 @@ def test_a_gpu_chosen_by_uuid_leaves_its_node_alone(machine, visible, nodes):
     assert set(gpu.device_nodes(visible, root=machine)) == COMMON | nodes
 
 
+def test_under_wsl_a_gpu_has_one_node(tmp_path):
+    (tmp_path / "dev").mkdir()
+    for name in ("dxg", "null"):
+        (tmp_path / "dev" / name).touch()
+    assert gpu.device_nodes(root=str(tmp_path)) == gpu.device_nodes(FIRST, root=str(tmp_path)) == ("dxg",)
+
+
 def test_where_there_is_no_gpu_nothing_is_granted(tmp_path):
     assert gpu.device_nodes(root=str(tmp_path)) == ()
     assert gpu.device_nodes(FIRST, root=str(tmp_path)) == ()

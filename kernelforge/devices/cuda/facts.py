@@ -64,7 +64,7 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         "device": f"{facts.name} ({name})",
         "architecture": facts.arch,
         "multiprocessors": str(facts.sm_count),
-        "clock": f"{facts.max_clock_mhz} MHz",
+        "clock": f"{facts.max_clock_mhz} MHz" if facts.max_clock_mhz else "",
         "memory": f"{memory_bytes / GIB:.3g} GiB usable here ({facts.memory_bytes / 1e9:.3g} GB on the GPU)",
         "L2 cache": f"{facts.l2_bytes // MIB} MiB",
         "shared memory per multiprocessor": f"{facts.shared_bytes_per_sm // KIB} KiB",
@@ -79,7 +79,7 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         told["memory bandwidth"] = f"{facts.memory_bandwidth_gbps:.0f} GB/s"
     if sm is not None:
         flops = 2e6 * sm.fp32_lanes * facts.sm_count * facts.max_clock_mhz
-        told["fp32"] = f"{flops / 1e12:.1f} TFLOPS"
+        told["fp32"] = f"{flops / 1e12:.1f} TFLOPS" if flops else ""
         told["L1 and shared memory per multiprocessor"] = f"{sm.unified_l1_kib} KiB"
         told["blocks per multiprocessor"] = str(sm.blocks)
     if not nearest.exact:

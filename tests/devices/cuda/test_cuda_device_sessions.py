@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda import worker
 from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.facts import description
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame, probe
@@ -74,6 +76,9 @@ def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:
     assert device.capabilities.measures_time
     assert device.capabilities.library
     assert not device.capabilities.clusters
+    # A driver may not tell its clocks: what hangs on them is left out.
+    unclocked = description("cuda:0", replace(FACTS, max_clock_mhz=0, memory_clock_mhz=0), 1 << 29, device.capabilities)
+    assert facts.keys() - unclocked.keys() == {"clock", "fp32", "memory bandwidth"}
 
 
 def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
