@@ -132,7 +132,7 @@ def test_gaps_are_one_per_sample_or_none() -> None:
 
     def ask(request: dict[str, Any]) -> dict[str, Any]:
         asked.append(request)
-        return {"times_us": [1.0] * request.get("samples", 0)}
+        return {"times_us": [1.0] * asked[0]["samples"]}
 
     side = BaselineSide("eager", True, "", 1, ask)
     for gaps in ([1.0], [1.0, 2.0, 3.0]):

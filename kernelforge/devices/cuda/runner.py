@@ -61,7 +61,7 @@ class Runner:
         self.lost = False
         """Whether an error took the context with it."""
         self._cubin = cubin
-        self._kernels = kernels
+        self.kernels = kernels
         self._wrap = wrap
         self._module: Any = None
         try:
@@ -74,7 +74,7 @@ class Runner:
             self.driver.unload(self._module)
         self._module = self.driver.load(self._cubin)
         self.variables = Variables(self.driver, self._module, self._cubin)
-        self.binder = Binder(self.driver, self._module, self._kernels, self._wrap)
+        self.binder = Binder(self.driver, self._module, self.kernels, self._wrap)
 
     def fresh_variables(self) -> None:
         """Give module variables their first values; a build with one that cannot be found is loaded anew."""
@@ -108,7 +108,7 @@ class Runner:
         Raises:
             PlanFaulted: CUDA would refuse the plan, or they do not fit.
         """
-        fault = refusal(work.plan, self._kernels, self.driver.facts, self.driver.lacks)
+        fault = refusal(work.plan, self.kernels, self.driver.facts, self.driver.lacks)
         if fault is not None:
             raise PlanFaulted(fault)
         try:

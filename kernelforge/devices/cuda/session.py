@@ -241,7 +241,8 @@ class CudaSession:
     def _refuse_excess(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
         """Raise :class:`RunFaulted` where a plan takes more memory than it may, or all sets more than there is."""
         request, there = requests[0], self._device.memory_bytes
-        needed, allowed = sum(buffer.nbytes for buffer in request.plan.buffers), min(request.memory_bytes, there)
+        needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+        allowed = there if request.memory_bytes is None else min(request.memory_bytes, there)
         if needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
             raise RunFaulted(RunFault("memory", text))

@@ -155,10 +155,12 @@ class _Session:
         return {"captured": self.armed.captured, "setup_us": self.armed.setup_us}, ()
 
     def _op_block(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        return {"times_us": self.armed.block(data["samples"], data["gaps_us"])}, ()
+        self.armed.run(data["samples"], data["work"], data["gaps_us"])
+        return {}, ()
 
-    def _op_flush_block(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        return {"times_us": self.armed.flush_block(data["samples"])}, ()
+    def _op_times(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
+        """Of the last block, in µs."""
+        return {"times_us": self.armed.times()}, ()
 
     def _op_stage(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         """New values of one set, kept for ``refresh``."""
