@@ -7,7 +7,7 @@ Correctness runs wait after every launch, so that a fault has a name; what is ti
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +51,27 @@ class Runner:
         cubin: The build.
         kernels: By the expression that plans launch.
         wrap: Makes torch tensors of device memory.
+        unwritten: Module variables that it cannot write (:func:`~kernelforge.devices.cuda.variables.unwritten_variables`).
 
     Raises:
         PlanFaulted: the build cannot be loaded.
     """
 
-    def __init__(self, driver: Driver, cubin: bytes, kernels: Mapping[str, Kernel], wrap: Wrap) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        cubin: bytes,
+        kernels: Mapping[str, Kernel],
+        wrap: Wrap,
+        unwritten: Collection[str] = (),
+    ) -> None:
         self.driver = driver
         self.lost = False
         """Whether an error took the context with it."""
         self._cubin = cubin
         self.kernels = kernels
         self._wrap = wrap
+        self._unwritten = frozenset(unwritten)
         self._module: Any = None
         try:
             self._load()
@@ -73,7 +82,7 @@ class Runner:
         if self._module is not None:
             self.driver.unload(self._module)
         self._module = self.driver.load(self._cubin)
-        self.variables = Variables(self.driver, self._module, self._cubin)
+        self.variables = Variables(self.driver, self._module, self._cubin, self._unwritten)
         self.binder = Binder(self.driver, self._module, self.kernels, self._wrap)
 
     def fresh_variables(self) -> None:
