@@ -13,6 +13,13 @@ Interval = tuple[float, float]
 """Lower and upper end of a confidence interval."""
 
 
+UNRANKED = frozenset({"eager-synchronised"})
+"""Baselines that are timed for the reader alone: a speedup is never against one of them."""
+
+COMPILED = "compile"
+"""The baseline without which the fastest of the others may be far from the fastest that PyTorch has."""
+
+
 class SideTimes(Record):
     """Times of one side: the candidate, or one baseline."""
 
@@ -125,6 +132,11 @@ class Timing(Record):
         if self.fastest is not None and self.fastest not in compared:
             raise ValueError(f"the fastest baseline {self.fastest!r} was not compared with")
         return self
+
+    @property
+    def compiled(self) -> bool:
+        """Whether ``torch.compile`` was among the baselines."""
+        return any(side.name == COMPILED for side in self.baselines)
 
     def ratio(self, baseline: str) -> Ratio | None:
         """The ratio against the baseline of that name, if it was compared."""

@@ -17,9 +17,7 @@ from kernelforge.evaluate.timing.intervals import half_width, ratio_of_rounds
 from kernelforge.evaluate.timing.shape import SampleShape
 from kernelforge.evaluate.timing.side import Side, Visit
 from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideTimes, Timing
-
-UNRANKED = frozenset({"eager-synchronised"})
-"""Baselines that are timed for the reader alone: the speedup is never against one of them."""
+from kernelforge.records.timing import UNRANKED
 
 NEAR = 1.1
 """Baselines that took up to so many times as long as the fastest one in the quick pass are compared with it once more,
