@@ -1,7 +1,7 @@
 """Child side: what candidates are timed against, in the process that holds the reference.
 
-``eager``: the model as PyTorch runs it, launch by launch. ``eager-synchronised``: the same, where the host waits for the
-flush before each execution, so that launches from the host are not hidden behind it; a figure for the reader.
+``eager``: the model as PyTorch runs it, launch by launch. ``eager-synchronised``: the same, where the host waits for
+each flush, so that launches from the host are not hidden behind it; a figure for the reader.
 ``eager-graph``: the model captured in a CUDA graph.
 ``compile`` and ``compile-max-autotune``: ``torch.compile`` with those modes, captured in a CUDA graph where that works,
 as candidates are. Matrix products have cuBLAS and cuBLASLt too (:mod:`kernelforge.evaluate.cublas`).
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from kernelforge.errors import BaselineError, TaskError
+from kernelforge.errors import BaselineError
 from kernelforge.evaluate.armed_baseline import Armed, Sets, Shape
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.cublas import CUBLAS_NAMES, ProductSets, Tuner

@@ -217,7 +217,9 @@ class Stopwatch:
         try:
             names = ("eager",) if self.published else self.oracle.baselines()
         except (SandboxError, TaskError) as error:
-            self._without_baselines = f"no baselines: the oracle cannot say which there are: {str(error).splitlines()[0]}"
+            self._without_baselines = (
+                f"no baselines: the oracle cannot say which there are: {str(error).splitlines()[0]}"
+            )
             if not self.oracle.holds_draws:
                 raise _OracleLost from error
             return []
@@ -330,10 +332,10 @@ class _Sets:
             return
         self._next *= 2
         self.check()
-        fresh = [self._stopwatch.draw() for _ in self._draws]
         self.release()
-        self._fresh = fresh
-        self._armed.refresh([self._stopwatch.request(draw) for draw in fresh])
+        for _ in self._draws:
+            self._fresh.append(self._stopwatch.draw())
+        self._armed.refresh([self._stopwatch.request(draw) for draw in self._fresh])
 
     def check(self) -> None:
         """Compare what the last sample left in every set.

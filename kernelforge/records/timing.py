@@ -35,8 +35,8 @@ class SideTimes(Record):
     """Replayed from a CUDA graph. If not, launches from the host are part of the time."""
     node_gap_us: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Time of one execution that is an empty kernel, found in the same shape of sample: the gap between two kernels on
-    the GPU, and the least that any kernel takes. It is a part of every time, once per kernel, and is not subtracted. None
-    where it was not found."""
+    the GPU, and the least that any kernel takes. It is a part of every time, once per kernel, and is not subtracted.
+    None where it was not found."""
 
     @model_validator(mode="after")
     def _a_time(self) -> SideTimes:

@@ -13,7 +13,7 @@ from oracle_tasks import make_task
 from kernelforge.devices.base import SampleWork
 from kernelforge.errors import BaselineError
 from kernelforge.evaluate.armed_baseline import Armed, Shape
-from kernelforge.evaluate.baselines import COMPILE_MODES, Baselines, ModelSets
+from kernelforge.evaluate.baselines import COMPILE_MODES, SYNCHRONISED, Baselines, ModelSets
 from kernelforge.evaluate.cublas import CUBLAS_NAMES
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import flatten_outputs
@@ -313,7 +313,7 @@ def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["eager", "eager-graph", "compile", "compile-max-autotune"])
+@pytest.mark.parametrize("name", ["eager", SYNCHRONISED, "eager-graph", "compile", "compile-max-autotune"])
 def test_every_baseline_is_right_on_a_gpu(name: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
@@ -322,7 +322,7 @@ def test_every_baseline_is_right_on_a_gpu(name: str) -> None:
     task = make_task("torch.softmax(self.fc(a), -1)", "torch.randn(64, 256)", init="self.fc = nn.Linear(256, 128)")
     reckoner = Reckoner(task, open_device("cuda:0"))
     armed = Baselines(reckoner).arm(name, draws_of(reckoner, 3), 1 << 20)
-    assert armed.captured == (name != "eager"), armed.note
+    assert armed.captured == (name not in ("eager", SYNCHRONISED)), armed.note
     assert all(time > 0 for time in times_of(armed, 5))
     assert all(0 < time < 1e5 for time in times_of(armed, 5, "overhead"))
 
@@ -355,6 +355,6 @@ def test_cublas_is_right_on_a_gpu(name: str, forward: str, inputs: str) -> None:
 def test_the_page_on_baselines_has_every_name() -> None:
     page = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
     named = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
-    assert named == ["eager", "eager-graph", *COMPILE_MODES, *CUBLAS_NAMES]
+    assert named == ["eager", SYNCHRONISED, "eager-graph", *COMPILE_MODES, *CUBLAS_NAMES]
     for mode in COMPILE_MODES.values():
         assert mode == "default" or f"`{mode}`" in page

@@ -51,7 +51,8 @@ class Runner:
         cubin: The build.
         kernels: By the expression that plans launch.
         wrap: Makes torch tensors of device memory.
-        unwritten: Module variables that it cannot write (:func:`~kernelforge.devices.cuda.variables.unwritten_variables`).
+        unwritten: Module variables that it cannot write, as
+            :func:`~kernelforge.devices.cuda.variables.unwritten_variables` finds them.
 
     Raises:
         PlanFaulted: the build cannot be loaded.

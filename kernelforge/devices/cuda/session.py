@@ -263,7 +263,11 @@ class CudaSession:
             RunFaulted: torch has no GPU.
         """
         plan = request.plan
-        if self._has_torch or self._child is None or not any(isinstance(step, Library) for step in (*plan.setup, *plan.steps)):
+        if (
+            self._has_torch
+            or self._child is None
+            or not any(isinstance(step, Library) for step in (*plan.setup, *plan.steps))
+        ):
             return
         try:
             reply = self._child.call({"op": "torch"}, timeout_s=TORCH_S)

@@ -1,8 +1,8 @@
 """Module variables of a loaded build: restored before every run, and never to be written by one.
 
 A driver may not find some of them: in NVRTC 13's cubins every symbol of a variable is local, those of the mathematical
-functions' own tables (``__cudart_i2opi_f`` of ``sinf``) among them. One that no instruction of the build can write needs
-no watch.
+functions' own tables (``__cudart_i2opi_f`` of ``sinf``) among them. One that no instruction of the build can write
+needs no watch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,23 @@ _LOADS = frozenset({"ld", "ldu"})
 
 _COMPUTES = frozenset(
     {
-        *("abs", "add", "and", "bfe", "bfi", "cnot", "cvt", "cvta", "fma", "isspacep", "lop3", "mad", "max", "min", "mov"),
+        *(
+            "abs",
+            "add",
+            "and",
+            "bfe",
+            "bfi",
+            "cnot",
+            "cvt",
+            "cvta",
+            "fma",
+            "isspacep",
+            "lop3",
+            "mad",
+            "max",
+            "min",
+            "mov",
+        ),
         *("mul", "neg", "not", "or", "prmt", "rem", "div", "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub"),
         *("mul24", "mad24", "sad", "xor", "clz", "popc", "brev", "addc", "subc", "madc"),
     }
@@ -49,8 +65,8 @@ _COMPUTES = frozenset(
 def unwritten_variables(ptx: bytes) -> frozenset[str]:
     """Module variables that no instruction of a build can write; none of PTX that cannot be read.
 
-    Followed is each address from where its name stands, register by register, through arithmetic to loads. Where it goes
-    anywhere else (a store or an atomic operation through it, memory, a call), the variable may be written.
+    Each address is followed from where its name stands, register by register, through arithmetic to loads. Where it
+    goes anywhere else (a store or an atomic operation through it, memory, a call), the variable may be written.
     """
     try:
         module = parse(ptx.decode("ascii"))

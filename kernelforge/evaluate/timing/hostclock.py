@@ -4,8 +4,8 @@ Events are recorded where the candidate runs, so they are evidence and not truth
 of 2N samples from outside. What its clock shows beyond the events is split into a part per block (frames, wake-ups) and
 a part per sample: fixed costs cancel in the slope between N and 2N. Both parts must be small.
 
-A block's events are read by a second request, when its time is taken: that costs a process some microseconds per sample,
-which would look like a slope. What it may cost is bounded too, for work could be put off until then.
+A block's events are read by a second request, when its time is taken: that costs a process some microseconds per
+sample, which would look like a slope. What it may cost is bounded too, for work could be put off until then.
 
 What each block shows beyond its own events is compared, not the block itself, so that a clock of the GPU that changes
 between the blocks does not look like a lie.

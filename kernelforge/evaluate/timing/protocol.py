@@ -97,8 +97,8 @@ def measure(
 
     Args:
         candidate: Ready to run, like each baseline, on ``shape.sets`` sets of its own.
-        baselines: Of different names. At most three of them are ready at a time. Each that cannot be had, or fails at any
-            time, is left out, and the record says why.
+        baselines: Of different names. At most two of them are ready at a time. Each that cannot be had, or fails at
+            any time, is left out, and the record says why.
         shape: What both sides were armed with.
         settings: ``precision``, ``seconds``, and ``qps`` for gaps between requests.
         set_bytes: Bytes of one set, for the record.
@@ -282,9 +282,7 @@ class _Session:
                     side.rest()
             return fastest, settled, rounds
 
-    def _compare(
-        self, ours: Side, fastest: Side, eager: Side | None, others: list[Side]
-    ) -> tuple[bool, list[Rounds]]:
+    def _compare(self, ours: Side, fastest: Side, eager: Side | None, others: list[Side]) -> tuple[bool, list[Rounds]]:
         """Rounds until the ratio against the fastest is settled or the time is up; some against eager among them.
 
         Raises:

@@ -118,9 +118,7 @@ class Side:
         _, times = self._timed("empty", count)
         self.node_gap_us = max(0.0, float(np.median(times)) - overhead) / self._shape.sets
 
-    def _timed(
-        self, work: SampleWork, samples: int, gaps_us: tuple[float, ...] = ()
-    ) -> tuple[Watched, Floats]:
+    def _timed(self, work: SampleWork, samples: int, gaps_us: tuple[float, ...] = ()) -> tuple[Watched, Floats]:
         """One block as both clocks saw it. Its events are read once the parent's clock was, for that takes the process
         microseconds per sample."""
         started = self._host_clock()

@@ -88,7 +88,7 @@ class Entry(Result):
     fast_p: tuple[FastPoint, ...] = ()
     """Measured boards only, like all that follows. The denominator is all tasks."""
     uncompiled: int = 0
-    """Tasks with a speedup that torch.compile was not among the baselines of: their fastest baseline is a weaker one."""
+    """Tasks with a speedup that torch.compile was not among the baselines of: theirs is over a weaker baseline."""
     untimed: int = 0
     """Correct tasks without a measured speedup: they count for fast_0 alone, and as 1 in ``geomean_speedup``."""
     median_speedup: Estimate | None = None

@@ -228,7 +228,7 @@ def test_variables_that_no_instruction_writes_need_not_be_found(compiler: Compil
         ("__device__ int mark; __device__ int* where = &mark;", "*where = i;"),
         ("__device__ int mark; __device__ __noinline__ void put(int* p) { *p = 1; }", "put(&mark);"),
         ("__device__ int mark;", 'asm volatile("st.global.u32 [mark], %0;" :: "r"(i)); if (i == -1) out[0] = mark;'),
-        ("__device__ int mark;", 'unsigned long long p = (unsigned long long)&mark; *(int*)(p ^ 0ull) = i;'),
+        ("__device__ int mark;", "unsigned long long p = (unsigned long long)&mark; *(int*)(p ^ 0ull) = i;"),
         ("__device__ int mark;", "int* kept[2] = {&mark, &mark}; *((int* volatile*)kept)[i & 1] = i;"),
     ],
 )

@@ -298,7 +298,9 @@ def test_a_baseline_that_faults_while_it_is_compared_with_costs_the_candidate_no
     assert [ratio.baseline for ratio in timing.ratios] == ["eager"]
     assert timing.absent == {"compile": "illegal address"}
     world = World(1)
-    alone = run_with(world, SimulatedSide(world, "candidate", 100.0), [FaultySide(world, "eager", 200.0, faults_after=after)])
+    alone = run_with(
+        world, SimulatedSide(world, "candidate", 100.0), [FaultySide(world, "eager", 200.0, faults_after=after)]
+    )
     assert (alone.fastest, alone.ratios, alone.baselines) == (None, (), ())
     assert alone.candidate.median_us == pytest.approx(100, rel=0.02)
     assert alone.absent == {"eager": "illegal address"}
