@@ -27,25 +27,27 @@ class Measured(FullStage):
     def check(self, profile: bool) -> Found | None:
         with self.checker.drawn(self.size, self.family, self.work) as draw:
             self.passed(self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work), self._note())
-            if self.settings.sanitizer:
-                self._sanitize()
-            try:
-                with self.work.clock("timing"):
-                    timing, doubt = self._timed()
-                found: Profile | None = None
-                if profile:
+        if self.settings.sanitizer:
+            self._sanitize()
+        try:
+            with self.work.clock("timing"):
+                timing, doubt = self._timed()
+            found: Profile | None = None
+            if profile:
+                # The same inputs once more: the first draw would have taken memory while others were timed.
+                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
                     with self.work.clock("profile"):
                         try:
                             found = self._profiled(draw)
                         except UnsupportedError as unsupported:
                             timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {unsupported}")})
-            except WrongWhenTimed as wrong:
-                error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
-                self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
-            except RunFaulted as faulted:
-                self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
-            except TimingError as error:
-                raise Failure(Verdict.INFRA, "timing", str(error)) from error
+        except WrongWhenTimed as wrong:
+            error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
+            self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
+        except RunFaulted as faulted:
+            self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
+        except TimingError as error:
+            raise Failure(Verdict.INFRA, "timing", str(error)) from error
         return found, performance(timing, doubt, found)
 
     def _profiled(self, draw: Draw) -> Profile:
