@@ -108,12 +108,12 @@ def check_nvrtc() -> Check:
         known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    found = probe_python("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
-    if found.ok:
-        return Check("nvrtc", "ok", f"{known.name}, with CUDA's headers; no CUDA toolkit is needed")
-    return Check(
-        "nvrtc", "problem", found.text, "reinstall it: pip install --force-reinstall 'nvidia-cuda-nvrtc==13.0.*'"
-    )
+    try:
+        built_for = known.architectures()
+    except KernelForgeError as error:
+        return Check("nvrtc", "problem", "it does not load", str(error))
+    told = f"{known.name}, with CUDA's headers; builds for sm_{built_for[0]} to sm_{built_for[-1]}"
+    return Check("nvrtc", "ok", f"{told}; no CUDA toolkit is needed")
 
 
 def check_emulator() -> Check:
