@@ -16,7 +16,7 @@ from kernelforge.compile import gate
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
-from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
+from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas, too_much_static_shared
 from kernelforge.compile.fingerprint import ptx_hash
 from kernelforge.compile.nvrtc import INVALID_OPTION
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
@@ -219,8 +219,9 @@ class Compiler:
             Diagnostic(
                 file=CANDIDATE_FILE,
                 severity="error",
-                message=f"{kernel.expression} declares {kernel.static_shared_bytes} bytes of static shared memory; "
-                f"the limit is {_STATIC_SHARED_LIMIT_BYTES}. Use extern __shared__ and pass the size at the launch",
+                message=too_much_static_shared(
+                    kernel.expression, kernel.static_shared_bytes, _STATIC_SHARED_LIMIT_BYTES
+                ),
             )
             for kernel in kernels
             if kernel.static_shared_bytes > _STATIC_SHARED_LIMIT_BYTES

@@ -96,7 +96,8 @@ class Nvrtc:
             self._check(self._lib.nvrtcAddNameExpression(program, expression.encode()))
         flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = int(self._lib.nvrtcCompileProgram(program, ctypes.c_int(len(options)), flags))
-        log = self._get(program, "ProgramLog").rstrip(b"\0 \n").decode("utf-8", "replace")
+        # ptxas' part ends with a zero byte of its own, and its errors come after that.
+        log = self._get(program, "ProgramLog").replace(b"\0", b"").rstrip(b" \n").decode("utf-8", "replace")
         if status != SUCCESS:
             return Compilation(status, log or self._text(status))
         return Compilation(

@@ -174,7 +174,7 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     Raises:
         DeviceError: a wheel is missing; the message says how to install it.
     """
-    chosen = _fitting() if major is None else major
+    chosen = fitting_major() if major is None else major
     missing = _missing(chosen)
     if missing:
         raise DeviceError(
@@ -191,8 +191,8 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     return Toolchain(f"nvrtc {versions[0]}", chosen, digest, headers, cuda_include_folders(chosen), library)
 
 
-def _fitting() -> int:
-    """The major version of CUDA that fits the installed packages."""
+def fitting_major() -> int:
+    """CUDA's major version that fits the installed packages: see :func:`installed_toolchain`."""
     wanted = 12 if _installed("cupy-cuda12x") and not _installed("cupy-cuda13x") else 13
     complete = [major for major in _WHEELS if not _missing(major)]
     return wanted if wanted in complete or not complete else complete[0]
