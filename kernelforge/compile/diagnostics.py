@@ -22,7 +22,8 @@ _PLACED_ELSEWHERE = re.compile(
 )
 _IN_PTX = re.compile(r"^ptxas [^\n,]*, line \d+; (?P<severity>error|fatal|warning)\s*: (?P<text>.*)$")
 _TOO_MUCH_SHARED = re.compile(
-    r"Entry function '(?P<kernel>[^']*)' uses too much shared data \((?P<bytes>0x[0-9a-f]+) bytes, (?P<max>0x[0-9a-f]+) max\)"
+    r"Entry function '(?P<kernel>[^']*)' uses too much shared data "
+    r"\((?P<bytes>0x[0-9a-f]+) bytes, (?P<max>0x[0-9a-f]+) max\)"
 )
 _SEVERITY = {"error": "error", "catastrophic error": "error", "internal error": "error", "warning": "warning"}
 _WITH = re.compile(r'class "kernelforge_plan::(argument|count)<[^"]*> \[with ([^"]*)\]"')

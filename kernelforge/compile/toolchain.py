@@ -1,7 +1,7 @@
 """Which compiler and which headers: what a build depends on besides its source.
 
-NVRTC and CUDA's headers come from NVIDIA's wheels, of CUDA 13 or of CUDA 12. A program compiled with CUDA 13 does not run
-on a driver of CUDA 12 (CUDA Compatibility, *Minor Version Compatibility*), and CUDA 13 builds for no GPU older than
+NVRTC and CUDA's headers come from NVIDIA's wheels, of CUDA 13 or of CUDA 12. A program compiled with CUDA 13 does not
+run on a driver of CUDA 12 (CUDA Compatibility, *Minor Version Compatibility*), and CUDA 13 builds for no GPU older than
 Turing.
 """
 
@@ -177,14 +177,14 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     chosen = fitting_major() if major is None else major
     missing = _missing(chosen)
     if missing:
-        raise DeviceError(
-            f"{missing[0]} is not installed, so nothing can be compiled; {_install(chosen, missing)}"
-        )
+        raise DeviceError(f"{missing[0]} is not installed, so nothing can be compiled; {_install(chosen, missing)}")
     wheels = _WHEELS[chosen]
     folder = nvidia_folder(wheels.libraries)
     library = None if folder is None else folder / f"libnvrtc.so.{chosen}"
     if library is None or not library.is_file():
-        raise DeviceError(f"the libraries of {wheels.distributions[0]} are gone; {_install(chosen, wheels.distributions)}")
+        raise DeviceError(
+            f"the libraries of {wheels.distributions[0]} are gone; {_install(chosen, wheels.distributions)}"
+        )
     versions = [metadata.version(wheel) for wheel in wheels.distributions]
     headers = data_folder() / "headers"
     digest = content_hash("toolchain/1", versions, supplied_headers(headers))

@@ -24,8 +24,8 @@ CUDA_HEADERS: Mapping[int, tuple[str, ...]] = {
     13: ("cu13/include", "cu13/include/cccl"),
     12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
 }
-"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's. Wheels
-of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
+"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's.
+Wheels of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def data_folder() -> Path:
 
 
 def nvidia_folder(path: str) -> Path | None:
-    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where no such wheel is installed."""
+    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where that is not installed."""
     for entry in sys.path:
         folder = Path(entry or ".", "nvidia", path)
         if folder.is_dir():

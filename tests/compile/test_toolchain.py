@@ -118,9 +118,7 @@ def test_a_gpu_newer_than_its_compiler_runs_what_is_built_for_an_older_one_of_it
 def test_a_library_that_does_not_load_says_what_to_install(tmp_path: Path) -> None:
     known = installed_toolchain()
     (tmp_path / "libnvrtc.so").write_bytes(b"no library")
-    broken = Toolchain(
-        known.name, known.major, known.digest, known.headers, known.includes, tmp_path / "libnvrtc.so"
-    )
+    broken = Toolchain(known.name, known.major, known.digest, known.headers, known.includes, tmp_path / "libnvrtc.so")
     with pytest.raises(DeviceError, match=r"^NVRTC does not load \(.*\); reinstall it: pip install 'nvidia-cuda-nvrtc"):
         broken.architectures()
 
@@ -154,7 +152,9 @@ def test_a_part_of_cuda_12_is_no_toolchain(packages: set[str]) -> None:
     """Builds of torch for CUDA 12 bring NVRTC and the runtime, and neither crt/ nor CCCL."""
     packages.update(["cupy-cuda12x", *wheels(12)[:2], *wheels(13)])
     assert MODULE.fitting_major() == 13
-    with pytest.raises(DeviceError, match=r"nvidia-cuda-nvcc-cu12 is not installed.* pip install 'nvidia-cuda-nvcc-cu12==12"):
+    with pytest.raises(
+        DeviceError, match=r"nvidia-cuda-nvcc-cu12 is not installed.* pip install 'nvidia-cuda-nvcc-cu12==12"
+    ):
         installed_toolchain(12)
 
 

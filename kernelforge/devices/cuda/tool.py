@@ -62,8 +62,8 @@ class Ended:
 
 
 def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
-    """Where a tool is: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer, which is sooner that
-    of the CUDA that candidates are compiled with."""
+    """Where a tool is: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer. Of two such wheels
+    it is that of the CUDA which candidates are compiled with."""
     found = shutil.which(name)
     if found:
         return found
