@@ -108,12 +108,14 @@ def check_nvrtc() -> Check:
         known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    try:
-        built_for = known.architectures()
-    except KernelForgeError as error:
-        return Check("nvrtc", "problem", "it does not load", str(error))
-    told = f"{known.name}, with CUDA's headers; builds for sm_{built_for[0]} to sm_{built_for[-1]}"
-    return Check("nvrtc", "ok", f"{told}; no CUDA toolkit is needed")
+    found = probe_python(
+        "from kernelforge.compile import supported_architectures; known = supported_architectures(); "
+        "print(f'sm_{known[0]} to sm_{known[-1]}')"
+    )
+    if found.ok:
+        told = f"{known.name}, with CUDA's headers, builds for {found.text}; no CUDA toolkit is needed"
+        return Check("nvrtc", "ok", told)
+    return Check("nvrtc", "problem", found.text, f"reinstall it: {known.install} --force-reinstall")
 
 
 def check_emulator() -> Check:
