@@ -151,12 +151,14 @@ def check_nvrtc() -> Check:
         known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    found = probe_python("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
-    if found.ok:
-        return Check("nvrtc", "ok", f"{known.name}, with CUDA's headers; no CUDA toolkit is needed")
-    return Check(
-        "nvrtc", "problem", found.text, "reinstall it: pip install --force-reinstall 'nvidia-cuda-nvrtc==13.0.*'"
+    found = probe_python(
+        "from kernelforge.compile import supported_architectures; known = supported_architectures(); "
+        "print(f'sm_{known[0]} to sm_{known[-1]}')"
     )
+    if found.ok:
+        told = f"{known.name}, with CUDA's headers, builds for {found.text}; no CUDA toolkit is needed"
+        return Check("nvrtc", "ok", told)
+    return Check("nvrtc", "problem", found.text, f"reinstall it: {known.install} --force-reinstall")
 
 
 def check_emulator() -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
@@ -20,6 +19,13 @@ from kernelforge.sandbox import gpu
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
+
+CUDA_HEADERS: Mapping[int, tuple[str, ...]] = {
+    13: ("cu13/include", "cu13/include/cccl"),
+    12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
+}
+"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's.
+Wheels of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,23 @@ def data_folder() -> Path:
     raise SandboxError("the jail policy (sandbox/jail.toml) is missing; reinstall kernelforge")
 
 
-def cuda_include_folders() -> tuple[Path, ...]:
-    """CUDA's own headers from the nvidia-cuda-runtime, -crt and -cccl wheels; empty when none is installed."""
+def nvidia_folder(path: str) -> Path | None:
+    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where that is not installed."""
     for entry in sys.path:
-        for include in sorted(glob.glob(os.path.join(entry or ".", "nvidia", "cu13", "include"))):
-            folders = [Path(include), Path(include, "cccl")]
-            return tuple(folder.resolve() for folder in folders if folder.is_dir())
-    return ()
+        folder = Path(entry or ".", "nvidia", path)
+        if folder.is_dir():
+            return folder.resolve()
+    return None
+
+
+def cuda_include_folders(major: int) -> tuple[Path, ...]:
+    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
+
+    Args:
+        major: A key of :data:`CUDA_HEADERS`.
+    """
+    folders = (nvidia_folder(path) for path in CUDA_HEADERS[major])
+    return tuple(folder for folder in folders if folder is not None)
 
 
 def import_path() -> list[str]:
@@ -127,7 +143,7 @@ def interpreter_libraries() -> tuple[str, ...]:
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
-            return [str(folder) for folder in cuda_include_folders()]
+            return [str(folder) for major in CUDA_HEADERS for folder in cuda_include_folders(major)]
         case "python":
             return _python_folders()
         case "system_libraries":

@@ -26,7 +26,7 @@ _SINK_BYTES = 4
 
 PTX = f"""\
 .version 7.0
-.target sm_75
+.target sm_50
 .address_size 64
 
 .extern .shared .align 16 .b8 kernelforge_shared[];

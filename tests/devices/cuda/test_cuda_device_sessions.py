@@ -81,6 +81,15 @@ def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:
     assert facts.keys() - unclocked.keys() == {"clock", "fp32", "memory bandwidth"}
 
 
+def test_a_gpu_that_nothing_can_be_compiled_for_is_refused_when_it_is_opened(device_of: DeviceOf) -> None:
+    with device_of("create_unknown") as device:
+        for use in (device.start, device.identity, lambda: device.arch):
+            with pytest.raises(
+                DeviceError, match=r"^cuda:0 cannot be used: this GPU is sm_990, nvrtc \S+ builds for sm_"
+            ):
+                use()
+
+
 def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
     compiler: Compiler, device: SoftwareDevice
 ) -> None:
