@@ -22,8 +22,6 @@ __all__ = [
 _CUDA = "cuda:"
 _SHOWN = 3
 """How many emulated devices a message names; there are dozens."""
-_BUILT_FOR = frozenset({"75", "80", "86", "87", "88", "89", "90", "100", "103", "110", "120", "121"})
-"""Architectures that NVRTC 13.0 compiles for (``nvrtcGetSupportedArchs``)."""
 
 
 def device_names() -> tuple[str, ...]:
@@ -90,7 +88,10 @@ def _no_emulated(name: str, key: str, choice: str) -> str:
         meant = f" Did you mean {' or '.join(EMULATED + one for one in alike)}?" if alike else ""
         return f"there is no device {name!r}.{meant} {choice}"
     if not _builds_for(spec.arch):
-        return f"{EMULATED}{key} is not available: NVRTC 13.0 does not compile for {spec.arch}. {choice}"
+        from kernelforge.compile import installed_toolchain
+
+        compiler = installed_toolchain().name
+        return f"{EMULATED}{key} is not available: {compiler} does not build for {spec.arch}. {choice}"
     return f"there is no device {name!r}. Did you mean {EMULATED}{key}? {choice}"
 
 
@@ -161,8 +162,13 @@ def _nearest(arch: str, gpu_name: str) -> NearestSpec:
 
 
 def _builds_for(arch: str) -> bool:
-    """Whether the compiler knows an architecture: ``sm_90a`` is one of ``90``."""
-    return arch.removeprefix("sm_").rstrip("af") in _BUILT_FOR
+    """Whether the compiler knows an architecture (``sm_90a`` is one of 90). Without a compiler, every one counts."""
+    from kernelforge.compile import supported_architectures
+
+    try:
+        return int(arch.removeprefix("sm_").rstrip("af")) in supported_architectures()
+    except DeviceError:
+        return True  # whoever builds something is told what is missing
 
 
 def _emulated_specs() -> tuple[DeviceSpec, ...]:

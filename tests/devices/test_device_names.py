@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge import compile as compiling
 from kernelforge.devices import (
     best_device,
     check_device,
@@ -185,12 +186,14 @@ def test_a_refusal_stays_short_however_many_devices_there_are(monkeypatch: pytes
     assert set(re.findall(r"[\w:-]+", device_list())) >= {"cuda:0", "emulated:NAME", "h100", "rtx-4070-ti-super"}
 
 
-def test_a_gpu_that_the_compiler_does_not_build_for_is_refused_with_why() -> None:
+def test_a_gpu_that_the_compiler_does_not_build_for_is_refused_with_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "emulated:v100" not in device_names()
-    with pytest.raises(
-        DeviceError, match=r"'?emulated:v100'? is not available: NVRTC 13\.0 does not compile for sm_70"
-    ):
+    with pytest.raises(DeviceError, match=r"emulated:v100 is not available: nvrtc 13\.0\.\d+ does not build for sm_70"):
         check_device("emulated:v100")
+    monkeypatch.setattr(compiling, "supported_architectures", lambda: (70, 75, 90))
+    assert check_device("emulated:v100") == "emulated:v100"
+    with pytest.raises(DeviceError, match="does not build for sm_80"):
+        check_device("emulated:a100")
 
 
 def test_a_device_describes_itself_with_units() -> None:

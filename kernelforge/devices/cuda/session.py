@@ -15,7 +15,6 @@ from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices import replies
 from kernelforge.devices.base import Rating, RunFault, RunFaulted, RunRequest, RunResult
 from kernelforge.devices.cuda.timed import CudaArmed
-from kernelforge.devices.cuda.variables import unwritten_variables
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
@@ -252,6 +251,9 @@ class CudaSession:
     @cached_property
     def _unwritten(self) -> frozenset[str]:
         """Module variables that the build cannot write."""
+        # Imported here: the parent's side loads nothing that it may not need.
+        from kernelforge.devices.cuda.variables import unwritten_variables
+
         return unwritten_variables(self._artifact.ptx) if read_cubin(self._artifact.cubin).variables else frozenset()
 
     def _with_torch(self, request: RunRequest) -> None:
