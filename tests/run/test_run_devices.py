@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernelforge.devices.cuda import discovery
+from kernelforge.devices.cuda.gpu import GpuInfo
 from kernelforge.errors import UsageError
 from kernelforge.records import MeasureSettings
 from kernelforge.run import configure
@@ -11,8 +13,10 @@ from kernelforge.run import configure
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs, which are named and never opened."""
-    monkeypatch.setattr("kernelforge.devices._gpu_names", lambda: ("cuda:0", "cuda:1"))
+    """Two GPUs that can be used, which are named and never opened."""
+    pair = tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.159.03", "13.0") for n in range(2))
+    monkeypatch.setattr(discovery, "gpus", lambda: pair)
+    monkeypatch.setattr(discovery, "unusable", lambda gpu, runtime=None: None)
 
 
 def test_without_a_gpu_a_run_is_about_core_on_an_emulated_device() -> None:
