@@ -15,8 +15,8 @@ from kernelforge.cli.measuring import (
     ProtocolOption,
     RuntimeOption,
     SanitizerOption,
+    default_device,
     measure_settings,
-    say_unused_gpu,
 )
 from kernelforge.errors import UsageError
 
@@ -70,7 +70,8 @@ def evaluate(
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
     if device is None:
-        say_unused_gpu()
+        fallback = default_device(opens=lane is not Lane.MODELNEW, allow_unconfined=allow_unconfined)
+        device = None if lane is Lane.MODELNEW else fallback
     if lane is Lane.MODELNEW:
         if choices:
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")

@@ -76,10 +76,16 @@ def measure_settings(
         raise UsageError(f"--measure {first_fault(error)}") from error
 
 
-def say_unused_gpu() -> None:
-    """Say on stderr where a GPU is passed over because of what is not installed."""
-    from kernelforge.devices import unused_gpu
+def default_device(*, opens: bool, allow_unconfined: bool) -> str:
+    """The device to use when none was named; says on stderr why a GPU is passed over.
 
-    why = unused_gpu()
+    Args:
+        opens: Open a GPU to see that it works, and take the emulated device where it does not.
+        allow_unconfined: Open it without a jail where none works.
+    """
+    from kernelforge.devices import best_device, unused_gpu, usable_device
+
+    name, why = usable_device(allow_unconfined=allow_unconfined) if opens else (best_device(), unused_gpu())
     if why is not None:
         typer.echo(f"note: {why}", err=True)
+    return name

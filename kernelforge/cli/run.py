@@ -26,8 +26,8 @@ from kernelforge.cli.measuring import (
     ProtocolOption,
     RuntimeOption,
     SanitizerOption,
+    default_device,
     measure_settings,
-    say_unused_gpu,
 )
 from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
 from kernelforge.commands import command, named_results
@@ -170,6 +170,8 @@ def run(
     measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
     from kernelforge.run import configure, start
 
+    if device is None:
+        device = default_device(opens=not dry_run, allow_unconfined=allow_unconfined)
     config = configure(
         suite=suite,
         tasks=task or (),
@@ -191,8 +193,6 @@ def run(
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
-    if device is None:
-        say_unused_gpu()
     if dry_run:
         from kernelforge.cli.estimate import print_estimate
 

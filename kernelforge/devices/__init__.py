@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
-from kernelforge.errors import DeviceError
+from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec, nearest_spec
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Device", "best_device", "check_device", "device_list", "device_names", "make_device", "screen_for", "screen_note",
-    "unused_gpu",
+    "unused_gpu", "usable_device",
 ]  # fmt: skip
 
 _CUDA = "cuda:"
@@ -45,6 +46,22 @@ def unused_gpu() -> str | None:
         why = _unusable(gpu, "cupy")
         return None if why is None else f"{_name(gpu)} is there and not used: {why}"
     return None
+
+
+def usable_device(*, allow_unconfined: bool = False) -> tuple[str, str | None]:
+    """The device to use when none is named, and why the first GPU is passed over, if it is.
+
+    Unlike :func:`best_device` this opens the GPU once, which takes seconds: a driver may list one that no confined
+    process can start.
+    """
+    name, why = best_device(), unused_gpu()
+    if name.startswith(_CUDA):
+        try:
+            with closing(make_device(name, allow_unconfined=allow_unconfined)) as device:
+                device.start()
+        except (DeviceError, SandboxError) as error:
+            return _emulated_names()[0], f"{name} is there and not used: {error}"
+    return name, why
 
 
 def check_device(name: str) -> str:

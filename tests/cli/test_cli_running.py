@@ -162,6 +162,30 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
     assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
 
 
+def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(cli, monkeypatch: pytest.MonkeyPatch):
+    from kernelforge import devices
+    from kernelforge.devices.cuda.device import CudaDevice
+
+    class Broken(CudaDevice):
+        def __init__(self, ordinal: int, **options: object) -> None:
+            super().__init__(ordinal, driver="cuda_stack.start_worker:make")
+
+    monkeypatch.setattr("kernelforge.devices.cuda.device.CudaDevice", Broken)
+    monkeypatch.setattr(devices, "best_device", lambda: "cuda:0")
+    monkeypatch.setattr(devices, "unused_gpu", lambda: None)
+    monkeypatch.setattr(devices, "check_device", lambda name: name)
+    monkeypatch.setattr("kernelforge.devices.cuda.discovery.require_packages", lambda runtime: None)
+    name, why = devices.usable_device()
+    assert name == "emulated:h100"
+    assert why is not None
+    assert why.startswith("cuda:0 is there and not used: cuda:0 cannot be used: ")
+    monkeypatch.setattr(
+        devices, "usable_device", lambda **options: ("emulated:h100", "cuda:0 is there and not used: x")
+    )
+    done = cli("run", "--task", "softmax", "--rounds", "1", "--quiet")
+    assert (done.code, done.err.count(f"note: {note}")) == (0, 1), done.err
+
+
 def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge.devices.cuda import discovery
     from kernelforge.devices.cuda.gpu import GpuInfo
