@@ -39,6 +39,9 @@ class Watched(TimedSide):
         self._clock = clock
         self._times: tuple[float, ...] = ()
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._side, name)
+
     @property
     def captured(self) -> bool:
         return self._side.captured

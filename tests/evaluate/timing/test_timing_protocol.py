@@ -174,7 +174,7 @@ def test_the_same_seed_gives_the_same_timing_and_another_gives_another() -> None
 
 
 def test_it_ends_when_the_ratio_is_known_and_not_before() -> None:
-    calm = timed(World(1), noise=0.001, slow_noise=0.001)
+    calm = timed(World(2), noise=0.001, slow_noise=0.001)
     wild = timed(World(2), noise=0.05, slow_noise=0.015)
     assert calm.settled
     assert wild.settled
