@@ -1,42 +1,64 @@
-"""Runs ``kernelforge run`` on machines with a driver, and prints a table: ``python first_run.py [--all] [ARGUMENTS]``.
+"""Runs ``kernelforge run`` where the CUDA build of torch and a driver are installed, and prints what came of it.
 
-The whole suite on a machine like a desktop; with ``--all`` the given arguments, or one task, in every place.
+``python first_run.py`` runs README's suite on a machine like a desktop. ``python first_run.py --places`` runs one task
+on each imitated machine, tries the processes with a GPU there, and prints the table that docs/gpus.md shows. Leaves with
+1 where something neither worked nor was refused in a sentence.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from cuda_stack.place import PLACES, Outcome, Place, run_in  # noqa: E402
+from cuda_stack.place import PLACES, Place, run_in  # noqa: E402
+
+SCRIPT = "{checkout}/tests/cuda_stack/stages.py"
+STARTED = ("CUDA_ERROR_NO_DEVICE", "No CUDA GPUs are available")
+"""How a process ends whose library could start CUDA and found no GPU."""
 
 
 def main(arguments: list[str]) -> int:
-    everywhere = arguments[:1] == ["--all"]
-    extra = arguments[1:] if everywhere else arguments
-    failed = False
-    for place in PLACES if everywhere else PLACES[:1]:
-        # A driver that shows a GPU to processes outside the jail, as on a desktop.
-        shown = replace(place, environment={"IMITATION_GPUS": "1"})
-        outcome = run(shown, extra or (["--task", "softmax"] if everywhere else []))
-        correct = re.search(r"^correct +(\d+ of \d+ tasks)", outcome.output, re.MULTILINE)
-        started = sum("cuInit" in line and line.startswith("jailed") for line in outcome.driver)
-        last = outcome.output.strip().splitlines()[-1:]
-        print(f"{place.name}: {correct[1] if correct else last}; CUDA started by {started} confined processes")
-        failed |= correct is None and place.landlock != 0
-    return int(failed)
+    if arguments == ["--places"]:
+        rows = [row(place) for place in PLACES]
+        print("\n".join(" | ".join(("", *cells, "")).strip() for cells in rows))
+        return int(any("failed" in cell for cells in rows for cell in cells))
+    correct, output = emulated(PLACES[0], arguments)
+    print(output)
+    return int(not correct.startswith("16 of 16"))
 
 
-def run(place: Place, arguments: list[str]) -> Outcome:
+def row(place: Place) -> tuple[str, ...]:
+    """Cells of one machine."""
+    correct, output = emulated(place, ["--task", "softmax"])
+    found = json.loads(run_in(place, ["{python}", SCRIPT, "--cuda"]).output.splitlines()[-1])
+    roles = [answer(found[role]) for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew")]
+    layers = found["gpu-runner"].get("layers")
+    refused = "refused" if roles == ["refused"] * 3 and "no jail works on this machine" in output else "failed"
+    run = "yes" if correct == "1 of 1 tasks" else refused
+    jail = ", ".join(layers) if layers else "none"
+    return (place.name, jail, run, roles[0] if len(set(roles)) == 1 else "failed", answer(found["replay"]))
+
+
+def answer(stage: dict[str, Any]) -> str:
+    if "refused" in stage:
+        return "refused"
+    return "yes" if any(text in stage["answer"] for text in STARTED) else f"failed: {stage['answer']}"
+
+
+def emulated(place: Place, arguments: list[str]) -> tuple[str, str]:
+    """A run without ``--device``; how many tasks came out right, and all that was printed."""
+    # Processes outside the jail are shown a GPU, as on a desktop, and those inside cannot use it.
+    shown = replace(place, environment={"IMITATION_GPUS": "1"})
     command = ["{python}", "-m", "kernelforge", "run", "--display", "plain", *arguments]
-    outcome = run_in(place, command, timeout_s=3000)
-    if outcome.status:
-        print(outcome.output[-3000:], file=sys.stderr)
-    return outcome
+    outcome = run_in(shown, command, timeout_s=3000)
+    correct = re.search(r"^correct +(\d+ of \d+ tasks)", outcome.output, re.MULTILINE)
+    return correct[1] if correct else "", outcome.output
 
 
 if __name__ == "__main__":
