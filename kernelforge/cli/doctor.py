@@ -17,6 +17,7 @@ from typing import Literal
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
+from kernelforge.commands import install_hint
 from kernelforge.errors import KernelForgeError, UsageError
 
 LEAST_FREE_BYTES = 500_000_000
@@ -64,7 +65,7 @@ def _guarded(probe: Callable[[], Check | list[Check]]) -> list[Check]:
         return found if isinstance(found, list) else [found]
     except (KernelForgeError, ImportError, OSError) as error:
         name = getattr(probe, "__name__", "check").removeprefix("check_")
-        advice = "reinstall kernelforge: pip install --force-reinstall kernelforge"
+        advice = f"reinstall KernelForge: {install_hint(reinstall=True)}"
         return [Check(name, "problem", f"{error}", advice)]
 
 

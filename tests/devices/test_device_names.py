@@ -1,10 +1,12 @@
 """Naming a device: what exists, what does not, and what is said of it."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
+from kernelforge.commands import install_hint
 from kernelforge.devices import best_device, check_device, device_names, make_device, screen_for, unused_gpu
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
@@ -86,7 +88,7 @@ def test_a_driver_that_fails_hides_its_gpus_and_says_why_when_they_are_named(mon
 def test_a_runtime_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 1)
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: (runtime,))
-    with pytest.raises(DeviceError, match=r"pip install 'kernelforge\[gpu,pycuda\]'"):
+    with pytest.raises(DeviceError, match=re.escape(install_hint("gpu", "pycuda"))):
         make_device("cuda:0", measure=MeasureSettings(runtime="pycuda"))
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import libcuda, nvml
 from kernelforge.devices.cuda.gpu import GpuInfo
 from kernelforge.errors import DeviceError
@@ -30,7 +31,7 @@ _PACKAGES: dict[Runtime, dict[str, str]] = {
 }
 """Packages by the modules that they bring."""
 
-_EXTRAS: dict[Runtime, str] = {"cupy": "kernelforge[gpu]", "pycuda": "kernelforge[gpu,pycuda]"}
+_EXTRAS: dict[Runtime, tuple[str, ...]] = {"cupy": ("gpu",), "pycuda": ("gpu", "pycuda")}
 
 
 def gpus() -> tuple[GpuInfo, ...]:
@@ -125,4 +126,4 @@ def require_packages(runtime: Runtime) -> None:
     """
     missing = [name for name in missing_packages(runtime) if name != "nvidia-ml-py"]
     if missing:
-        raise DeviceError(f"{runtime} needs {', '.join(missing)}: pip install '{_EXTRAS[runtime]}'.")
+        raise DeviceError(f"{runtime} needs {', '.join(missing)}: {install_hint(*_EXTRAS[runtime])}")
