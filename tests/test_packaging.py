@@ -11,6 +11,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from kernelforge.version import DISTRIBUTION, __version__
 
@@ -87,7 +88,7 @@ def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message)
     assert metadata["Name"] == PROJECT["name"] == DISTRIBUTION
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert metadata.get_all("Provides-Extra") == sorted(
-        ["gpu", "pycuda", "server", "ray", "mcp", "datasets", "figures", "dev"]
+        ["gpu", "gpu12", "pycuda", "server", "ray", "mcp", "datasets", "figures", "dev"]
     )
 
 
@@ -103,6 +104,15 @@ def test_constraints_pin_every_dependency_without_hashes() -> None:
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
     wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
     assert {_name(requirement) for requirement in wanted} <= pinned
+
+
+def test_constraints_for_cuda_12_pin_every_cuda_wheel_of_the_extra_within_its_bounds() -> None:
+    lines = [line for line in (ROOT / "constraints-gpu12.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = dict(line.split("==") for line in lines)
+    wanted = [Requirement(one) for one in PROJECT["optional-dependencies"]["gpu12"] + PROJECT["dependencies"]]
+    of_cuda = {one.name for one in wanted if one.name.startswith(("cuda-", "cupy-")) or "cu12" in one.name}
+    assert pinned.keys() == of_cuda | {"torch"}
+    assert not [one for one in wanted if one.name in pinned and not one.specifier.contains(pinned[one.name])]
 
 
 def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernelforge.hardware.specs import DeviceSpec, nearest_spec
+from kernelforge.hardware.specs import EMULATED, DeviceSpec, nearest_spec
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
 from kernelforge.search.base import DEFAULT_SIGHT, Sight
 
@@ -30,7 +30,11 @@ class Brief:
     @property
     def spec(self) -> DeviceSpec:
         """Public figures of the device, or of the nearest that is known."""
-        return nearest_spec(self.device.get("device", ""), self.device.get("architecture", ""))
+        name, _, device = self.device.get("device", "").rpartition(" (")
+        emulated = device.removesuffix(")") if device.startswith(EMULATED) else ""
+        sms = self.device.get("multiprocessors", "")
+        count = int(sms) if sms.isdecimal() else None
+        return nearest_spec(emulated or name, self.device.get("architecture", ""), count).spec
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def diagnose(
     Returns:
         At least one diagnosis for a profile with kernels; the last ones name hardware limits and are not ``curable``.
     """
-    spec = spec or nearest_spec(profile.device)
+    spec = spec or nearest_spec(profile.device).spec
     compiled = {one.expression: one for one in build.kernels} if build is not None else {}
     kernels = tuple(KernelEvidence(one, spec, compiled.get(one.kernel)) for one in profile.kernels)
     plan = PlanEvidence(profile, spec, facts, kernels)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -20,7 +21,14 @@ from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, c
 from kernelforge.commands import install_hint
 from kernelforge.errors import KernelForgeError, UsageError
 
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+    from kernelforge.cli.doctor_path import Stage
+
 LEAST_FREE_BYTES = 500_000_000
+_COMMAND = "kernelforge.cli.main:main"
+"""What our command ``kernelforge`` calls, whatever the distribution is called."""
 _PROBE_S = 120.0
 
 
@@ -33,6 +41,8 @@ class Check:
     detail: str
     advice: str = ""
     """What to do about it; empty when nothing needs doing."""
+    stages: tuple[Stage, ...] = ()
+    """Of a path: what became of each."""
 
 
 def doctor(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
@@ -51,8 +61,8 @@ def examine(results: Path) -> list[Check]:
     from concurrent.futures import ThreadPoolExecutor
 
     probes: list[Callable[[], Check | list[Check]]] = [
-        check_python, check_torch, check_nvrtc, check_emulator, check_jail, check_gpus, check_device, check_keys,
-        lambda: check_folder("results", results), check_cache,
+        check_python, check_install, check_torch, check_nvrtc, check_emulator, check_jail, check_gpus, check_device,
+        check_paths, check_keys, lambda: check_folder("results", results), check_cache,
     ]  # fmt: skip
     with ThreadPoolExecutor(max_workers=len(probes)) as pool:
         return [check for found in pool.map(_guarded, probes) for check in found]
@@ -89,10 +99,43 @@ def _print(checks: list[Check], healthy: bool) -> None:
 
 
 def check_python() -> Check:
-    version = platform.python_version()
-    if (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Check("python", "ok", f"{version} on {platform.system()} {platform.machine()}")
-    return Check("python", "problem", version, "use Python 3.11, 3.12 or 3.13")
+    told = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Check("python", "problem", told, "use Python 3.11, 3.12 or 3.13")
+    if platform.machine() != "x86_64":
+        # GH200, GB200 and DGX Spark are arm64, too.
+        return Check("python", "note", told, "only x86-64 is supported: nothing was ever tried on this processor")
+    return Check("python", "ok", told)
+
+
+def check_install() -> Check:
+    """Whether another distribution brings a package or a command of the same name: which of the two runs is chance."""
+    from importlib.metadata import distributions
+
+    ours, others = [], []
+    for found in distributions():
+        name = found.metadata["Name"]
+        told = f"{name} {found.version}"
+        commands = [point.value for point in found.entry_points.select(group="console_scripts", name="kernelforge")]
+        if _COMMAND in commands:
+            ours.append(told)
+        elif commands or "kernelforge" in (found.read_text("top_level.txt") or "").split() or _brings(found):
+            others.append(told)
+    told = ", ".join(dict.fromkeys(ours)) or "not installed: run from its folder"
+    if not others:
+        return Check("install", "ok", told)
+    clash = ", ".join(dict.fromkeys(others))
+    return Check(
+        "install",
+        "note",
+        f"{told}; {clash} has a package or a command named kernelforge too",
+        "install the two in separate environments: which of them 'kernelforge' starts or imports is chance",
+    )
+
+
+def _brings(found: Distribution) -> bool:
+    """Whether a distribution installs a module or package ``kernelforge``: it is in the list of its files."""
+    return re.search(r"^kernelforge(/|\.py,)", found.read_text("RECORD") or "", re.MULTILINE) is not None
 
 
 def check_torch() -> Check:
@@ -109,12 +152,14 @@ def check_nvrtc() -> Check:
         known = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    found = probe_python("from kernelforge.compile.nvrtc import Nvrtc; Nvrtc(); print('loads')")
-    if found.ok:
-        return Check("nvrtc", "ok", f"{known.name}, with CUDA's headers; no CUDA toolkit is needed")
-    return Check(
-        "nvrtc", "problem", found.text, "reinstall it: pip install --force-reinstall 'nvidia-cuda-nvrtc==13.0.*'"
+    found = probe_python(
+        "from kernelforge.compile import supported_architectures; known = supported_architectures(); "
+        "print(f'sm_{known[0]} to sm_{known[-1]}')"
     )
+    if found.ok:
+        told = f"{known.name}, with CUDA's headers, builds for {found.text}; no CUDA toolkit is needed"
+        return Check("nvrtc", "ok", told)
+    return Check("nvrtc", "problem", found.text, f"reinstall it: {known.install} --force-reinstall")
 
 
 def check_emulator() -> Check:
@@ -143,10 +188,16 @@ def check_gpus() -> list[Check]:
 
 
 def check_device() -> Check:
-    from kernelforge.devices import best_device, device_names
+    from kernelforge.devices import best_device, device_list
 
-    others = ", ".join(name for name in device_names() if name != best_device())
-    return Check("device", "ok", f"{best_device()} is the default; also {others}")
+    return Check("device", "ok", f"{best_device()} is the default; there are {device_list()}")
+
+
+def check_paths() -> list[Check]:
+    """One kernel through every stage, on each GPU or on the emulated device."""
+    from kernelforge.cli import doctor_path
+
+    return doctor_path.check_paths()
 
 
 def check_keys() -> Check:

@@ -10,10 +10,7 @@ from pathlib import Path
 from kernelforge.cli.doctor import Check, probe_python
 from kernelforge.commands import install_hint
 from kernelforge.devices.cuda.gpu import GpuInfo
-from kernelforge.errors import KernelForgeError
 
-LEAST_CUDA = (13, 0)
-"""What cupy-cuda13x and cuda-bindings 13 need of the driver."""
 _PAGE = "docs/gpus.md has the setting up, containers included"
 _LIST = (
     "import dataclasses, json; from kernelforge.devices.cuda.discovery import gpus; "
@@ -29,11 +26,11 @@ def check_gpus() -> list[Check]:
     listed = probe_python(_LIST, timeout_s=60)
     if not listed.ok:
         return [Check("gpu", "note", f"the driver fails: {listed.text}", f"see nvidia-smi; {_PAGE}")]
-    found = tuple(GpuInfo(**raw) for raw in json.loads(listed.text))
+    found = tuple(GpuInfo.from_wire(raw) for raw in json.loads(listed.text))
     if not found:
         return [none_found()]
     checks: list[Callable[[Sequence[GpuInfo]], Check]] = [
-        check_driver, check_packages, check_runner, check_profiler, check_sanitizer,
+        check_driver, check_packages, check_profiler, check_sanitizer,
     ]  # fmt: skip
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         return list(pool.map(lambda check: check(found), checks))
@@ -46,6 +43,9 @@ def none_found(root: str = "/") -> Check:
         root: Where ``/sys`` and ``/dev`` are.
     """
     cards = [path.parent.name for path in Path(root, "sys/bus/pci/devices").glob("*/vendor") if _is_nvidia_gpu(path)]
+    if not cards and Path(root, "dev/dxg").exists():
+        advice = "none is needed; to use one, install NVIDIA's driver 580 or newer on Windows, and none inside WSL"
+        return Check("gpu", "note", "none found through /dev/dxg: CUDA finds no GPU in this WSL 2", advice)
     if not cards:
         return Check("gpu", "note", "none found", "none is needed: kernels run on an emulated device, times modelled")
     where = f"{len(cards)} on the PCI bus ({', '.join(sorted(cards))}), and no driver answers"
@@ -65,17 +65,16 @@ def _is_nvidia_gpu(vendor: Path) -> bool:
 
 
 def check_driver(found: Sequence[GpuInfo]) -> Check:
-    """The GPUs, the driver, and whether it is new enough."""
+    """The GPUs and the driver, and why one of them cannot be used."""
+    from kernelforge.devices.cuda.discovery import unusable
+
     cards = "; ".join(f"cuda:{gpu.ordinal} {gpu.name}, {gpu.memory_bytes / 1e9:.0f} GB" for gpu in found)
     first = found[0]
     told = f"{cards}; driver {first.driver or 'of unknown release'}, CUDA {first.cuda}"
-    if _version(first.cuda) < LEAST_CUDA:
-        return Check("gpu", "note", told, "update the driver to 580 or newer: cupy-cuda13x needs CUDA 13")
+    refused = [f"cuda:{gpu.ordinal} is not used: {why}" for gpu in found if (why := unusable(gpu))]
+    if refused:
+        return Check("gpu", "note", told, f"{'; '.join(refused)}; {_PAGE}")
     return Check("gpu", "ok", told)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
 def check_packages(found: Sequence[GpuInfo]) -> Check:
@@ -99,33 +98,6 @@ def check_packages(found: Sequence[GpuInfo]) -> Check:
     if missing == ("nvidia-ml-py",):
         return Check("gpu packages", "note", lack, "pip install nvidia-ml-py: without it clocks are not recorded")
     return Check("gpu packages", "problem", lack, f"{install_hint('gpu')}; or run with --device emulated")
-
-
-def check_runner(found: Sequence[GpuInfo]) -> Check:
-    """Whether a jailed process can make a context on each GPU, and memory there holds what is written."""
-    from kernelforge.sandbox.probe import gpu_tier, probe
-
-    with ThreadPoolExecutor(max_workers=len(found)) as pool:
-        said = [why for why in pool.map(_complaint, found) if why]
-    names = ", ".join(f"cuda:{gpu.ordinal}" for gpu in found)
-    tier = gpu_tier() or probe().tier
-    if not said:
-        return Check("gpu jail", "ok", f"{names}: a jailed process can use it (tier {tier})")
-    return Check("gpu jail", "problem", "; ".join(said), f"{_PAGE}; --device emulated runs without a GPU")
-
-
-def _complaint(gpu: GpuInfo) -> str:
-    """Why a jailed process cannot use the GPU; empty where it can."""
-    from kernelforge.devices.cuda.device import CudaDevice
-
-    try:
-        with CudaDevice(gpu.ordinal) as device:
-            # Two steps: a context that cannot be made, and a GPU that answers wrongly, are told apart.
-            _ = device.facts
-            device.recover()
-    except KernelForgeError as error:
-        return str(error)
-    return ""
 
 
 def check_profiler(found: Sequence[GpuInfo]) -> Check:

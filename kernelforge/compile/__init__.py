@@ -4,7 +4,7 @@ from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.compiler import COMPILE_LIMITS, Compiler
-from kernelforge.compile.toolchain import Toolchain, installed_toolchain
+from kernelforge.compile.toolchain import Toolchain, installed_toolchain, supported_architectures
 
 __all__ = [
     "COMPILE_LIMITS",
@@ -14,4 +14,5 @@ __all__ = [
     "LaunchSignature",
     "Toolchain",
     "installed_toolchain",
+    "supported_architectures",
 ]

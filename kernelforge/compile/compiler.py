@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -14,13 +16,14 @@ from kernelforge.compile import gate
 from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.cache import BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
-from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas
+from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas, too_much_static_shared
 from kernelforge.compile.fingerprint import ptx_hash
+from kernelforge.compile.nvrtc import INVALID_OPTION
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
-from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, SandboxError
+from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
-from kernelforge.sandbox import Death, Frame, Limits, Zygote
+from kernelforge.sandbox import Death, Frame, Limits, Zygote, role_policy
 from kernelforge.sandbox.jail import Tier
 
 COMPILE_LIMITS = Limits(
@@ -44,6 +47,7 @@ class Compiler:
         allow_unconfined: see :class:`~kernelforge.sandbox.Zygote`.
         limits: of one compilation.
         tier: force a jail tier.
+        toolchain: what compiles; by default what fits the installed packages.
     """
 
     def __init__(
@@ -53,23 +57,25 @@ class Compiler:
         allow_unconfined: bool = False,
         limits: Limits = COMPILE_LIMITS,
         tier: Tier | None = None,
+        toolchain: Toolchain | None = None,
     ) -> None:
         self.cache = cache if isinstance(cache, BuildCache) else BuildCache(cache)
         self.limits = limits
         self._allow_unconfined = allow_unconfined
         self._tier = tier
+        self._toolchain = toolchain
         self._zygote: Zygote | None = None
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
     @property
     def toolchain(self) -> Toolchain:
-        """The compiler as installed.
+        """What compiles.
 
         Raises:
             DeviceError: a wheel is missing.
         """
-        return installed_toolchain()
+        return self._toolchain or installed_toolchain()
 
     def start(self) -> None:
         """Warm the zygote up now rather than at the first build."""
@@ -100,7 +106,7 @@ class Compiler:
 
         Raises:
             CandidateError: an expression, a constant or an argument type is malformed.
-            DeviceError: NVRTC is missing or failed.
+            DeviceError: NVRTC is missing, failed, or builds nothing for ``arch``.
             SandboxError: the jail cannot be built.
         """
         names = tuple(dict.fromkeys([*expressions, *(signature.expression for signature in signatures)]))
@@ -152,9 +158,13 @@ class Compiler:
     def _running_zygote(self) -> Zygote:
         with self._lock:
             if self._zygote is None:
+                toolchain, policy = self.toolchain, role_policy("compiler")
+                granted = [path for path in policy.mounts if any(i.is_relative_to(path) for i in toolchain.includes)]
                 self._zygote = Zygote(
                     "compiler",
-                    options=warm_up_options(self.toolchain),
+                    options=warm_up_options(toolchain),
+                    # Another toolchain's headers are out of reach: a build's key does not name their versions.
+                    policy=replace(policy, mounts=tuple(granted)),
                     tier=self._tier,
                     allow_unconfined=self._allow_unconfined,
                 )
@@ -194,6 +204,8 @@ class Compiler:
         """The build that a reply describes. The child may have been taken over: nothing in it is trusted."""
         reply = frame.data
         log, seconds = str(reply["log"]), max(0.0, float(reply["seconds"]))
+        if reply["status"] == INVALID_OPTION:
+            raise DeviceError(self._refusal(facts["arch"], log))
         succeeded = reply["status"] == 0 and len(frame.blobs) == 2
         diagnostics = parse_log(log, succeeded=succeeded, signatures=signatures, paths=self.toolchain.spoken_paths())
         if not succeeded:
@@ -207,8 +219,9 @@ class Compiler:
             Diagnostic(
                 file=CANDIDATE_FILE,
                 severity="error",
-                message=f"{kernel.expression} declares {kernel.static_shared_bytes} bytes of static shared memory; "
-                f"the limit is {_STATIC_SHARED_LIMIT_BYTES}. Use extern __shared__ and pass the size at the launch",
+                message=too_much_static_shared(
+                    kernel.expression, kernel.static_shared_bytes, _STATIC_SHARED_LIMIT_BYTES
+                ),
             )
             for kernel in kernels
             if kernel.static_shared_bytes > _STATIC_SHARED_LIMIT_BYTES
@@ -222,6 +235,13 @@ class Compiler:
             **facts,
         )
         return Artifact(build, ptx, cubin)
+
+    def _refusal(self, arch: str, log: str) -> str:
+        """Why NVRTC takes no option of ours, for which no candidate is to blame."""
+        number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", arch)
+        if number is None or int(number[1]) not in self.toolchain.architectures():
+            return self.toolchain.refusal(arch)
+        return f"{self.toolchain.name} refuses the options of a build for {arch}: {log[:400]}"
 
     def _after_death(self, facts: dict[str, Any], death: Death | None, error: ChildDied) -> Artifact:
         if death is None or death.cause in ("killed", "disk"):

@@ -21,6 +21,10 @@ _PLACED_ELSEWHERE = re.compile(
     r"^(?P<severity>nvrtc: error|(?:ptxas|nvlink) (?:error|fatal|warning)|catastrophic error|error)\s*: (?P<text>.*)$"
 )
 _IN_PTX = re.compile(r"^ptxas [^\n,]*, line \d+; (?P<severity>error|fatal|warning)\s*: (?P<text>.*)$")
+_TOO_MUCH_SHARED = re.compile(
+    r"Entry function '(?P<kernel>[^']*)' uses too much shared data "
+    r"\((?P<bytes>0x[0-9a-f]+) bytes, (?P<max>0x[0-9a-f]+) max\)"
+)
 _SEVERITY = {"error": "error", "catastrophic error": "error", "internal error": "error", "warning": "warning"}
 _WITH = re.compile(r'class "kernelforge_plan::(argument|count)<[^"]*> \[with ([^"]*)\]"')
 _WANTED = {
@@ -30,6 +34,14 @@ _WANTED = {
     "tensor_map": "const CUtensorMap",
     "i32": "int", "i64": "long long", "f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16",
 }  # fmt: skip
+
+
+def too_much_static_shared(kernel: str, nbytes: int, limit: int) -> str:
+    """What a Coder is told of a kernel that declares more static shared memory than a block may have."""
+    return (
+        f"{kernel} declares {nbytes} bytes of static shared memory; the limit is {limit}. Use extern __shared__ and "
+        "pass the size at the launch"
+    )
 
 
 @dataclass
@@ -100,6 +112,8 @@ def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Map
         return _launch_error(line, text, signatures)
     if severity == "error" and (where := _raised_in_candidate(body)) and file != CANDIDATE_FILE:
         text, file, line = f"{text} (in {file}:{line})", CANDIDATE_FILE, where
+    if match := _TOO_MUCH_SHARED.search(text):
+        text = too_much_static_shared(match["kernel"], int(match["bytes"], 16), int(match["max"], 16))
     text = text.removesuffix(": Permission denied")  # a file that is not granted looks like one that is not there
     for folder, stands_for in paths.items():
         text, file = text.replace(folder, stands_for), file.replace(folder, stands_for)

@@ -1,4 +1,5 @@
-"""NVRTC by ctypes, from the ``nvidia-cuda-nvrtc`` wheel. Loaded in the compiler's zygote only, never in the parent.
+"""NVRTC by ctypes, from its wheel. Loaded in processes of its own only (the compiler's zygote, and this file run as a
+program), never in the parent.
 
 Every buffer handed to the library is memory of our own: NVRTC writes into it, and a Python ``bytes`` may be shared.
 """
@@ -6,6 +7,7 @@ Every buffer handed to the library is memory of our own: NVRTC writes into it, a
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,8 @@ from pathlib import Path
 
 from kernelforge.errors import DeviceError
 
-SUCCESS, OUT_OF_MEMORY, COMPILATION = 0, 1, 6
-_INSTALL = "pip install " + " ".join(f"'nvidia-cuda-{part}==13.0.*'" for part in ("nvrtc", "runtime", "crt", "cccl"))
+SUCCESS, OUT_OF_MEMORY, INVALID_OPTION, COMPILATION = 0, 1, 5, 6
+"""``nvrtcResult`` (NVRTC documentation, *Error Handling*)."""
 
 
 @dataclass(frozen=True)
@@ -30,35 +32,24 @@ class Compilation:
     """Lowered name of each name expression, in order."""
 
 
-def library_folder() -> Path:
-    """Folder with ``libnvrtc.so.13``.
-
-    Raises:
-        DeviceError: the wheel is not installed.
-    """
-    for entry in sys.path:
-        folder = Path(entry or ".", "nvidia", "cu13", "lib")
-        if (folder / "libnvrtc.so.13").is_file():
-            return folder.resolve()
-    raise DeviceError(f"NVRTC 13 is not installed, so nothing can be compiled; {_INSTALL}")
-
-
 class Nvrtc:
     """The library, loaded.
 
+    Args:
+        library: Path of ``libnvrtc.so``; the library of its built-in headers lies beside it.
+
     Raises:
-        DeviceError: it is missing or does not load.
+        DeviceError: it does not load.
     """
 
-    def __init__(self) -> None:
-        folder = library_folder()
+    def __init__(self, library: Path) -> None:
         try:
             # 13.0 has no run path: its builtins must be in the process before they are asked for.
-            for builtins in sorted(folder.glob("libnvrtc-builtins.so.13*")):
+            for builtins in sorted(library.parent.glob("libnvrtc-builtins.so.*")):
                 ctypes.CDLL(str(builtins), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
-            self._lib = ctypes.CDLL(str(folder / "libnvrtc.so.13"))
+            self._lib = ctypes.CDLL(str(library))
         except OSError as error:
-            raise DeviceError(f"NVRTC does not load ({error}); reinstall it: {_INSTALL}") from error
+            raise DeviceError(f"NVRTC does not load ({error})") from error
         self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def version(self) -> str:
@@ -66,6 +57,14 @@ class Nvrtc:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         return f"{major.value}.{minor.value}"
+
+    def architectures(self) -> tuple[int, ...]:
+        """What it builds for, oldest first: ``75`` stands for ``sm_75``."""
+        count = ctypes.c_int()
+        self._check(self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+        numbers = (ctypes.c_int * count.value)()
+        self._check(self._lib.nvrtcGetSupportedArchs(numbers))
+        return tuple(sorted(numbers))
 
     def compile(
         self,
@@ -97,7 +96,8 @@ class Nvrtc:
             self._check(self._lib.nvrtcAddNameExpression(program, expression.encode()))
         flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = int(self._lib.nvrtcCompileProgram(program, ctypes.c_int(len(options)), flags))
-        log = self._get(program, "ProgramLog").rstrip(b"\0 \n").decode("utf-8", "replace")
+        # ptxas' part ends with a zero byte of its own, and its errors come after that.
+        log = self._get(program, "ProgramLog").replace(b"\0", b"").rstrip(b" \n").decode("utf-8", "replace")
         if status != SUCCESS:
             return Compilation(status, log or self._text(status))
         return Compilation(
@@ -128,3 +128,10 @@ class Nvrtc:
             raise MemoryError
         if status != SUCCESS:
             raise DeviceError(f"NVRTC failed: {self._text(status)}")
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(Nvrtc(Path(sys.argv[1])).architectures()))
+    except DeviceError as error:
+        sys.exit(str(error))

@@ -28,7 +28,7 @@ def supplied_headers(folder: Path) -> dict[str, str]:
 
 def warm_up(options: dict[str, Any]) -> None:
     """Load NVRTC and the supplied headers, and compile once so that every page is there."""
-    _state["nvrtc"] = Nvrtc()
+    _state["nvrtc"] = Nvrtc(Path(options["library"]))
     _state["headers"] = supplied_headers(Path(options["headers"]))
     _compile({"source": _WARM, "name": "warm.cu", "options": options["warm"], "expressions": []})
 

@@ -2,73 +2,112 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.specs import SPECS, nearest_spec
+from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec, nearest_spec
 
 if TYPE_CHECKING:
+    from kernelforge.devices.cuda.discovery import Runtime
+    from kernelforge.devices.cuda.gpu import GpuInfo
     from kernelforge.records import MeasureSettings
 
-__all__ = ["Device", "best_device", "check_device", "device_names", "make_device", "screen_for", "unused_gpu"]
+__all__ = [
+    "Device", "best_device", "check_device", "device_list", "device_names", "make_device", "screen_for", "screen_note",
+    "unused_gpu",
+]  # fmt: skip
 
-_EMULATED, _CUDA = "emulated:", "cuda:"
+_CUDA = "cuda:"
+_SHOWN = 3
+"""How many emulated devices a message names; there are dozens."""
+_BUILT_FOR = frozenset({"75", "80", "86", "87", "88", "89", "90", "100", "103", "110", "120", "121"})
+"""Architectures that NVRTC 13.0 compiles for (``nvrtcGetSupportedArchs``)."""
 
 
 def device_names() -> tuple[str, ...]:
-    """Names of the devices that exist here, the best first. A GPU whose driver fails is left out."""
-    try:
-        gpus = _gpu_names()
-    except DeviceError:
-        gpus = ()
-    return (*gpus, *_emulated_names())
+    """Names of the devices that can be used here, the best first. GPUs whose driver fails are left out."""
+    return (*(_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu) is None), *_emulated_names())
 
 
 def best_device() -> str:
-    """Name of the device that is used when none is named: the first GPU, if what it takes is installed."""
-    return _emulated_names()[0] if unused_gpu() else device_names()[0]
+    """Name of the device that is used when none is named: the first GPU that can be used, if there is one and what it
+    takes is installed, else the first emulated device."""
+    return next((_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None), _emulated_names()[0])
 
 
 def unused_gpu() -> str | None:
-    """Why a GPU of this machine is not used unless it is named; None where none is passed over."""
-    name = device_names()[0]
-    if name.startswith(_EMULATED):
-        return None
-    from kernelforge.devices.cuda.discovery import require_packages
-
+    """Why the first GPU of this machine is not used unless it is named; None where none is passed over."""
     try:
-        require_packages("cupy")
+        gpus = _gpus()
     except DeviceError as error:
-        return f"{name} is there and not used: {error}"
+        return f"no GPU is used, for its driver fails: {error}"
+    for gpu in gpus:
+        why = _unusable(gpu, "cupy")
+        return None if why is None else f"{_name(gpu)} is there and not used: {why}"
     return None
 
 
 def check_device(name: str) -> str:
-    """The full name of a device; ``cuda`` alone is the first GPU, ``emulated`` alone the first of its kinds.
+    """The full name of a device; ``cuda`` alone is the first GPU that can be used, ``emulated`` alone the first of its
+    kinds.
 
     Raises:
-        DeviceError: there is no such device; the message says why, and what there is.
+        DeviceError: there is no such device, or it cannot be used here; the message says why, and what there is.
     """
     wanted = name.strip().lower()
-    if wanted in ("cuda", "gpu"):
+    any_gpu = wanted in ("cuda", "gpu")
+    if any_gpu:
         wanted = _CUDA + "0"
     elif wanted == "emulated":
         wanted = _emulated_names()[0]
-    choice = f"Choose one of: {', '.join(device_names())}."
+    choice = f"Choose one of: {_shortened(device_names())}."
     if wanted.startswith("pycuda"):
         raise DeviceError(
             f"{name!r} is not the name of a device: pycuda is a runtime. Use --device cuda:0 --runtime pycuda."
         )
     if wanted.startswith(_CUDA):
-        gpus = _gpu_names()
+        gpus = {_name(gpu): _unusable(gpu) for gpu in _gpus()}
         if not gpus:
             raise DeviceError(f"{name!r} is not available: this machine has no NVIDIA driver that works. {choice}")
+        if any_gpu:
+            wanted = next((known for known, why in gpus.items() if why is None), wanted)
         if wanted not in gpus:
             raise DeviceError(f"{name!r} is not available: this machine has {', '.join(gpus)}. {choice}")
+        if gpus[wanted] is not None:
+            raise DeviceError(f"{wanted} cannot be used: {gpus[wanted]}. {choice}")
     elif wanted not in _emulated_names():
-        raise DeviceError(f"there is no device {name!r}. {choice}")
+        raise DeviceError(_no_emulated(name, wanted.removeprefix(EMULATED), choice))
     return wanted
+
+
+def _no_emulated(name: str, key: str, choice: str) -> str:
+    """Why there is no such device."""
+    spec = SPECS.get(key)
+    if spec is None:
+        alike = get_close_matches(key, [one.removeprefix(EMULATED) for one in _emulated_names()], n=3)
+        meant = f" Did you mean {' or '.join(EMULATED + one for one in alike)}?" if alike else ""
+        return f"there is no device {name!r}.{meant} {choice}"
+    if not _builds_for(spec.arch):
+        return f"{EMULATED}{key} is not available: NVRTC 13.0 does not compile for {spec.arch}. {choice}"
+    return f"there is no device {name!r}. Did you mean {EMULATED}{key}? {choice}"
+
+
+def device_list() -> str:
+    """The devices that exist here, for people: ``cuda:0; emulated:NAME, where NAME is h100, h200...``."""
+    names = device_names()
+    keys = [name.removeprefix(EMULATED) for name in names if name.startswith(EMULATED)]
+    gpus = "".join(f"{name}; " for name in names if name.startswith(_CUDA))
+    return f"{gpus}{EMULATED}NAME, where NAME is {', '.join(keys)}"
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    """GPUs, the first emulated devices, and how many more there are."""
+    emulated = [name for name in names if name.startswith(EMULATED)]
+    shown = ", ".join([*(name for name in names if name.startswith(_CUDA)), *emulated[:_SHOWN]])
+    more = len(emulated) - _SHOWN
+    return f"{shown} and {more} more emulated ones, which kernelforge doctor lists" if more > 0 else shown
 
 
 def make_device(
@@ -87,10 +126,10 @@ def make_device(
     """
     full = check_device(name)
     # Imported here: naming devices must not load what runs them.
-    if full.startswith(_EMULATED):
+    if full.startswith(EMULATED):
         from kernelforge.devices.emulated.device import EmulatedDevice
 
-        spec = SPECS[full.removeprefix(_EMULATED)]
+        spec = SPECS[full.removeprefix(EMULATED)]
         return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
     from kernelforge.devices.cuda.discovery import require_packages
@@ -108,19 +147,57 @@ def make_device(
 
 def screen_for(arch: str, gpu_name: str = "") -> str:
     """Name of the emulated device that checks the accesses of kernels built for a GPU: the one nearest to it."""
-    return _EMULATED + nearest_spec(gpu_name, arch).key
+    return EMULATED + _nearest(arch, gpu_name).spec.key
+
+
+def screen_note(arch: str, gpu_name: str = "") -> str:
+    """What to say behind the name of :func:`screen_for` where it stands for another GPU than this one; else nothing."""
+    nearest = _nearest(arch, gpu_name)
+    return "" if nearest.exact else f" ({nearest.label})"
+
+
+def _nearest(arch: str, gpu_name: str) -> NearestSpec:
+    return nearest_spec(gpu_name, arch, among=_emulated_specs())
+
+
+def _builds_for(arch: str) -> bool:
+    """Whether the compiler knows an architecture: ``sm_90a`` is one of ``90``."""
+    return arch.removeprefix("sm_").rstrip("af") in _BUILT_FOR
+
+
+def _emulated_specs() -> tuple[DeviceSpec, ...]:
+    return tuple(spec for spec in SPECS.values() if _builds_for(spec.arch))
 
 
 def _emulated_names() -> tuple[str, ...]:
-    return tuple(_EMULATED + key for key in SPECS)
+    return tuple(EMULATED + spec.key for spec in _emulated_specs())
 
 
-def _gpu_names() -> tuple[str, ...]:
-    """Names of the GPUs of this machine.
+def _gpus() -> tuple[GpuInfo, ...]:
+    """The GPUs of this machine.
 
     Raises:
         DeviceError: there is a driver, and it fails.
     """
     from kernelforge.devices.cuda.discovery import gpus
 
-    return tuple(f"{_CUDA}{gpu.ordinal}" for gpu in gpus())
+    return gpus()
+
+
+def _gpus_that_answer() -> tuple[GpuInfo, ...]:
+    """The GPUs of this machine; none where the driver fails."""
+    try:
+        return _gpus()
+    except DeviceError:
+        return ()
+
+
+def _name(gpu: GpuInfo) -> str:
+    return f"{_CUDA}{gpu.ordinal}"
+
+
+def _unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
+    """See :func:`kernelforge.devices.cuda.discovery.unusable`, imported where a GPU is asked about."""
+    from kernelforge.devices.cuda.discovery import unusable
+
+    return unusable(gpu, runtime)

@@ -75,7 +75,8 @@ class RunRequest:
     mutable: frozenset[int] = frozenset()
     """Buffers of inputs that the candidate may write; returned after the plan's outputs, in ascending id."""
     deadline_s: float = RUN_LIMIT_S
-    memory_bytes: int = 8 << 30
+    memory_bytes: int | None = None
+    """Device memory that the plan's buffers may take; None for all that the device gives one run."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""
 
@@ -89,6 +90,10 @@ class Rating:
     """Whether more effort would give the same time."""
 
 
+SampleWork = Literal["sample", "overhead", "empty"]
+"""What a timed sample holds: everything, all but the executions, or an empty kernel in place of each execution."""
+
+
 class TimedSide(Protocol):
     """One process that runs the same work again when asked, and says how long it took: a candidate's or a baseline's.
 
@@ -96,30 +101,63 @@ class TimedSide(Protocol):
     it every set is reset, so that no execution finds what another left behind; then the L2 is flushed, before each
     execution where the sets are too small to do that themselves. Where it is armed without a flush, sets are reset
     before the sample and outside its time.
+
+    Running and reading are two calls: reading the events of many samples takes the process milliseconds, which must not
+    look like time of the samples to a clock outside.
     """
 
     name: str
-    captured: bool
-    """Whether samples are replays of a CUDA graph."""
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+    @property
+    def captured(self) -> bool:
+        """Whether samples are replays of a CUDA graph; known once it is ready."""
+        ...
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
         """Run ``samples`` samples, one after the other, and wait for them.
 
         Args:
             samples: How many, at least 1.
+            work: What each holds. Where nothing is flushed, only ``sample`` runs.
             gaps_us: Idle time before each, in µs, which is not part of any sample; none means back to back.
 
-        Returns:
-            GPU time of each sample in µs by the device's own events, resets and flushes included.
-
         Raises:
-            RunFaulted: it faulted, or did not end in time.
+            RunFaulted: a candidate faulted, or did not end in time.
+            BaselineError: a baseline failed.
         """
         ...
 
+    def times(self) -> tuple[float, ...]:
+        """GPU time in µs of each sample of the last :meth:`run`, by the device's own events, resets and flushes
+        included. Zeros for ``overhead`` and ``empty`` where nothing is flushed.
+
+        Raises:
+            RunFaulted: a candidate's process was lost.
+            BaselineError: a baseline failed.
+        """
+        ...
+
+    def ready(self) -> None:
+        """Make again what :meth:`rest` freed; takes as long as it takes.
+
+        Raises:
+            BaselineError: it cannot be had.
+        """
+        return
+
+    def rest(self) -> None:
+        """Free the memory that can be made again: this side is not timed for a while."""
+        return
+
+    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+        """:meth:`run` and :meth:`times` in one."""
+        self.run(samples, gaps_us=gaps_us)
+        return self.times()
+
     def flush_block(self, samples: int) -> tuple[float, ...]:
         """The same without the executions: the overhead to subtract. Zeros where nothing is flushed."""
-        ...
+        self.run(samples, "overhead")
+        return self.times()
 
 
 class Armed(TimedSide, Protocol):

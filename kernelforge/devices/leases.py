@@ -2,16 +2,19 @@
 
 A task keeps its GPU, so that its reference, its baselines and its candidates are measured on the same one. A lease is
 a lock on a file (``flock``): it excludes other threads and other processes, and the kernel drops it when its holder
-dies in whatever way.
+dies in whatever way. Where the file system of the folder has no such locks (Lustre without ``-o flock``, NFS without
+its lock service), the file is in a folder of the machine itself (:func:`local_folder`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 import threading
 import time
 from collections import deque
@@ -24,6 +27,8 @@ from kernelforge.errors import DeviceError, UsageError
 _GPU = "cuda:"
 _POLL_S = 0.02
 _HOLDER_BYTES = 4096
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What ``flock`` fails with on a file system without locks."""
 
 
 def parse_devices(text: str, known: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -318,22 +323,52 @@ def _take(wait: _Wait, task: str) -> int:
     Whoever waits holds the turnstile, so a process that gives its lease back and asks again at once comes after it.
     """
     try:
-        wait.path.parent.mkdir(parents=True, exist_ok=True)
-        turnstile = _locked(wait, wait.path.with_suffix(".next"))
         try:
-            descriptor = _locked(wait, wait.path)
-        finally:
-            _close(turnstile)
-        holder = {"pid": os.getpid(), "task": task[:200], "since": time.time()}
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        except BaseException:
-            _close(descriptor)
-            raise
+            return _take_at(wait, task)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        # Whoever else wants the device finds the same, and comes here too.
+        wait.path = local_folder() / wait.path.name
+        return _take_at(wait, task)
     except OSError as error:
         raise DeviceError(f"cannot lock {wait.device} with {wait.path}: {error.strerror or error}") from error
+
+
+def _take_at(wait: _Wait, task: str) -> int:
+    wait.path.parent.mkdir(parents=True, exist_ok=True)
+    turnstile = _locked(wait, wait.path.with_suffix(".next"))
+    try:
+        descriptor = _locked(wait, wait.path)
+    finally:
+        _close(turnstile)
+    holder = {"pid": os.getpid(), "task": task[:200], "since": time.time()}
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+    except BaseException:
+        _close(descriptor)
+        raise
     return descriptor
+
+
+def local_folder() -> Path:
+    """A folder of this machine and user for lock files: in ``XDG_RUNTIME_DIR``, else in ``/tmp``.
+
+    Raises:
+        OSError: it cannot be made, or somebody else made it.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime) and os.path.isdir(runtime):
+        folder = Path(runtime, "kernelforge-leases")
+    else:
+        folder = Path(f"/tmp/kernelforge-leases-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise OSError(errno.EPERM, f"{folder} is not a folder that this user alone can write to")
+    return folder
 
 
 def _locked(wait: _Wait, path: Path) -> int:

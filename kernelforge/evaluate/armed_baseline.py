@@ -7,10 +7,12 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 
+from kernelforge.devices.base import SampleWork
 from kernelforge.evaluate.placement import wait
 
 
@@ -66,6 +68,8 @@ class Shape:
     """Read in every sample, to empty the L2; 0 for nothing."""
     flush_each: bool = False
     """Before each execution, and not only once."""
+    synchronised: bool = False
+    """The host waits for each flush before it goes on, so that no launch is hidden behind one."""
 
 
 class Armed:
@@ -80,54 +84,59 @@ class Armed:
         # Read and never written, so that the lines it leaves in the L2 are clean.
         self._flush = torch.zeros(shape.flush_bytes // 4, dtype=torch.float32, device=device)
         self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._nothing = torch.zeros((), dtype=torch.float32, device=device)
         self._marks: list[Mark | None] = []
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._flush_graph: torch.cuda.CUDAGraph | None = None
+        self._taken: list[tuple[Mark, Mark]] | None = None
+        """Start and end of each sample of the last block; None where there was nothing to run."""
+        self._samples = 0
+        self._graphs: dict[SampleWork, torch.cuda.CUDAGraph] = {}
 
     @property
     def captured(self) -> bool:
-        return self._graph is not None
+        return bool(self._graphs)
 
     @property
     def note(self) -> str:
         return "; ".join(self.notes)
 
     def capture(self) -> None:
-        """Put a sample, and one without its executions, into CUDA graphs.
+        """Put a sample into a CUDA graph, and where something is flushed one without its executions, and one with empty
+        kernels in their place.
 
         Raises:
             RuntimeError: something in the work cannot be captured.
         """
         # A kernel's first launch may load it, which a capture cannot hold.
-        self._overhead_work()
-        wait(self._device)
-        self._graph = _captured(self._sample_work, self._device)
+        works: tuple[SampleWork, ...] = ("sample",)
         if self._shape.flush_bytes:
-            self._flush_graph = _captured(self._overhead_work, self._device)
+            works = ("sample", "overhead", "empty")
+            self._pass("empty")
+        wait(self._device)
+        self._graphs = {work: _captured(partial(self._pass, work), self._device) for work in works}
 
     def sample(self) -> None:
         """Every set once, asynchronously."""
-        self._graph.replay() if self._graph is not None else self._sample_work()
+        self._work("sample")()
 
-    def block(self, samples: int, gaps_us: Sequence[float] = ()) -> list[float]:
-        """Time of each sample in µs, resets and flushes included; idle time before each is not."""
-        return self._timed(self.sample, samples, gaps_us)
+    def run(self, samples: int, work: SampleWork = "sample", gaps_us: Sequence[float] = ()) -> None:
+        """Run a block of samples and wait for them: see :class:`~kernelforge.devices.base.TimedSide`."""
+        self._samples = samples
+        runs = work == "sample" or self._shape.flush_bytes > 0
+        self._taken = self._timed(self._work(work), samples, gaps_us) if runs else None
 
-    def flush_block(self, samples: int) -> list[float]:
-        """Time of each sample in µs without its executions; zeros where nothing is flushed."""
-        if not self._shape.flush_bytes:
-            return [0.0] * samples
-        graph = self._flush_graph
-        return self._timed(graph.replay if graph is not None else self._overhead_work, samples, ())
+    def times(self) -> list[float]:
+        """Time of each sample of the last block in µs, resets and flushes included; idle time before each is not. Zeros
+        for a block without executions where nothing is flushed."""
+        if self._taken is None:
+            return [0.0] * self._samples
+        return [start.until(end) for start, end in self._taken]
 
-    def _sample_work(self) -> None:
-        self._pass(self.sets.execute)
+    def _work(self, work: SampleWork) -> Callable[[], None]:
+        """A sample: a replay of its graph, or its launches."""
+        return self._graphs[work].replay if self._graphs else partial(self._pass, work)
 
-    def _overhead_work(self) -> None:
-        self._pass(None)
-
-    def _pass(self, execute: Callable[[int], None] | None) -> None:
-        """One sample, with its executions or without them. Where nothing is flushed it is the executions alone."""
+    def _pass(self, work: SampleWork) -> None:
+        """One sample. Where nothing is flushed it is the executions alone."""
         flushed, each = self._shape.flush_bytes > 0, self._shape.flush_each
         if flushed and not each:
             self._restore()
@@ -136,8 +145,10 @@ class Armed:
             if flushed and each:
                 self.sets.restore(position)
                 self._flush_once()
-            if execute is not None:
-                execute(position)
+            if work == "sample":
+                self.sets.execute(position)
+            elif work == "empty":
+                self._execute_nothing()
 
     def _restore(self) -> None:
         for position in range(self._shape.sets):
@@ -145,8 +156,15 @@ class Armed:
 
     def _flush_once(self) -> None:
         torch.sum(self._flush, dim=0, out=self._sink)
+        if self._shape.synchronised:
+            wait(self._device)
 
-    def _timed(self, work: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
+    def _execute_nothing(self) -> None:
+        """The least that torch launches: one number written by one thread."""
+        self._nothing.fill_(1.0)
+
+    def _timed(self, work: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[tuple[Mark, Mark]]:
+        """Run samples, and wait; start and end of each."""
         marks = self._marks
         marks.extend([None] * (2 * samples - len(marks)))
         taken: list[tuple[Mark, Mark]] = []
@@ -164,7 +182,7 @@ class Armed:
                 end = marks[2 * position + 1] = Mark.now(self._device, marks[2 * position + 1])
                 taken.append((start, end))
             wait(self._device)
-        return [start.until(end) for start, end in taken]
+        return taken
 
 
 def _captured(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph:

@@ -1,6 +1,8 @@
 """Child side: what candidates are timed against, in the process that holds the reference.
 
-``eager``: the model as PyTorch runs it, launch by launch. ``eager-graph``: the same, captured in a CUDA graph.
+``eager``: the model as PyTorch runs it, launch by launch. ``eager-synchronised``: the same, where the host waits for
+each flush, so that launches from the host are not hidden behind it; a figure for the reader.
+``eager-graph``: the model captured in a CUDA graph.
 ``compile`` and ``compile-max-autotune``: ``torch.compile`` with those modes, captured in a CUDA graph where that works,
 as candidates are. Matrix products have cuBLAS and cuBLASLt too (:mod:`kernelforge.evaluate.cublas`).
 
@@ -18,12 +20,12 @@ from typing import Any, Final
 
 import torch
 
-from kernelforge.errors import BaselineError, TaskError
+from kernelforge.errors import BaselineError
 from kernelforge.evaluate.armed_baseline import Armed, Sets, Shape
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.cublas import CUBLAS_NAMES, ProductSets, Tuner
 from kernelforge.evaluate.expected import Drawn, Reckoner
-from kernelforge.evaluate.placement import default_device, driver_folder, give_back, lost, wait
+from kernelforge.evaluate.placement import default_device, give_back, lost, wait
 from kernelforge.evaluate.product import Product, product_of
 from kernelforge.evaluate.reference import Value, clone_strided, flatten_outputs
 from kernelforge.evaluate.tracing import trace_at
@@ -31,6 +33,8 @@ from kernelforge.records import DType
 
 _WARM_UPS: Final = 3
 """Executions of every set before capture or timing. PyTorch's notes on CUDA graphs ask for a few before a capture."""
+
+SYNCHRONISED: Final = "eager-synchronised"
 
 COMPILE_MODES: Final = {"compile": "default", "compile-max-autotune": "max-autotune-no-cudagraphs"}
 """Modes of ``torch.compile``. Capture is ours, over all sets at once, so the one of ``max-autotune`` stays off."""
@@ -95,7 +99,7 @@ class Baselines:
         """Baselines that can be tried at a size; nothing is built to say so."""
         if self._reckoner.device.type != "cuda":
             return ("eager", "compile")
-        names = ("eager", "eager-graph", *COMPILE_MODES)
+        names = ("eager", SYNCHRONISED, "eager-graph", *COMPILE_MODES)
         return (*names, *CUBLAS_NAMES) if self._product(size) is not None else names
 
     def arm(self, name: str, draws: Sequence[Drawn], flush_bytes: int = 0, flush_each: bool = False) -> Armed:
@@ -120,8 +124,8 @@ class Baselines:
         device = self._reckoner.device
         try:
             with torch.no_grad():
-                return self._arm(name, draws, Shape(len(draws), flush_bytes, flush_each))
-        except TaskError:
+                return self._arm(name, draws, Shape(len(draws), flush_bytes, flush_each, name == SYNCHRONISED))
+        except BaselineError:
             give_back(device, all_of_it=True)
             raise
         except torch.OutOfMemoryError as error:
@@ -138,7 +142,7 @@ class Baselines:
             for _ in range(_WARM_UPS):
                 armed.sets.execute(position)
         wait(device)
-        if name != "eager" and self._captures:
+        if name not in ("eager", SYNCHRONISED) and self._captures:
             try:
                 armed.capture()
             except RuntimeError as error:
@@ -214,7 +218,7 @@ class Baselines:
         if size not in self._products:
             try:
                 self._products[size] = product_of(trace_at(self._reckoner.described(size), size))
-            except TaskError:
+            except Exception:  # whatever tracing third-party code raises, it is no product that could be found
                 self._products[size] = None
         return self._products[size]
 
@@ -227,9 +231,6 @@ def _prepare_compiler() -> None:
     folder = os.environ.get("TMPDIR", "/tmp")
     for name, place in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         os.environ.setdefault(name, os.path.join(folder, place))
-    driver = driver_folder()
-    if driver is not None:
-        os.environ.setdefault("TRITON_LIBCUDA_PATH", driver)  # else Triton runs ldconfig to find it
 
 
 def _got(output: torch.Tensor) -> Got:

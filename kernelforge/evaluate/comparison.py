@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelforge.evaluate.tolerance import Expected, unit_roundoff
+from kernelforge.evaluate.tolerance import Expected, pieces, unit_roundoff
 from kernelforge.records import Comparison, DType
 from kernelforge.sandbox.memory import Blob
 
@@ -21,10 +21,6 @@ _SELECTORS = {"argmax": None, "argmin": None, "max": 1, "min": 1, "topk": 1, "so
 
 _SAMPLE = 1 << 14
 """Wrong elements that are searched for a pattern."""
-
-
-_PIECE = 1 << 20
-"""Elements that are compared at a time: no temporary is larger, and on a CPU it stays in the cache."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +162,8 @@ def _compare_one(position: int, want: Expected, got: Got, selection: Selection |
 
 def _largest_error(value: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor) -> float:
     """Largest error as a multiple of the tolerance, in pieces that need little memory; NaN where one is NaN."""
-    value, exact, tolerance = value.reshape(-1), exact.reshape(-1), tolerance.reshape(-1)
-    largest = [
-        torch.sub(value[start : start + _PIECE], exact[start : start + _PIECE])
-        .abs_()
-        .div_(tolerance[start : start + _PIECE])
-        .amax()
-        for start in range(0, value.numel(), _PIECE)
-    ]
+    flat = value.reshape(-1), exact.reshape(-1), tolerance.reshape(-1)
+    largest = [torch.sub(one, truth).abs_().div_(allowed).amax() for one, truth, allowed in pieces(*flat)]
     return float(torch.stack(largest).amax())
 
 

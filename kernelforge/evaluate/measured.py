@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from kernelforge.devices import screen_note
 from kernelforge.devices.base import Device, RunFaulted
 from kernelforge.errors import SandboxError, TimingError, UnsupportedError
 from kernelforge.evaluate.checking import POISONS
@@ -26,22 +27,27 @@ class Measured(FullStage):
     def check(self, profile: bool) -> Found | None:
         with self.checker.drawn(self.size, self.family, self.work) as draw:
             self.passed(self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work), self._note())
-            if self.settings.sanitizer:
-                self._sanitize()
-            try:
-                with self.work.clock("timing"):
-                    timing, doubt = self._timed()
-                found: Profile | None = None
-                if profile:
+        if self.settings.sanitizer:
+            self._sanitize()
+        try:
+            with self.work.clock("timing"):
+                timing, doubt = self._timed()
+            found: Profile | None = None
+            if profile:
+                # The same inputs once more: the first draw would have taken memory while others were timed.
+                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
                     with self.work.clock("profile"):
-                        found = self._profiled(draw)
-            except WrongWhenTimed as wrong:
-                error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
-                self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
-            except RunFaulted as faulted:
-                self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
-            except TimingError as error:
-                raise Failure(Verdict.INFRA, "timing", str(error)) from error
+                        try:
+                            found = self._profiled(draw)
+                        except UnsupportedError as unsupported:
+                            timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {unsupported}")})
+        except WrongWhenTimed as wrong:
+            error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
+            self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
+        except RunFaulted as faulted:
+            self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
+        except TimingError as error:
+            raise Failure(Verdict.INFRA, "timing", str(error)) from error
         return found, performance(timing, doubt, found)
 
     def _profiled(self, draw: Draw) -> Profile:
@@ -49,6 +55,7 @@ class Measured(FullStage):
 
         Raises:
             RunFaulted: a launch faulted on the device, or the emulated one saw a bad access.
+            UnsupportedError: nothing on this machine can profile the plan.
         """
         request = self.checker.request(self.plan, draw, POISONS[0])
         measured = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]
@@ -69,8 +76,14 @@ class Measured(FullStage):
             return _without_counts(measured, screen, str(error))
         sampled = min(kernel.sampled for kernel in emulated.kernels)
         share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
-        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {screen.name}{share}."
+        where = screen.name + self._screen_note() + share
+        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}."
         return with_counts(measured, emulated, told)
+
+    def _screen_note(self) -> str:
+        """Whether the emulated device stands for another GPU than the one that was measured."""
+        device = self.checker.device
+        return screen_note(device.arch, device.identity().get("gpu", ""))
 
     def _note(self) -> str:
         screen = self.checker.screen

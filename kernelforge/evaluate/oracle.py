@@ -316,6 +316,7 @@ class Oracle:
         Raises:
             BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation.
             ChildDied: building it ended the child, whose draws are gone. It is not tried again.
+            ChildTimeout: the same, for it took too long.
         """
         if baseline in self._fatal:
             raise BaselineError(self._fatal[baseline])
@@ -329,12 +330,21 @@ class Oracle:
             raise
         except TaskError as error:
             if self._child is not None:
-                raise
+                raise BaselineError(str(error)) from error
             self._fatal[baseline] = f"building it spoilt the GPU's context: {error}"
             raise ChildDied(self._fatal[baseline]) from error
         return BaselineSide(
             baseline, bool(data["captured"]), str(data["note"]), number, lambda request: self._ask_side(request)
         )
+
+    @property
+    def holds_draws(self) -> bool:
+        """Whether its child lives; one that ended took its draws with it."""
+        return self._child is not None
+
+    def give_up(self, baseline: str, reason: str) -> None:
+        """Not to try a baseline again, since it ended the child while it was timed."""
+        self._fatal[baseline] = reason
 
     @_read_as_hostile()
     def memory(self) -> int:

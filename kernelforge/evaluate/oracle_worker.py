@@ -133,6 +133,7 @@ class _Server:
             "baselines": self._names,
             "arm": self._arm,
             "block": self._block,
+            "times": self._times,
             "disarm": self._disarm,
             "memory": self._memory,
         }
@@ -234,12 +235,16 @@ class _Server:
         return {"captured": armed.captured, "note": armed.note}, []
 
     def _block(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        armed = self._armed.get(data["side"])
-        if armed is None:
+        self._side(data["side"]).run(data["samples"], data["work"], data["gaps_us"])
+        return {}, []
+
+    def _times(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"times_us": self._side(data["side"]).times()}, []
+
+    def _side(self, number: int) -> Armed:
+        if number not in self._armed:
             raise UsageError("this baseline is not armed: it was closed, or its child died")
-        if data["overheads_only"]:
-            return {"times_us": armed.flush_block(data["samples"])}, []
-        return {"times_us": armed.block(data["samples"], data["gaps_us"])}, []
+        return self._armed[number]
 
     def _disarm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._armed.pop(data["side"], None)

@@ -16,7 +16,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -32,6 +32,8 @@ HOST: Final = torch.device("cpu")
 
 _DRIVER: Final = "libcuda.so.1"
 
+_torch_c: Any = torch._C
+
 
 def open_device(name: str) -> torch.device:
     """Start the device called ``name`` and set the arithmetic of this process.
@@ -41,6 +43,7 @@ def open_device(name: str) -> torch.device:
     """
     set_arithmetic()
     if name == "cpu":
+        _hide_gpus()
         return HOST
     if not re.fullmatch(r"cuda(:\d+)?", name):
         raise TaskError(f"the reference runs on cpu or on cuda:N, not on '{name}'")
@@ -125,17 +128,6 @@ def lost(device: torch.device) -> bool:
     return False
 
 
-def driver_folder() -> str | None:
-    """The folder of the CUDA driver that this process has loaded; None where it has none, or cannot tell."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = [line.split(maxsplit=5)[-1].strip() for line in file if "/libcuda.so" in line]
-    except OSError:
-        return None
-    folders = [os.path.dirname(path) for path in paths]
-    return next((folder for folder in folders if os.path.exists(os.path.join(folder, _DRIVER))), None)
-
-
 def free_bytes(device: torch.device) -> int:
     """Memory that a reference could still take on the device, in bytes."""
     if device.type != "cuda":
@@ -157,16 +149,24 @@ def give_back(device: torch.device, *, all_of_it: bool = False) -> None:
 
 @contextlib.contextmanager
 def no_gpu() -> Iterator[None]:
-    """Inside, torch finds no GPU and so asks the driver for none.
+    """Keep torch from asking the CUDA driver for GPUs, which would start it.
 
-    A process forked from one that has started the driver cannot use a GPU, and fake tensors ask at every operator.
+    A process forked from one that has started the driver cannot use a GPU. Fake tensors ask
+    ``torch.cuda.is_available`` at every operator. Where that says no, a CUDA build of torch then makes sure that
+    its device guard is set, which counts the GPUs, and so starts the driver all the same: both calls are replaced.
     """
-    asked = torch.cuda.is_available
-    torch.cuda.is_available = lambda: False
+    available, ensure_guard = torch.cuda.is_available, _torch_c._ensureCUDADeviceGuardSet
+    _hide_gpus()
     try:
         yield
     finally:
-        torch.cuda.is_available = asked
+        torch.cuda.is_available, _torch_c._ensureCUDADeviceGuardSet = available, ensure_guard
+
+
+def _hide_gpus() -> None:
+    """Replace the two calls of :func:`no_gpu` for the rest of this process."""
+    torch.cuda.is_available = lambda: False
+    _torch_c._ensureCUDADeviceGuardSet = lambda: None
 
 
 def driver_started() -> bool:

@@ -164,13 +164,15 @@ class Reference:
         model: nn.Module | None = None,
         seed: int = 0,
         within: Sequence[contextlib.AbstractContextManager[Any]] = (),
+        copied: bool = True,
     ) -> tuple[torch.Tensor, ...]:
-        """Flattened outputs, then the inputs named by ``mutates``; buffers are restored first, inputs are copied.
+        """Flattened outputs, then the inputs named by ``mutates``; buffers are restored first, inputs are copied unless
+        ``copied`` says that the caller gives them away.
 
         ``model`` stands in for the reference's own (its double precision twin). ``within`` are contexts, such as
         dispatch modes, entered around the model's call alone.
         """
-        arguments = [clone_strided(value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        arguments = [clone_strided(value) if copied and isinstance(value, torch.Tensor) else value for value in inputs]
         target = self.model if model is None else model
         if model is None:
             self._restore_buffers()
@@ -196,10 +198,14 @@ class Reference:
     ) -> tuple[torch.Tensor, ...]:
         """The same outputs from the model, its inputs and its weights in float64; ``nudge`` moves both a little."""
         move = nudge or (lambda value: value)
-        doubled = [
-            move(value.double()) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-            for value in inputs
-        ]
+
+        def own(value: Value) -> Value:
+            if not isinstance(value, torch.Tensor):
+                return value
+            twin = move(value.double()) if value.is_floating_point() else value
+            return clone_strided(value) if twin is value else twin
+
+        doubled = [own(value) for value in inputs]
         twin = self.in_double()
         if nudge is not None:
             with torch.no_grad():
@@ -208,7 +214,7 @@ class Reference:
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            return self.run(doubled, mutates, model=twin)
+            return self.run(doubled, mutates, model=twin, copied=False)
         finally:
             torch.set_default_dtype(default)
 

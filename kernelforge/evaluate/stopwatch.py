@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
-from kernelforge.devices.base import Armed, Device, RunRequest, Session, TimedSide
-from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError
+from kernelforge.devices.base import Armed, Device, RunRequest, SampleWork, Session, TimedSide
+from kernelforge.errors import BaselineError, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.oracle import Draw, Oracle
+from kernelforge.evaluate.sides import BaselineSide
 from kernelforge.evaluate.timing import (
     SampleShape,
     apart,
@@ -50,7 +51,7 @@ UNPROFILED = "unprofiled"
 
 MOST_LOST = 8
 """How often baselines may take the oracle's process, and every draw, with them. Each does so once: the oracle does not
-try it again."""
+try it again. After that a candidate is timed without any."""
 
 
 class _OracleLost(Exception):
@@ -84,6 +85,8 @@ class Stopwatch:
     host_clock: Callable[[], float] = time.perf_counter
     _draws: int = field(default=0, init=False)
     _lost: int = field(default=0, init=False)
+    _without_baselines: str = field(default="", init=False)
+    """Why no baseline is tried any more; empty where they are."""
 
     def time(self, session: Session) -> Timing:
         """Time the candidate that ``session`` holds.
@@ -99,9 +102,7 @@ class Stopwatch:
             except _OracleLost as lost:
                 self._lost += 1
                 if self._lost > MOST_LOST:
-                    raise SandboxError(
-                        f"baselines ended the oracle's process again and again: {lost.__cause__}"
-                    ) from lost
+                    self._without_baselines = f"baselines ended the oracle's process again and again: {lost.__cause__}"
 
     def _once(self, session: Session) -> Timing:
         shape = self.shape
@@ -110,13 +111,22 @@ class Stopwatch:
             requests = [self.request(draw) for draw in draws]
             armed = session.arm(requests, flush_bytes=shape.flush_bytes, flush_each=shape.flush_each)
             stack.callback(armed.close)
-            baselines, notes = self._baselines(stack, draws, shape)
+            baselines = self._baselines(stack, draws, shape)
             sets = _Sets(self, armed, draws)
             stack.callback(sets.release)
             reset_us = sum(self._reset_us(request) for request in requests)
             timing = self._clocked(armed, baselines, sets, reset_us)
             sets.check()
-            known = {"setup_us": armed.setup_us, "coverage": armed.coverage(), "notes": (*timing.notes, *notes)}
+            notes = {side.name: side.note for side in baselines if side.note}
+            known = {
+                "setup_us": armed.setup_us,
+                "coverage": armed.coverage(),
+                "notes": (
+                    *timing.notes,
+                    *(f"{one.name}: {notes[one.name]}" for one in timing.baselines if one.name in notes),
+                    *([self._without_baselines] if self._without_baselines else []),
+                ),
+            }
             return timing.model_copy(update=known)
 
     @property
@@ -151,7 +161,7 @@ class Stopwatch:
         nbytes = sum(filled) + 2 * sum(copied)
         return reset_allowance(len(filled) + len(copied), nbytes, self.device.memory_bandwidth_gbps)
 
-    def _clocked(self, armed: Armed, baselines: list[TimedSide], sets: _Sets, reset_us: float) -> Timing:
+    def _clocked(self, armed: Armed, baselines: Sequence[TimedSide], sets: _Sets, reset_us: float) -> Timing:
         if self.published:
             return kernelbench(armed, baselines, set_bytes=self.set_bytes, clocks=self.device.clocks)
         return measure(
@@ -200,25 +210,105 @@ class Stopwatch:
         finally:
             self.oracle.release(draw.handle)
 
-    def _baselines(
-        self, stack: ExitStack, draws: Sequence[Draw], shape: SampleShape
-    ) -> tuple[list[TimedSide], list[str]]:
-        """Every baseline that can be built and gives right values, and why others cannot."""
-        sides: list[TimedSide] = []
-        notes: list[str] = []
-        names = ("eager",) if self.published else self.oracle.baselines()
-        for name in names:
-            try:
-                handles = [draw.handle for draw in draws]
-                side = self.oracle.arm(name, handles, flush_bytes=shape.flush_bytes, flush_each=shape.flush_each)
-            except BaselineError as error:
-                notes.append(f"no baseline {name}: {error}")
-                continue
-            except (ChildDied, ChildTimeout) as error:
+    def _baselines(self, stack: ExitStack, draws: Sequence[Draw], shape: SampleShape) -> list[_Baseline]:
+        """Every baseline that can be tried; none is built yet."""
+        if self._without_baselines:
+            return []
+        try:
+            names = ("eager",) if self.published else self.oracle.baselines()
+        except (SandboxError, TaskError) as error:
+            self._without_baselines = (
+                f"no baselines: the oracle cannot say which there are: {str(error).splitlines()[0]}"
+            )
+            if not self.oracle.holds_draws:
                 raise _OracleLost from error
+            return []
+        handles = [draw.handle for draw in draws]
+        sides = [_Baseline(name, self.oracle, handles, shape) for name in names]
+        for side in sides:
             stack.callback(side.close)
-            sides.append(side)
-        return sides, notes
+        return sides
+
+
+class _Baseline(TimedSide):
+    """A baseline that is built when it is timed, and freed when it is not.
+
+    Whatever goes wrong with it is its own failure, a :class:`~kernelforge.errors.BaselineError`.
+
+    Args:
+        name: One of :meth:`~kernelforge.evaluate.oracle.Oracle.baselines`.
+        handles: Draws that it is armed on.
+        shape: Of a sample.
+    """
+
+    def __init__(self, name: str, oracle: Oracle, handles: Sequence[int], shape: SampleShape) -> None:
+        self.name = name
+        self.note = ""
+        """What a reader of its times should know."""
+        self._oracle = oracle
+        self._handles = handles
+        self._shape = shape
+        self._side: BaselineSide | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether samples are replays of a CUDA graph."""
+        return self._side is not None and self._side.captured
+
+    def ready(self) -> None:
+        """Arm it, unless it is.
+
+        Raises:
+            BaselineError: it cannot be had.
+        """
+        if self._side is not None:
+            return
+        flush, each = self._shape.flush_bytes, self._shape.flush_each
+        try:
+            self._side = self._oracle.arm(self.name, self._handles, flush_bytes=flush, flush_each=each)
+        except (SandboxError, TaskError, UsageError) as error:
+            if not self._oracle.holds_draws:
+                raise _OracleLost from error
+            raise BaselineError(str(error)) from error
+        self.note = self._side.note
+
+    def rest(self) -> None:
+        """Let the oracle free its sets."""
+        side, self._side = self._side, None
+        if side is not None:
+            with suppress(BaselineError), self._own_failures():
+                side.close()
+
+    def close(self) -> None:
+        """The same at the end, when nobody needs the oracle's draws any more."""
+        with suppress(_OracleLost):
+            self.rest()
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        """Run a block."""
+        with self._own_failures():
+            self._armed.run(samples, work, gaps_us=gaps_us)
+
+    def times(self) -> tuple[float, ...]:
+        """Of the last block, in µs."""
+        with self._own_failures():
+            return self._armed.times()
+
+    @property
+    def _armed(self) -> BaselineSide:
+        self.ready()
+        assert self._side is not None
+        return self._side
+
+    @contextmanager
+    def _own_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (SandboxError, TaskError, UsageError) as error:
+            if not self._oracle.holds_draws:
+                self._oracle.give_up(self.name, f"timing it ended the oracle's process: {str(error).splitlines()[0]}")
+                raise _OracleLost from error
+            raise BaselineError(str(error)) from error
 
 
 class _Sets:
@@ -242,10 +332,10 @@ class _Sets:
             return
         self._next *= 2
         self.check()
-        fresh = [self._stopwatch.draw() for _ in self._draws]
         self.release()
-        self._fresh = fresh
-        self._armed.refresh([self._stopwatch.request(draw) for draw in fresh])
+        for _ in self._draws:
+            self._fresh.append(self._stopwatch.draw())
+        self._armed.refresh([self._stopwatch.request(draw) for draw in self._fresh])
 
     def check(self) -> None:
         """Compare what the last sample left in every set.

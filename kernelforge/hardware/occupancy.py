@@ -1,6 +1,6 @@
 """Theoretical occupancy: how many blocks of a kernel one SM holds, and what limits it.
 
-The rules are those of NVIDIA's ``cuda_occupancy.h`` for compute capability 8.0 and 9.0; the names follow Nsight
+The rules are those of NVIDIA's ``cuda_occupancy.h`` from compute capability 7.0 on; the names follow Nsight
 Compute's ``launch__occupancy_limit_*``.
 """
 
@@ -66,12 +66,15 @@ def occupancy(spec: DeviceSpec, *, threads_per_block: int, registers_per_thread:
     warps = -(-threads_per_block // spec.warp_size)
     by_warps = spec.warps_per_sm // warps if threads_per_block <= spec.threads_per_block else 0
     allocated = _round_up(shared_bytes + spec.shared_reserved_bytes_per_block, spec.shared_allocation_bytes)
-    fits = shared_bytes <= spec.shared_bytes_per_block
+    if shared_bytes > spec.shared_bytes_per_block:
+        by_shared = 0
+    else:  # before compute capability 8.0 nothing is reserved, and a block may have none
+        by_shared = spec.shared_bytes_per_sm // allocated if allocated else spec.blocks_per_sm
     return Occupancy(
         limit_blocks=spec.blocks_per_sm,
         limit_warps=by_warps,
         limit_registers=_limit_registers(spec, warps, registers_per_thread),
-        limit_shared_mem=spec.shared_bytes_per_sm // allocated if fits else 0,
+        limit_shared_mem=by_shared,
         warps_per_block=warps,
         shared_bytes_per_block=allocated,
         max_warps_per_sm=spec.warps_per_sm,

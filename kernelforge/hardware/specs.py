@@ -1,13 +1,17 @@
-"""What the emulated devices stand for: public figures of three data-centre GPUs, each with its source.
+"""Public figures of GPUs, each with its source, and which of them a GPU that the driver names has.
 
-A figure that NVIDIA does not publish is an estimate and its source says so. Nothing here was measured by us.
+The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from kernelforge.hardware.cards import CARDS, Card
+from kernelforge.hardware.generations import GENERATIONS, GUIDE, MULTIPROCESSORS, OCCUPANCY_HEADER, THROUGHPUT
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -21,6 +25,9 @@ class DeviceSpec:
     key: str
     """Short name: ``h100`` in ``emulated:h100``."""
     title: str
+    names: tuple[str, ...]
+    """Names that the driver reports."""
+    compute_capability: tuple[int, int]
     arch: str
     """Real architecture that kernels are compiled for: ``sm_90a``."""
     sm_count: int
@@ -30,7 +37,10 @@ class DeviceSpec:
     int32_lanes_per_sm: int
     tf32_tensor_tflops: float
     fp16_tensor_tflops: float
-    """Peaks of the tensor cores for dense matrices, in 10^12 operations per second; BF16 is as fast as FP16."""
+    """Peaks of the tensor cores for dense matrices with FP32 accumulation, in 10^12 operations per second.
+
+    BF16 is as fast as FP16. Volta and Turing have neither BF16 nor TF32: that of TF32 is 0.
+    """
     special_lanes_per_sm: int
     """Lanes for reciprocals, square roots, exponentials, sines."""
     schedulers_per_sm: int
@@ -95,215 +105,176 @@ class DeviceSpec:
         return self.fp32_flops_per_s / (self.dram_bandwidth_gbps * 1e9)
 
 
-_GUIDE = "CUDA C++ Programming Guide, Technical Specifications per Compute Capability"
-_OCCUPANCY = "cuda_occupancy.h of the CUDA runtime headers"
-_TUNING_9 = "NVIDIA Hopper Tuning Guide, Unified Shared Memory/L1/Texture Cache"
-_TUNING_8 = "NVIDIA Ampere GPU Architecture Tuning Guide, Unified Shared Memory/L1/Texture Cache"
-_H100 = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
-_A100 = "NVIDIA A100 Tensor Core GPU Architecture whitepaper"
-_RRZE = "RRZE-HPC gpu-benches (github.com/te42kyfo/gpu-benches)"
-_AMPERE_PAPER = "estimate: Abdelkhalik et al., Demystifying the NVIDIA Ampere Architecture (2022)"
-_HOPPER_PAPER = "estimate: Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU Architecture (2024)"
-
-_SAME_LIMITS = {
-    "schedulers_per_sm": _OCCUPANCY + ", sub-partitions",
-    "special_lanes_per_sm": "CUDA C++ Programming Guide, Throughput of Native Arithmetic Instructions",
-    "l2_to_sm_bytes_per_cycle": "estimate: one 64-byte return port per SM, as on Volta (Jia et al., 2018)",
-    "l1_bytes_per_cycle": "CUDA C++ Programming Guide, Shared Memory: 32 banks of 4 bytes per cycle",
-    "shared_carveouts_kib": _GUIDE,
-    "shared_bytes_per_sm": _GUIDE,
-    "shared_bytes_per_block": _GUIDE,
-    "shared_bytes_static": _GUIDE,
-    "shared_allocation_bytes": _OCCUPANCY,
-    "registers_per_sm": _GUIDE,
-    "registers_per_block": _GUIDE,
-    "registers_per_thread": _GUIDE,
-    "register_allocation": _OCCUPANCY,
-    "warps_per_sm": _GUIDE,
-    "blocks_per_sm": _GUIDE,
-    "threads_per_block": _GUIDE,
-    "warp_size": _GUIDE,
+_L2_PORT = "estimate: one 64-byte return port per SM, as on Volta (Jia et al., 2018)"
+_L1_WIDTH = "CUDA C++ Programming Guide, Shared Memory: 32 banks of 4 bytes per cycle"
+_SAME_SOURCES = {
+    "fp32_lanes_per_sm": THROUGHPUT,
+    "special_lanes_per_sm": THROUGHPUT,
+    "schedulers_per_sm": OCCUPANCY_HEADER + ", sub-partitions",
+    "l2_to_sm_bytes_per_cycle": _L2_PORT,
+    "l1_bytes_per_cycle": _L1_WIDTH,
+    "unified_l1_bytes_per_sm": GUIDE,
+    "shared_carveouts_kib": GUIDE,
+    "shared_bytes_per_sm": GUIDE,
+    "shared_bytes_per_block": GUIDE,
+    "shared_bytes_static": GUIDE,
+    "shared_reserved_bytes_per_block": "CUDA runtime: the attribute cudaDevAttrReservedSharedMemoryPerBlock",
+    "shared_allocation_bytes": OCCUPANCY_HEADER,
+    "registers_per_sm": GUIDE,
+    "registers_per_block": GUIDE,
+    "registers_per_thread": GUIDE,
+    "register_allocation": OCCUPANCY_HEADER,
+    "warps_per_sm": GUIDE,
+    "blocks_per_sm": GUIDE,
+    "threads_per_block": GUIDE,
+    "warp_size": GUIDE,
 }
-
-_HOPPER_SOURCES = _SAME_LIMITS | {
-    "sm_count": _H100 + " (SXM5)",
-    "max_clock_mhz": "NVIDIA H100 and H200 datasheets: 67 TFLOPS of FP32 = 132 SMs x 128 lanes x 2 x 1.98 GHz",
-    "fp32_lanes_per_sm": _H100,
-    "tf32_tensor_tflops": "NVIDIA H100 and H200 datasheets (SXM): 989 TFLOPS with sparsity, half of it without",
-    "fp16_tensor_tflops": "NVIDIA H100 and H200 datasheets (SXM): 1,979 TFLOPS with sparsity, half of it without",
-    "fp64_lanes_per_sm": _H100,
-    "int32_lanes_per_sm": _H100,
-    "unified_l1_bytes_per_sm": _TUNING_9,
-    "shared_reserved_bytes_per_block": _TUNING_9,
-    "l1_latency_cycles": _RRZE + ", gpu-latency, H100 PCIe",
-    "shared_latency_cycles": _HOPPER_PAPER,
-    "l2_latency_cycles": _RRZE + ", gpu-latency, H100 PCIe (near partition)",
-    "dram_latency_cycles": _RRZE + ", gpu-latency, H100 PCIe",
-    "launch_overhead_us": _RRZE + ", gpu-small-kernels, H200 in a graph: 64 kB at 29 GB/s",
-}
+_OF_THE_CARD = (
+    "sm_count", "max_clock_mhz", "dram_bytes", "dram_bandwidth_gbps", "l2_bytes", "tf32_tensor_tflops",
+    "fp16_tensor_tflops",
+)  # fmt: skip
 
 
-def _hopper(
-    key: str,
-    title: str,
-    dram_gb: float,
-    dram_bandwidth_gbps: float,
-    dram_sustained_gbps: float,
-    l2_mib: int,
-    l2_bandwidth_gbps: float,
-    sources: dict[str, str],
-) -> DeviceSpec:
-    """H100 and H200 are one chip with different memories."""
+def _spec(card: Card) -> DeviceSpec:
+    """All figures of a card, with those that its generation shares."""
+    sm, shared = MULTIPROCESSORS[card.compute_capability], GENERATIONS[card.compute_capability]
+    sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
+    sources = _SAME_SOURCES | {
+        "fp64_lanes_per_sm": shared.fp64_lanes.source,
+        "int32_lanes_per_sm": shared.int32_lanes.source,
+        "l1_latency_cycles": shared.l1_latency_cycles.source,
+        "shared_latency_cycles": shared.shared_latency_cycles.source,
+        "l2_latency_cycles": shared.l2_latency_cycles.source,
+        "dram_latency_cycles": shared.dram_latency_cycles.source,
+        "launch_overhead_us": shared.launch_overhead_us.source,
+        "dram_sustained_gbps": (sustained or shared.dram_sustained_share).source,
+        "l2_bandwidth_gbps": (l2_bandwidth or shared.l2_bytes_per_cycle_per_sm).source,
+    }
+    l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
     return DeviceSpec(
-        key=key,
-        title=title,
-        arch="sm_90a",
-        sm_count=132,
-        max_clock_mhz=1980,
-        fp32_lanes_per_sm=128,
-        tf32_tensor_tflops=494.7,
-        fp16_tensor_tflops=989.4,
-        fp64_lanes_per_sm=64,
-        int32_lanes_per_sm=64,
+        key=card.key,
+        title=card.title,
+        names=card.names,
+        compute_capability=card.compute_capability,
+        arch=shared.arch,
+        sm_count=card.sm_count,
+        max_clock_mhz=card.max_clock_mhz,
+        fp32_lanes_per_sm=sm.fp32_lanes,
+        fp64_lanes_per_sm=int(shared.fp64_lanes.value),
+        int32_lanes_per_sm=int(shared.int32_lanes.value),
+        tf32_tensor_tflops=card.tf32_tensor_tflops,
+        fp16_tensor_tflops=card.fp16_tensor_tflops,
         special_lanes_per_sm=16,
         schedulers_per_sm=4,
-        dram_bytes=int(dram_gb * 10**9),
-        dram_bandwidth_gbps=dram_bandwidth_gbps,
-        dram_sustained_gbps=dram_sustained_gbps,
-        l2_bytes=l2_mib * MIB,
-        l2_bandwidth_gbps=l2_bandwidth_gbps,
+        dram_bytes=int(card.dram_gb * 10**9),
+        dram_bandwidth_gbps=card.dram_bandwidth_gbps,
+        dram_sustained_gbps=sustained.value if sustained else _share(card, shared.dram_sustained_share.value),
+        l2_bytes=int(card.l2_mib * MIB),
+        l2_bandwidth_gbps=l2_bandwidth.value if l2_bandwidth else float(round(l2_gbps)),
         l2_to_sm_bytes_per_cycle=64,
         l1_bytes_per_cycle=128,
-        unified_l1_bytes_per_sm=256 * KIB,
-        shared_carveouts_kib=(0, 8, 16, 32, 64, 100, 132, 164, 196, 228),
-        shared_bytes_per_sm=228 * KIB,
-        shared_bytes_per_block=227 * KIB,
+        unified_l1_bytes_per_sm=sm.unified_l1_kib * KIB,
+        shared_carveouts_kib=sm.shared_carveouts_kib,
+        shared_bytes_per_sm=sm.shared_carveouts_kib[-1] * KIB,
+        shared_bytes_per_block=sm.shared_kib_per_block * KIB,
         shared_bytes_static=48 * KIB,
-        shared_reserved_bytes_per_block=1 * KIB,
-        shared_allocation_bytes=128,
+        shared_reserved_bytes_per_block=sm.shared_reserved_bytes_per_block,
+        shared_allocation_bytes=sm.shared_allocation_bytes,
         registers_per_sm=64 * KIB,
         registers_per_block=64 * KIB,
         registers_per_thread=255,
         register_allocation=256,
-        warps_per_sm=64,
-        blocks_per_sm=32,
+        warps_per_sm=sm.warps,
+        blocks_per_sm=sm.blocks,
         threads_per_block=1024,
         warp_size=32,
-        l1_latency_cycles=34,
-        shared_latency_cycles=29,
-        l2_latency_cycles=265,
-        dram_latency_cycles=650,
-        launch_overhead_us=2.3,
-        sources=MappingProxyType(_HOPPER_SOURCES | sources),
+        l1_latency_cycles=int(shared.l1_latency_cycles.value),
+        shared_latency_cycles=int(shared.shared_latency_cycles.value),
+        l2_latency_cycles=int(shared.l2_latency_cycles.value),
+        dram_latency_cycles=int(shared.dram_latency_cycles.value),
+        launch_overhead_us=shared.launch_overhead_us.value,
+        sources=MappingProxyType(sources | {name: card.sources.get(name, card.source) for name in _OF_THE_CARD}),
     )
 
 
-H100 = _hopper(
-    "h100",
-    "NVIDIA H100 SXM5 80 GB",
-    dram_gb=80,
-    dram_bandwidth_gbps=3350.0,
-    dram_sustained_gbps=2850.0,
-    l2_mib=50,
-    l2_bandwidth_gbps=9000.0,
-    sources={
-        "dram_bytes": "NVIDIA H100 datasheet (SXM)",
-        "dram_bandwidth_gbps": "NVIDIA H100 datasheet (SXM): 3.35 TB/s",
-        "dram_sustained_gbps": "estimate: 85 % of peak, between the A100's and the H200's share in " + _RRZE,
-        "l2_bytes": _H100,
-        "l2_bandwidth_gbps": "estimate: 6900 GB/s of the H100 PCIe in " + _RRZE + ", by SMs and clock",
-    },
-)
+def _share(card: Card, share: float) -> float:
+    return float(round(card.dram_bandwidth_gbps * share))
 
-H200 = _hopper(
-    "h200",
-    "NVIDIA H200 SXM 141 GB",
-    dram_gb=141,
-    dram_bandwidth_gbps=4800.0,
-    dram_sustained_gbps=3900.0,
-    l2_mib=60,
-    l2_bandwidth_gbps=9700.0,
-    sources={
-        "dram_bytes": "NVIDIA H200 datasheet (SXM)",
-        "dram_bandwidth_gbps": "NVIDIA H200 datasheet (SXM): 4.8 TB/s",
-        "dram_sustained_gbps": "estimate: " + _RRZE + ", gpu-l2-cache, H200, data over 100 MB",
-        "l2_bytes": "estimate: " + _H100 + ": 60 MB with all twelve memory controllers of the die, which the H200 uses",
-        "l2_bandwidth_gbps": "estimate: " + _RRZE + ", gpu-l2-cache, H200, data under 40 MB",
-    },
-)
 
-A100 = DeviceSpec(
-    key="a100",
-    title="NVIDIA A100 SXM4 80 GB",
-    arch="sm_80",
-    sm_count=108,
-    max_clock_mhz=1410,
-    fp32_lanes_per_sm=64,
-    tf32_tensor_tflops=156.0,
-    fp16_tensor_tflops=312.0,
-    fp64_lanes_per_sm=32,
-    int32_lanes_per_sm=64,
-    special_lanes_per_sm=16,
-    schedulers_per_sm=4,
-    dram_bytes=80 * 10**9,
-    dram_bandwidth_gbps=2039.0,
-    dram_sustained_gbps=1750.0,
-    l2_bytes=40 * MIB,
-    l2_bandwidth_gbps=5400.0,
-    l2_to_sm_bytes_per_cycle=64,
-    l1_bytes_per_cycle=128,
-    unified_l1_bytes_per_sm=192 * KIB,
-    shared_carveouts_kib=(0, 8, 16, 32, 64, 100, 132, 164),
-    shared_bytes_per_sm=164 * KIB,
-    shared_bytes_per_block=163 * KIB,
-    shared_bytes_static=48 * KIB,
-    shared_reserved_bytes_per_block=1 * KIB,
-    shared_allocation_bytes=128,
-    registers_per_sm=64 * KIB,
-    registers_per_block=64 * KIB,
-    registers_per_thread=255,
-    register_allocation=256,
-    warps_per_sm=64,
-    blocks_per_sm=32,
-    threads_per_block=1024,
-    warp_size=32,
-    l1_latency_cycles=33,
-    shared_latency_cycles=23,
-    l2_latency_cycles=200,
-    dram_latency_cycles=510,
-    launch_overhead_us=1.4,
-    sources=MappingProxyType(
-        _SAME_LIMITS
-        | {
-            "sm_count": _A100,
-            "max_clock_mhz": _A100 + ": boost clock",
-            "fp32_lanes_per_sm": _A100,
-            "tf32_tensor_tflops": "NVIDIA A100 80 GB datasheet (SXM), without sparsity",
-            "fp16_tensor_tflops": "NVIDIA A100 80 GB datasheet (SXM), without sparsity",
-            "fp64_lanes_per_sm": _A100,
-            "int32_lanes_per_sm": _A100,
-            "dram_bytes": "NVIDIA A100 80 GB datasheet (SXM)",
-            "dram_bandwidth_gbps": "NVIDIA A100 80 GB datasheet (SXM): 2,039 GB/s",
-            "dram_sustained_gbps": "estimate: " + _RRZE + ", gpu-l2-cache, A100 80 GB, data over 500 MB",
-            "l2_bytes": _A100,
-            "l2_bandwidth_gbps": "estimate: " + _RRZE + ", gpu-l2-cache, A100 80 GB, data under 25 MB",
-            "unified_l1_bytes_per_sm": _TUNING_8,
-            "shared_reserved_bytes_per_block": _TUNING_8,
-            "l1_latency_cycles": _AMPERE_PAPER,
-            "shared_latency_cycles": _AMPERE_PAPER,
-            "l2_latency_cycles": _AMPERE_PAPER,
-            "dram_latency_cycles": "estimate: the A100's L2 latency plus the H100's step from L2 to DRAM in seconds",
-            "launch_overhead_us": _RRZE + ", gpu-small-kernels, A100 80 GB in a graph: 64 kB at 47 GB/s",
-        }
-    ),
-)
-
-SPECS: Mapping[str, DeviceSpec] = MappingProxyType({spec.key: spec for spec in (H100, H200, A100)})
+SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for card in CARDS})
 """By key, the default first."""
 
+H100, H200, A100 = SPECS["h100"], SPECS["h200"], SPECS["a100"]
 
-def nearest_spec(gpu_name: str, arch: str = "") -> DeviceSpec:
-    """Figures of a GPU by its name (``NVIDIA H200``), else of one of its architecture, else those of the H100."""
-    named = (spec for key, spec in SPECS.items() if key in gpu_name.lower())
-    alike = (spec for spec in SPECS.values() if spec.arch == arch)
-    return (*named, *alike, H100)[0]
+EMULATED = "emulated:"
+"""What the name of an emulated device begins with; its GPU's key follows."""
+
+_BRANDS = frozenset({"nvidia", "geforce", "tesla"})
+"""Words that drivers of different versions put before a name, or leave out."""
+
+
+@dataclass(frozen=True)
+class NearestSpec:
+    """Figures of a GPU, or those of another in their place."""
+
+    spec: DeviceSpec
+    exact: bool
+    """Whether they are its own."""
+
+    @property
+    def label(self) -> str:
+        """Title for people: that of another GPU is marked."""
+        return self.spec.title if self.exact else f"nearest known: {self.spec.title}"
+
+
+def find_spec(name: str, sm_count: int | None = None) -> DeviceSpec | None:
+    """Figures of the GPU that bears a name; None where they are not known.
+
+    A name is compared word by word and as a whole: ``NVIDIA RTX A1000`` is no A100, ``NVIDIA GeForce RTX 4090 Laptop
+    GPU`` and ``NVIDIA A100-SXM4-80GB MIG 3g.40gb`` are others than the cards whose names they contain.
+
+    Args:
+        name: As the driver reports it, or that of an emulated device.
+        sm_count: Its SMs, if known: another number is that of another GPU of the same name.
+    """
+    if name.startswith(EMULATED):
+        return SPECS.get(name.removeprefix(EMULATED))
+    words = _words(name)
+    spec = next((spec for spec in SPECS.values() if words in map(_words, spec.names)), None)
+    return None if spec is not None and sm_count not in (None, spec.sm_count) else spec
+
+
+def nearest_spec(
+    name: str, arch: str = "", sm_count: int | None = None, among: Iterable[DeviceSpec] | None = None
+) -> NearestSpec:
+    """Figures of a GPU by its name, else of the GPU that is most like it.
+
+    That is one of the closest compute capability, of these the one with most words of its name in common, of these the
+    one with the closest number of SMs, of these the first. Where not even the architecture is known it is the H100.
+
+    Args:
+        name: As in :func:`find_spec`.
+        arch: Its architecture: ``sm_89``.
+        sm_count: Its SMs, if known.
+        among: What to choose from; every GPU by default.
+    """
+    specs = tuple(SPECS.values() if among is None else among)
+    exact = find_spec(name, sm_count)
+    if exact in specs:
+        return NearestSpec(exact, exact=True)
+    version = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", arch)
+    if version is None:
+        return NearestSpec(H100 if H100 in specs else specs[0], exact=False)
+    wanted, words = 10 * int(version[1]) + int(version[2]), set(_words(name))
+
+    def distance(spec: DeviceSpec) -> tuple[int, int, int]:
+        major, minor = spec.compute_capability
+        shared = max((len(words.intersection(_words(one))) for one in spec.names), default=0)
+        return abs(10 * major + minor - wanted), -shared, 0 if sm_count is None else abs(spec.sm_count - sm_count)
+
+    return NearestSpec(min(specs, key=distance), exact=False)
+
+
+def _words(name: str) -> tuple[str, ...]:
+    words = re.split(r"[\s_-]+", name.strip().lower())
+    return tuple(word for word in words if word not in _BRANDS)

@@ -10,6 +10,7 @@ from kernelforge.evaluate.timing import floor
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import Check
 from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
+from kernelforge.records.timing import UNRANKED
 from kernelforge.report.views.board_key import PRECISION
 from kernelforge.report.views.roofs import spec_of
 from kernelforge.tasks.suites import Suite
@@ -110,6 +111,8 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
     sides = {side.name: side for side in timing.baselines}
     fastest = sides.get(timing.fastest or "")
     for side in () if timing.protocol.startswith("kernelbench") else timing.baselines:
+        if side.name in UNRANKED:
+            continue
         if fastest and side.interval_us[1] * _CLEARLY < fastest.interval_us[0]:
             yield f"{side.name} at {side.median_us:.6g} us beats {fastest.name}, which is called the fastest baseline"
     for ratio in timing.ratios:

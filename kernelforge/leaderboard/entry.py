@@ -25,7 +25,7 @@ from kernelforge.records import (
     first_fault,
 )
 from kernelforge.report.text import one_line
-from kernelforge.report.views.board_key import BoardKey, KeyParts
+from kernelforge.report.views.board_key import BoardKey, KeyParts, timings_of
 
 FORMAT: Final = "kernelforge-entry/1"
 
@@ -208,6 +208,7 @@ class EntryFile(Record):
             fingerprints=self.fingerprints,
             lanes=[one.lane for one in bests],
             protocols=[one.performance.protocol for one in bests if one.performance is not None],
+            timings=timings_of(bests),
         )
         return parts.key().model_copy(update={"precision": self.key.precision})
 

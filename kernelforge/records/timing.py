@@ -13,12 +13,19 @@ Interval = tuple[float, float]
 """Lower and upper end of a confidence interval."""
 
 
+UNRANKED = frozenset({"eager-synchronised"})
+"""Baselines that are timed for the reader alone: a speedup is never against one of them."""
+
+COMPILED = "compile"
+"""The baseline without which the fastest of the others may be far from the fastest that PyTorch has."""
+
+
 class SideTimes(Record):
     """Times of one side: the candidate, or one baseline."""
 
     name: str
     """``candidate``, or the baseline's: ``eager``, ``eager-graph``, ``compile``, ``compile-max-autotune``, ``cublas``,
-    ``cublaslt-heuristic``, ``cublaslt-autotuned``."""
+    ``cublaslt-heuristic``, ``cublaslt-autotuned``; ``eager-synchronised``, which the speedup is never against."""
     samples_us: tuple[float, ...] = Field(min_length=1)
     """Time of one execution, one number per sample, in the order they were taken; of very many, some at even steps."""
     median_us: float = Field(gt=0, allow_inf_nan=False)
@@ -26,6 +33,10 @@ class SideTimes(Record):
     """95 % bootstrap interval of the median."""
     captured: bool
     """Replayed from a CUDA graph. If not, launches from the host are part of the time."""
+    node_gap_us: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Time of one execution that is an empty kernel, found in the same shape of sample: the gap between two kernels on
+    the GPU, and the least that any kernel takes. It is a part of every time, once per kernel, and is not subtracted.
+    None where it was not found."""
 
     @model_validator(mode="after")
     def _a_time(self) -> SideTimes:
@@ -96,6 +107,8 @@ class Timing(Record):
     ratios: tuple[Ratio, ...]
     fastest: str | None
     """The baseline that the speedup is against; None where there is no baseline."""
+    absent: dict[str, str] = {}
+    """Baselines that were tried and could not be had, or failed while they were timed, each with the reason."""
     settled: bool
     """Whether the interval of the ratio became as narrow as asked for."""
     budget_s: float = Field(gt=0)
@@ -106,7 +119,7 @@ class Timing(Record):
     coverage: float | None = Field(default=None, ge=0, le=1)
     """Share of device time in the candidate's own kernels; the rest is in ``library`` calls and memsets."""
     notes: tuple[str, ...] = ()
-    """What a reader must know: a baseline that could not be built or captured, and why."""
+    """What a reader must know of the times."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Timing:
@@ -119,6 +132,11 @@ class Timing(Record):
         if self.fastest is not None and self.fastest not in compared:
             raise ValueError(f"the fastest baseline {self.fastest!r} was not compared with")
         return self
+
+    @property
+    def compiled(self) -> bool:
+        """Whether ``torch.compile`` was among the baselines."""
+        return any(side.name == COMPILED for side in self.baselines)
 
     def ratio(self, baseline: str) -> Ratio | None:
         """The ratio against the baseline of that name, if it was compared."""

@@ -11,8 +11,10 @@ import math
 import os
 import re
 import resource
+import shutil
 import signal
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,6 +50,8 @@ class Grant:
     processes: int = 0
     tmp_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables whose values have ``{tmp}`` in them."""
+    stays_root: bool = False
+    """Keep user 0, without any capability: what is granted lies where no other user can read it."""
 
     @property
     def folder(self) -> str:
@@ -123,7 +127,38 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         except OSError:
             if grant.tier == "landlock":
                 raise
+        if grant.programs and 0 < version < landlock.MOVES_BETWEEN_FOLDERS:
+            _copy_between_folders()
     return layers
+
+
+def _copy_between_folders() -> None:
+    """Make ``os.rename`` and ``os.replace`` copy a file that the kernel does not let move to another folder.
+
+    The first version of Landlock refuses every move between folders. Triton and Inductor fill their caches with them.
+    """
+    moves: tuple[Callable[..., None], ...] = (os.rename, os.replace)
+    for move in moves:
+
+        def copying(source: str, target: str, *, move: Callable[..., None] = move, **folders: int | None) -> None:
+            try:
+                move(source, target, **folders)
+            except OSError as error:
+                if error.errno != errno.EXDEV or any(folder is not None for folder in folders.values()):
+                    raise
+                # Beside the target first, so that it appears whole.
+                beside = f"{os.fspath(target)}.{os.getpid()}.copy"
+                if os.path.isdir(source):
+                    shutil.copytree(source, beside, symlinks=True)
+                else:
+                    shutil.copy2(source, beside)
+                move(beside, target)
+                if os.path.isdir(source):
+                    shutil.rmtree(source)
+                else:
+                    os.unlink(source)
+
+        setattr(os, move.__name__, copying)
 
 
 def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
@@ -134,6 +169,7 @@ def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
         programs=grant.programs,
         signals=grant.programs and apart,
         sessions=not grant.leaves_orphans,
+        truncation=grant.tier == "namespaces" or landlock_version >= landlock.CLOSES_TRUNCATION,
     )
 
 
@@ -185,6 +221,7 @@ def _enter_root() -> None:
 def _working_folder(grant: Grant) -> None:
     os.chdir(grant.folder)
     os.environ["TMPDIR"] = grant.folder
+    tempfile.tempdir = grant.folder  # what the warm-up imported may have looked for it already
     for name, value in grant.tmp_environment.items():
         os.environ[name] = value.replace("{tmp}", grant.folder)
 
@@ -192,7 +229,9 @@ def _working_folder(grant: Grant) -> None:
 def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
     """Give up root and every capability; false when the user is still root, but one with no capability."""
     unprivileged = True
-    if 0 in (os.getuid(), os.geteuid()):
+    if 0 in (os.getuid(), os.geteuid()) and grant.stays_root:
+        unprivileged = False
+    elif 0 in (os.getuid(), os.geteuid()):
         try:
             os.setgroups([])
             _become_nobody(_FIRST_UID + outer_pid % 0x0FFFFFFF, grant)
@@ -206,6 +245,21 @@ def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
     # Changing ids clears the signal, so it is asked for last.
     linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     return unprivileged
+
+
+def others_can_read(paths: Iterable[str]) -> bool:
+    """Whether a user without rights can read files and enter folders; asked by root, in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+            code = 0 if all(os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)) for path in paths) else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _become_nobody(distinct: int, grant: Grant) -> None:

@@ -17,6 +17,10 @@ _FS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16)
 _FS_IOCTL_DEV = 1 << 15
 _NET_ALL = 3
 _SCOPE_ALL = 3
+MOVES_BETWEEN_FOLDERS = 2
+"""First version that can allow a file to be moved to another folder."""
+CLOSES_TRUNCATION = 3
+"""First version that keeps a process from truncating files."""
 SCOPES_SIGNALS = 6
 """First version that keeps a process from signalling others."""
 _READ = _FS_READ_FILE | _FS_READ_DIR | _FS_EXECUTE

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import select
+import signal
 import struct
+import time
 from functools import cache
 
 CLONE_NEWNS = 0x00020000
@@ -167,3 +171,82 @@ def _close_from(low: int) -> None:
         syscall("close_range", NR_CLOSE_RANGE, ctypes.c_uint(low), ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(0))
     except OSError:
         os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+
+
+class Process:
+    """A process, held so that no later one with the same number is taken for it.
+
+    By a descriptor of the process (``pidfd_open``, Linux 5.3); on an older kernel, or with a Python that was built
+    without that call, by its folder in ``/proc``, which is empty once the process is gone.
+
+    Args:
+        pid: Its number.
+        proc: A descriptor of ``/proc``; by default it is looked up by name.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+
+    _POLL_S = 0.01
+
+    def __init__(self, pid: int, proc: int | None = None) -> None:
+        self.pid = pid
+        self._folder: int | None = None
+        self._pidfd = _pidfd(pid)
+        if self._pidfd is None:
+            try:
+                path = str(pid) if proc is not None else f"/proc/{pid}"
+                self._folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+            except FileNotFoundError:
+                raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether it has ended, with all its threads; waits for that at most ``timeout_s``."""
+        if self._pidfd is not None:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            return bool(poller.poll(timeout_s * 1000))
+        end = time.monotonic() + timeout_s
+        while not self._dead():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, self._POLL_S))
+        return True
+
+    def kill(self) -> None:
+        """Kill it; nothing where it has ended."""
+        try:
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif not self._dead():
+                os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        """Let go of it."""
+        for descriptor in (self._pidfd, self._folder):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _dead(self) -> bool:
+        """Whether it is gone, or a zombie without threads: fields 3 and 20 of proc_pid_stat(5)."""
+        try:
+            with open(os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)) as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return True
+        return fields[0] in "ZX" and int(fields[17]) <= 1
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor of a process; None where this kernel or this Python has none."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None  # EPERM is what a container's filter of an older engine answers to a call that it does not know
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
@@ -20,6 +19,13 @@ from kernelforge.sandbox import gpu
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
+
+CUDA_HEADERS: Mapping[int, tuple[str, ...]] = {
+    13: ("cu13/include", "cu13/include/cccl"),
+    12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
+}
+"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's.
+Wheels of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,23 @@ def data_folder() -> Path:
     raise SandboxError("the jail policy (sandbox/jail.toml) is missing; reinstall kernelforge")
 
 
-def cuda_include_folders() -> tuple[Path, ...]:
-    """CUDA's own headers from the nvidia-cuda-runtime, -crt and -cccl wheels; empty when none is installed."""
+def nvidia_folder(path: str) -> Path | None:
+    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where that is not installed."""
     for entry in sys.path:
-        for include in sorted(glob.glob(os.path.join(entry or ".", "nvidia", "cu13", "include"))):
-            folders = [Path(include), Path(include, "cccl")]
-            return tuple(folder.resolve() for folder in folders if folder.is_dir())
-    return ()
+        folder = Path(entry or ".", "nvidia", path)
+        if folder.is_dir():
+            return folder.resolve()
+    return None
+
+
+def cuda_include_folders(major: int) -> tuple[Path, ...]:
+    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
+
+    Args:
+        major: A key of :data:`CUDA_HEADERS`.
+    """
+    folders = (nvidia_folder(path) for path in CUDA_HEADERS[major])
+    return tuple(folder for folder in folders if folder is not None)
 
 
 def import_path() -> list[str]:
@@ -78,7 +94,7 @@ def _python_folders() -> list[str]:
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [entry for entry in sys.path if _holds_packages(Path(entry))]
     folders += [str(package), str(Path(sys.base_prefix, "lib"))]
-    return folders
+    return [*folders, *interpreter_libraries()]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -102,15 +118,32 @@ def _found_here(table: dict[str, Any]) -> dict[str, str]:
         found["PATH"] = os.pathsep.join(dict.fromkeys(folders))
     if toolkit:
         found["CUDA_HOME"] = toolkit
-    if table.get("gpu") and gpu.driver_folders():
-        found["LD_LIBRARY_PATH"] = os.pathsep.join(gpu.driver_folders())
+    libraries = (*(gpu.library_path() if table.get("gpu") else ()), *interpreter_libraries())
+    if libraries:
+        found["LD_LIBRARY_PATH"] = os.pathsep.join(dict.fromkeys(libraries))
+    if table.get("gpu") and table.get("programs") and gpu.driver_folders():
+        found["TRITON_LIBCUDA_PATH"] = gpu.driver_folders()[0]  # else Triton runs ldconfig, which is not granted
     return found
+
+
+@cache
+def interpreter_libraries() -> tuple[str, ...]:
+    """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of clusters' modules do.
+
+    Helper processes get none of this process's environment, and without these folders such a Python does not start.
+    """
+    listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
+    if not listed:
+        return ()
+    with open("/proc/self/maps") as file:
+        mapped = {os.path.dirname(line.split(maxsplit=5)[-1].strip()) for line in file if ".so" in line}
+    return tuple(folder for folder in dict.fromkeys(listed) if os.path.realpath(folder) in mapped)
 
 
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
-            return [str(folder) for folder in cuda_include_folders()]
+            return [str(folder) for major in CUDA_HEADERS for folder in cuda_include_folders(major)]
         case "python":
             return _python_folders()
         case "system_libraries":

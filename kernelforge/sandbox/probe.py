@@ -132,13 +132,27 @@ def gpu_tier() -> Tier | None:
     """The tier for processes that use a GPU, where it is not the strongest: None where that one will do.
 
     CUDA needs a ``/proc`` to name its threads in, and some containers allow namespaces and no private ``/proc``.
+
+    Raises:
+        SandboxError: no tier has one here.
     """
     if probe().tier != "namespaces":
         return None
     policy = replace(role_policy("probe"), gpu=True)
     with Zygote("probe", tier="namespaces", policy=policy) as zygote, zygote.spawn(_LIMITS) as child:
         complete = "private proc" in child.layers
-    return None if complete or not self_test("landlock").works else "landlock"
+    if complete:
+        return None
+    landlock = self_test("landlock")
+    if not landlock.works:
+        raise SandboxError(
+            "processes with a GPU need a /proc in which CUDA can name its threads. The kernel refuses to mount a "
+            "private one, as it does where a container hides parts of /proc, and Landlock does not work "
+            f"({landlock.reason}). "
+            "Use a host kernel with Landlock (Linux 6.2 or newer), a container with its whole /proc "
+            "(--security-opt systempaths=unconfined), or --device emulated."
+        )
+    return "landlock"
 
 
 @dataclass(frozen=True)
@@ -203,6 +217,8 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
         "own environ": ("read_file", ["/proc/self/environ"]),
         "package source": ("read_file", [os.path.abspath(__file__)]),
         "write outside tmp": ("write_file", [planted.public_file]),
+        "truncate a file": ("truncate_file", [planted.private_file]),
+        "truncate by opening": ("open_truncating", [planted.private_file]),
         "tcp": ("tcp", [planted.tcp_port]),
         "udp": ("udp", [planted.udp_port]),
         "unix socket": ("unix", [planted.unix_path]),

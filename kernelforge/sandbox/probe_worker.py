@@ -29,6 +29,17 @@ def write_file(path: str) -> str:
     return "written"
 
 
+def truncate_file(path: str) -> str:
+    os.truncate(path, 0)
+    return "truncated"
+
+
+def open_truncating(path: str) -> str:
+    """Open for reading and truncate all the same, which Linux does."""
+    os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+    return "truncated"
+
+
 def environment() -> str:
     return "\n".join(f"{name}={value}" for name, value in os.environ.items())
 
@@ -80,6 +91,9 @@ def peek_memory(pid: int, address: int, length: int) -> str:
 
 
 def signal_process(pid: int) -> str:
+    if pid == os.getpid():
+        # The parent is process 1 of a container, and this child process 1 of its own namespace.
+        raise ProcessLookupError("no other process has this number here")
     os.kill(pid, 0)
     return "signalled"
 
@@ -115,8 +129,8 @@ def gain_privileges() -> str:
 DOORS: dict[str, Callable[..., str]] = {
     door.__name__: door
     for door in (
-        read_file, write_file, environment, descriptors, tcp, udp, unix, peek_memory, signal_process, trace_process,
-        fork, run_program, gain_privileges,
+        read_file, write_file, truncate_file, open_truncating, environment, descriptors, tcp, udp, unix, peek_memory,
+        signal_process, trace_process, fork, run_program, gain_privileges,
     )
 }  # fmt: skip
 

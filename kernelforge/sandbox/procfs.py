@@ -29,6 +29,7 @@ def mount_private(folder: str) -> bool:
         linux.mount("proc", folder, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except PermissionError:
         return False
+    _make_no_devices(folder)
     for name in _READ_ONLY:
         if os.path.exists(f"{folder}/{name}"):
             linux.bind_read_only(f"{folder}/{name}", f"{folder}/{name}")
@@ -36,6 +37,22 @@ def mount_private(folder: str) -> bool:
         if os.path.exists(f"{folder}/{name}"):
             linux.bind_read_only("/dev/null", f"{folder}/{name}")  # without the right to open devices
     return True
+
+
+def _make_no_devices(folder: str) -> None:
+    """Tell the driver's library that it need not make device nodes: the nodes of other GPUs are missing on purpose.
+
+    Source: the driver's README, "ModifyDeviceFiles"; NVIDIA's container toolkit sets it in the same way.
+    """
+    parameters = f"{folder}/driver/nvidia/params"
+    if not os.path.exists(parameters):
+        return
+    with open(parameters) as file:
+        text = file.read()
+    changed = f"{os.path.dirname(folder)}/.driver-parameters"
+    with open(changed, "w") as file:
+        file.write(text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
+    linux.bind_read_only(changed, parameters)
 
 
 def readable_paths() -> list[str]:

@@ -58,6 +58,13 @@ _MACHINES = {
     "x86_64": (0xC000003E, {**_X86_64, **_SAME}, 56, 62, 234, 0x40000000),
     "aarch64": (0xC00000B7, {**_AARCH64, **_SAME}, 220, 129, 131, None),
 }
+_TRUNCATION = {
+    # truncate, then the calls that open a file with the offset of their flags
+    "x86_64": (76, ((2, 24), (257, 32))),
+    "aarch64": (45, ((56, 32),)),
+}
+_OPENAT2 = 437
+_WRITES, _TRUNCATES = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
 _CLONE3 = 435
 _CLONE_THREAD = 0x00010000
 _CLONE_APART = 0x7E028000
@@ -88,6 +95,8 @@ class Openings:
     sessions: bool = True
     """A session or process group of its own. Where the group is what ends all that a child started, asking for another
     seems to succeed and changes nothing: ninja and Python's ``start_new_session`` fail where it is refused."""
+    truncation: bool = True
+    """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
 
     def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
         """What is left of ``calls``."""
@@ -130,6 +139,19 @@ def build(pid: int, openings: Openings = Openings()) -> bytes:
     for nr in sorted(openings.refused(calls).values()):
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, deny)
+    if not openings.truncation:
+        truncate, opening = _TRUNCATION[platform.machine()]
+        emit(_JEQ, truncate, 0, 1)
+        emit(_RETURN, deny)
+        emit(_JEQ, _OPENAT2, 0, 1)
+        emit(_RETURN, enosys)
+        for nr, flags in opening:
+            emit(_JEQ, nr, 0, 5)
+            emit(_LOAD, flags)
+            emit(_JSET, _WRITES, 2, 0)
+            emit(_JSET, _TRUNCATES, 0, 1)
+            emit(_RETURN, deny)
+            emit(_RETURN, allow)
     for nr in () if openings.sessions else _GROUPS[platform.machine()]:
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, _ERRNO | 0)

@@ -7,17 +7,16 @@ child starts.
 from __future__ import annotations
 
 import os
-import select
-import signal
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from kernelforge.sandbox.folders import folder_bytes
 from kernelforge.sandbox.jail import Grant
+from kernelforge.sandbox.linux import Process
 
 SPARE_BYTES = 1 << 30
 """What a child without a ``/tmp`` of limited size leaves free on the disk; half of what is free where that is less."""
-_FOLDER_EVERY_MS, _MEMORY_EVERY_MS = 50, 200
+_FOLDER_EVERY_S, _MEMORY_EVERY_S = 0.05, 0.2
 
 
 def open_proc() -> int:
@@ -36,12 +35,10 @@ def watch(pid: int, grant: Grant, proc: int) -> Literal["disk", "memory"] | None
     memory = grant.gpu or grant.programs
     if grant.tmp is None and not memory:
         return None
-    handle = os.pidfd_open(pid)
+    process = Process(pid, proc)
     spare = 0 if grant.tmp is None else min(_free(grant.tmp) // 2, SPARE_BYTES)
     try:
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        while not poller.poll(_FOLDER_EVERY_MS if grant.tmp is not None else _MEMORY_EVERY_MS):
+        while not process.ended(_FOLDER_EVERY_S if grant.tmp is not None else _MEMORY_EVERY_S):
             over: Literal["disk", "memory"] | None = None
             if grant.tmp is not None and (folder_bytes(grant.tmp) > grant.limits.tmp_bytes or _short(grant.tmp, spare)):
                 over = "disk"
@@ -50,10 +47,10 @@ def watch(pid: int, grant: Grant, proc: int) -> Literal["disk", "memory"] | None
                 if tree_bytes(pid, proc, adopted) > grant.limits.memory_bytes + grant.headroom_bytes:
                     over = "memory"
             if over:
-                os.kill(pid, signal.SIGKILL)
+                process.kill()
                 return over
     finally:
-        os.close(handle)
+        process.close()
     return None
 
 

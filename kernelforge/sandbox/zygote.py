@@ -25,6 +25,7 @@ from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.folders import remove_tree
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Death, Limits
+from kernelforge.sandbox.linux import Process
 from kernelforge.sandbox.memory import SMALLEST_FILE, Blob
 from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
 from kernelforge.sandbox.watch import open_proc, tree_bytes
@@ -297,10 +298,10 @@ class Child:
         self._ending = threading.Lock()
         self._leads_group = leads_group
         self._death: Death | None = None
-        try:
-            self._pidfd: int | None = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._pidfd = None
+        self._process: Process | None = None
+        """None once it is known to be gone."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process = Process(pid)
 
     def call(
         self,
@@ -369,7 +370,7 @@ class Child:
     def kill(self) -> None:
         """Kill the child and all it started; returns when it is gone."""
         self._over = True
-        if self._pidfd is None:
+        if self._process is None:
             return
         if self._death is None:
             self._signal()
@@ -387,22 +388,19 @@ class Child:
 
     def _signal(self) -> None:
         with self._ending:
-            if self._pidfd is None:
+            if self._process is None:
                 return
             self._killed = True
             if self._leads_group:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._process.kill()
 
     def _await_exit(self, timeout_s: float = 5.0) -> None:
         """Wait until all is gone. A dying process closes its files, which is how its death is seen, before the kernel
         ends those that it started: without this, one of them could still answer a request."""
-        if self._pidfd is not None:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(timeout_s * 1000)
+        if self._process is not None:
+            self._process.ended(timeout_s)
 
     def death(self, timeout_s: float = 5.0) -> Death | None:
         """How the child ended; None while it still runs after ``timeout_s``."""
@@ -423,10 +421,11 @@ class Child:
         self.kill()
         self.channel.close()
         with self._ending:
-            for fd in (self._status_fd, self._pidfd):
-                if fd is not None:
-                    os.close(fd)
-            self._status_fd = self._pidfd = None
+            if self._status_fd is not None:
+                os.close(self._status_fd)
+            if self._process is not None:
+                self._process.close()
+            self._status_fd = self._process = None
         if self._tmp is not None:
             remove_tree(self._tmp)
             self._tmp = None

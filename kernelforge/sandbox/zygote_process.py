@@ -42,6 +42,7 @@ def main(control_fd: int) -> NoReturn:
     setup = json.loads(control.recv(MAX_CONTROL_BYTES))
     gc.disable()  # what is imported stays: to search it for garbage as it grows takes a sixth of torch's start
     try:
+        setup["stays_root"] = _stays_root(setup)
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
         _check_forkable(setup["gpu_nodes"])
@@ -57,6 +58,21 @@ def main(control_fd: int) -> NoReturn:
     while request := control.recv(MAX_CONTROL_BYTES):
         _spawn(control, json.loads(request), setup, worker)
     os._exit(0)
+
+
+def _stays_root(setup: dict[str, Any]) -> bool:
+    """Whether children of root must stay root, without capabilities, to read what they are granted.
+
+    Without a private root they open files where these lie, and Python may lie under ``/root``, which no other user can
+    enter. Where root may not change its user, the question does not arise.
+    """
+    if setup["tier"] != "landlock" or os.geteuid() != 0 or not linux.has_capabilities():
+        return False
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        return not jail.others_can_read(setup["mounts"])
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def _check_forkable(gpu_nodes: list[str]) -> None:
@@ -89,6 +105,7 @@ def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any
         programs=setup["programs"],
         processes=setup["processes"],
         tmp_environment=setup["tmp_environment"],
+        stays_root=setup["stays_root"],
     )
     pid = os.fork()
     if pid == 0:

@@ -137,6 +137,10 @@ def test_local_memory_is_seen_by_hardwares_names_too() -> None:
         ({"device": "NVIDIA H200 (cuda:0)", "architecture": "sm_90a"}, "h200"),
         ({"device": "NVIDIA A30 (cuda:1)", "architecture": "sm_80"}, "a100"),
         ({"device": "NVIDIA H100 SXM5 80 GB, emulated on the CPU (emulated:h100)"}, "h100"),
+        ({"device": "NVIDIA RTX A6000 48 GB, emulated on the CPU (emulated:rtx-a6000)"}, "rtx-a6000"),
+        ({"device": "NVIDIA RTX A1000 (cuda:0)", "architecture": "sm_86", "multiprocessors": "18"}, "rtx-3060"),
+        ({"device": "NVIDIA GeForce RTX 4090 (cuda:0)", "architecture": "sm_89", "multiprocessors": "128"}, "rtx-4090"),
+        ({"device": "NVIDIA H100 PCIe (cuda:0)", "architecture": "sm_90a", "multiprocessors": "114"}, "h100-pcie"),
         ({}, "h100"),
     ],
 )

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli import doctor
+from kernelforge.cli import doctor, doctor_gpu
 
 
+@pytest.mark.slow
 def test_doctor_reports_every_part(cli, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-not-to-be-shown")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     done = cli("doctor", "--json")
     data = done.json()
     names = [check["name"] for check in data["checks"]]
-    assert names == ["python", "torch", "nvrtc", "emulator", "jail", "gpu", "device", "keys", "results", "cache"]
+    assert names == [
+        "python", "install", "torch", "nvrtc", "emulator", "jail", "gpu", "device", "path emulated:h100", "keys",
+        "results", "cache",
+    ]  # fmt: skip
+    path = data["checks"][names.index("path emulated:h100")]
+    assert [stage["name"] for stage in path["stages"]] == ["runner", "oracle", "build", "check", "profile"]
+    assert all(stage["seconds"] > 0 for stage in path["stages"] if stage["status"] == "ok")
     assert done.code == (0 if data["ok"] else 1)
     for check in data["checks"]:
         assert check["status"] == "ok" or check["advice"], check
@@ -47,11 +54,42 @@ def test_a_missing_package_is_a_problem_with_advice(monkeypatch):
         assert "pip install" in check.advice
 
 
+def test_another_processor_is_told(monkeypatch):
+    assert doctor.check_python().status == "ok"
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
+    check = doctor.check_python()
+    assert check.status == "note"
+    assert "aarch64" in check.detail
+    assert "x86-64" in check.advice
+
+
+@pytest.mark.parametrize("how", ["command", "top level", "files"])
+def test_another_distribution_with_our_name_is_told(tmp_path, monkeypatch, how):
+    for name, command in (("kernelforge-amd", "amd.cli:main"), ("ours-renamed", "kernelforge.cli.main:main")):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.2.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        if name == "ours-renamed" or how == "command":
+            (folder / "entry_points.txt").write_text(f"[console_scripts]\nkernelforge = {command}\n")
+        elif how == "top level":
+            (folder / "top_level.txt").write_text("tools\nkernelforge\n")
+        else:
+            (folder / "RECORD").write_text("kernelforge/__init__.py,,\n")
+    assert doctor.check_install().status == "ok"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check = doctor.check_install()
+    assert check.status == "note"
+    assert "ours-renamed 1.2" in check.detail
+    assert "; kernelforge-amd 1.2 has a package" in check.detail
+
+
 def test_a_check_that_breaks_is_a_problem_not_a_traceback(monkeypatch):
     def check_torch() -> doctor.Check:
         raise ImportError("libtorch.so: cannot open")
 
     monkeypatch.setattr(doctor, "check_torch", check_torch)
+    monkeypatch.setattr(doctor, "check_paths", list)
+    monkeypatch.setattr(doctor_gpu, "check_gpus", list)
     monkeypatch.setattr(doctor, "probe_python", lambda script, **_: doctor.Found(True, "fine"))
     found = {check.name: check for check in doctor.examine(Path("results"))}
     assert found["torch"].status == "problem"

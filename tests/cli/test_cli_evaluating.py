@@ -52,7 +52,11 @@ def test_the_floor_of_a_task_is_its_bytes_at_each_gpus_bandwidth(cli):
     assert full["compulsory_bytes"] == 3 * 4 * 1024**2
     assert full["flops"] == 2 * 1024**3
     floors = {row["device"]: row for row in detail["floors"]}
-    assert set(floors) == {"h100", "h200", "a100"}
+    # One GPU of each generation and more, not all forty.
+    assert set(floors) == {
+        "h100", "h200", "a100", "b200", "l40s", "a10", "t4", "rtx-5090", "rtx-4090", "rtx-3090"
+    }  # fmt: skip
     assert floors["h100"]["floor_us"] == pytest.approx(3 * 4 * 1024**2 / 3350e9 * 1e6)
+    assert floors["t4"]["floor_us"] == pytest.approx(3 * 4 * 1024**2 / 320e9 * 1e6)
     assert floors["a100"]["arithmetic_us"] == pytest.approx(2 * 1024**3 / 19.5e12 * 1e6, rel=0.01)
     assert json.loads(cli("tasks", "show", "matmul", "--no-facts", "--json").out)["floors"] == []

@@ -160,3 +160,20 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
         fill(store, run)
         sum_up(store.run("r1"), store, tmp_path / "x")
     assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
+
+
+def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
+    from kernelforge.devices.cuda import discovery
+    from kernelforge.devices.cuda.gpu import GpuInfo
+
+    old = GpuInfo(0, "NVIDIA A100", "GPU-0a", 40 << 30, "570.124.06", "12.8", (8, 0))
+    monkeypatch.setattr(discovery, "gpus", lambda: (old,))
+    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    why = "its driver (570.124.06, CUDA 12.8) is older than 580"
+    done = cli("run", "--task", "softmax", "--dry-run")
+    assert done.code == 0, done.err
+    assert done.err.count(f"note: cuda:0 is there and not used: {why}") == 1
+    done = cli("run", "--task", "softmax", "--dry-run", "--device", "cuda")
+    assert done.code not in (0, None)
+    assert f"cuda:0 cannot be used: {why}" in done.err
+    assert "Traceback" not in done.err

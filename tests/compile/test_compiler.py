@@ -37,7 +37,8 @@ def test_a_kernel_becomes_ptx_and_a_cubin_of_the_same_compilation(compiler):
     assert kernel.symbol.encode() in artifact.cubin
     assert 4 <= kernel.registers_per_thread <= 64
     assert artifact.build.arch == "sm_90a"
-    assert artifact.build.toolchain.startswith("nvrtc 13.")
+    assert artifact.build.toolchain == compiler.toolchain.name
+    assert artifact.build.toolchain.startswith("nvrtc 1")
     assert artifact.build.seconds > 0
     assert b".loc" in artifact.ptx, "source lines are kept"
 
@@ -226,8 +227,10 @@ def test_too_much_static_shared_memory_is_an_error_that_says_what_to_do(compiler
       __shared__ float s[20000];
       s[threadIdx.x] = x[0]; __syncthreads(); x[1] = s[threadIdx.x ^ 1];
     }"""
-    build = failed(compiler.build(source, ["k"]))
-    assert "80000 bytes of static shared memory; the limit is 49152. Use extern __shared__" in build.errors[0].message
+    for arch in ("sm_90a", "sm_80"):  # which of the two ptxas itself refuses hangs on its version
+        build = failed(compiler.build(source, ["k"], arch=arch))
+        message = build.errors[0].message
+        assert "80000 bytes of static shared memory; the limit is 49152. Use extern __shared__" in message
 
 
 @pytest.mark.parametrize("header", ["torch/extension.h", "ATen/cuda/CUDAContext.h", "iostream", "vector"])
@@ -264,11 +267,6 @@ def test_an_error_inside_a_library_template_points_at_the_candidate_line(compile
     build = failed(compiler.build(source, ["k"]))
     assert (build.errors[0].file, build.errors[0].line) == ("candidate.cu", 3)
     assert "static assertion failed" in build.errors[0].message
-
-
-def test_a_bad_architecture_is_a_failed_build(compiler):
-    build = failed(compiler.build(ADD, ["add"], arch="sm_12"))
-    assert "gpu-architecture" in build.errors[0].message
 
 
 def test_a_missing_wheel_says_what_to_install(monkeypatch):

@@ -3,22 +3,38 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kernelforge.commands import install_hint
-from kernelforge.devices import best_device, check_device, device_names, make_device, screen_for, unused_gpu
+from kernelforge.devices import (
+    best_device,
+    check_device,
+    device_list,
+    device_names,
+    make_device,
+    screen_for,
+    screen_note,
+    unused_gpu,
+)
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
 from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.leases import parse_devices
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.specs import SPECS
 from kernelforge.records import MeasureSettings
 
 
 def test_without_a_gpu_the_best_device_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch)
     assert best_device() == "emulated:h100"
-    assert device_names() == ("emulated:h100", "emulated:h200", "emulated:a100")
+    names = device_names()
+    assert names[:3] == ("emulated:h100", "emulated:h200", "emulated:a100")
+    assert {"emulated:t4", "emulated:a10g", "emulated:rtx-4090", "emulated:gb200"} <= set(names)
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", ["emulated:a100", "EMULATED:A100", " emulated:a100 "])
@@ -44,15 +60,25 @@ def test_pycuda_is_no_device() -> None:
         check_device("pycuda:0")
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, gpus: int = 0, wrong: str | None = None) -> None:
-    """A machine with so many GPUs, or with a driver that fails."""
+def machine(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int = 0,
+    wrong: str | None = None,
+    *,
+    driver: str = "580.159.03",
+    cuda: str = "13.0",
+) -> None:
+    """A machine with so many GPUs and the packages for them, or with a driver that fails."""
 
     def found() -> tuple[GpuInfo, ...]:
         if wrong is not None:
             raise DeviceError(wrong)
-        return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.159.03", "13.0") for n in range(gpus))
+        return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, driver, cuda) for n in range(gpus))
 
     monkeypatch.setattr(discovery, "gpus", found)
+    monkeypatch.setattr(discovery, "_installed", lambda module: True)
+    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
 
 
 def test_gpus_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +107,32 @@ def test_a_gpu_is_passed_over_with_a_word_where_its_packages_are_missing(monkeyp
 def test_a_driver_that_fails_hides_its_gpus_and_says_why_when_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, wrong="NVML does not start")
     assert best_device() == "emulated:h100"
+    assert unused_gpu() == "no GPU is used, for its driver fails: NVML does not start"
     with pytest.raises(DeviceError, match="NVML does not start"):
+        check_device("cuda:0")
+
+
+def test_a_gpu_whose_driver_is_too_old_gives_way_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 1, driver="570.124.06", cuda="12.8")
+    assert best_device() == "emulated:h100"
+    assert device_names()[0] == "emulated:h100"
+    said = unused_gpu()
+    assert said is not None
+    assert said.startswith("cuda:0 is there and not used: its driver (570.124.06, CUDA 12.8) is older than 580")
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(DeviceError, match=r"cuda:0 cannot be used: its driver.*Choose one of: emulated:h100"):
+            check_device(name)
+
+
+def test_a_gpu_that_cannot_be_used_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 3)
+    found = discovery.gpus()
+    busy = replace(found[0], compute_mode="exclusive process")
+    monkeypatch.setattr(discovery, "gpus", lambda: (busy, *found[1:]))
+    assert best_device() == check_device("cuda") == "cuda:1"
+    assert parse_devices("cuda") == ("cuda:1", "cuda:2")
+    assert "compute mode is 'exclusive process'" in str(unused_gpu())
+    with pytest.raises(DeviceError, match="compute mode"):
         check_device("cuda:0")
 
 
@@ -105,10 +156,42 @@ def test_a_gpu_is_used_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> N
         assert device.driver_options == {"driver": DRIVERS["pycuda"], "ordinal": 0}
 
 
-@pytest.mark.parametrize("name", ["emulated:b200", "", "h100"])
+@pytest.mark.parametrize("name", ["emulated:b20000", "", "h100"])
 def test_an_unknown_device_is_refused_with_what_exists(name: str) -> None:
     with pytest.raises(DeviceError, match=r"no device.*emulated:h100"):
         check_device(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("emulated:rtx4090", "emulated:rtx-4090"),
+        ("emulated:a100-40", "emulated:a100-40gb"),
+        ("b200", "emulated:b200"),
+    ],
+)
+def test_a_device_that_is_misspelt_is_refused_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    with pytest.raises(DeviceError, match=rf"there is no device '{name}'\. Did you mean .*{meant}\b.*\?"):
+        check_device(name)
+
+
+def test_a_refusal_stays_short_however_many_devices_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 1)
+    with pytest.raises(DeviceError) as caught:
+        check_device("emulated:nothing-like-it")
+    said = str(caught.value)
+    assert "cuda:0, emulated:h100, emulated:h200, emulated:a100 and " in said
+    assert f"{len(device_names()) - 4} more" in said
+    assert len(said) < 200
+    assert set(re.findall(r"[\w:-]+", device_list())) >= {"cuda:0", "emulated:NAME", "h100", "rtx-4070-ti-super"}
+
+
+def test_a_gpu_that_the_compiler_does_not_build_for_is_refused_with_why() -> None:
+    assert "emulated:v100" not in device_names()
+    with pytest.raises(
+        DeviceError, match=r"'?emulated:v100'? is not available: NVRTC 13\.0 does not compile for sm_70"
+    ):
+        check_device("emulated:v100")
 
 
 def test_a_device_describes_itself_with_units() -> None:
@@ -127,10 +210,22 @@ def test_the_a100_is_compiled_for_its_own_architecture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "name"), [("sm_90a", "emulated:h100"), ("sm_80", "emulated:a100"), ("sm_100a", "emulated:h100")]
+    ("arch", "gpu", "name", "note"),
+    [
+        ("sm_90a", "", "emulated:h100", " (nearest known: NVIDIA H100 SXM5 80 GB)"),
+        ("sm_90a", "NVIDIA H100 PCIe", "emulated:h100-pcie", ""),
+        ("sm_80", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "emulated:a100", " (nearest known: NVIDIA A100 SXM4 80 GB)"),
+        ("sm_86", "NVIDIA RTX A1000", "emulated:rtx-a6000", " (nearest known: NVIDIA RTX A6000 48 GB)"),
+        ("sm_100a", "NVIDIA B200", "emulated:b200", ""),
+        ("sm_70", "Tesla V100-SXM2-16GB", "emulated:t4", " (nearest known: NVIDIA T4 16 GB)"),  # nothing builds for it
+    ],
 )
-def test_a_gpu_is_screened_by_the_emulated_device_of_its_architecture(arch: str, name: str) -> None:
-    assert screen_for(arch) == name
+def test_a_gpu_is_screened_by_the_emulated_device_of_its_architecture(
+    arch: str, gpu: str, name: str, note: str
+) -> None:
+    assert screen_for(arch, gpu) == name
+    assert screen_note(arch, gpu) == note
+    assert name in device_names()
 
 
 def test_the_parent_side_of_a_gpu_loads_nothing_of_cuda() -> None:
@@ -149,3 +244,10 @@ def test_the_parent_side_never_loads_the_emulator() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_page_on_emulated_devices_names_each_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "emulated-device.md").read_text()
+    rows = re.findall(r"^\| (`[a-z].*?) \| .* \| `(sm_\w+)` \|$", page.partition("## What may be claimed")[0], re.M)
+    named = {key: arch for keys, arch in rows for key in re.findall(r"`([\w-]+)`", keys)}
+    assert named == {spec.key: spec.arch for spec in SPECS.values()}

@@ -287,3 +287,58 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
         Leases(["cuda:0"], tmp_path / "file").lease("cuda:0"),
     ):
         pass
+
+
+@pytest.fixture
+def unlockable(tmp_path, monkeypatch):
+    """A folder on a file system without locks, as seen by this process."""
+    folder = tmp_path / "network"
+    real = module.fcntl.flock
+
+    def flock(descriptor, operation):
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(folder)):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    return folder
+
+
+def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockable, tmp_path, monkeypatch):
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    mine = Leases(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
+    # Another process that finds no locks there either holds one in the folder of the machine.
+    with python(HOLDER, runtime / "kernelforge-leases", "cuda:3") as holder:
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(DeviceError, match=rf"process {holder.pid} has had it for task softmax"),
+            mine.lease("cuda:0", timeout_s=0),
+        ):
+            pass
+        holder.kill()
+    with mine.lease("cuda:0", timeout_s=120):
+        assert (runtime / "kernelforge-leases" / "GPU-aa.lock").read_text()
+
+
+def test_a_machine_without_a_runtime_folder_has_its_locks_under_tmp(monkeypatch):
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    folder = module.local_folder()
+    assert str(folder) == f"/tmp/kernelforge-leases-{os.getuid()}"
+    assert folder.stat().st_mode & 0o022 == 0
+
+
+def test_a_folder_that_others_can_write_to_holds_no_locks(unlockable, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "kernelforge-leases").mkdir()
+    (tmp_path / "kernelforge-leases").chmod(0o777)
+    with (
+        pytest.raises(DeviceError, match="not a folder that this user alone can write to"),
+        Leases(["cuda:0"], unlockable).lease("cuda:0"),
+    ):
+        pass
+    (tmp_path / "kernelforge-leases").rmdir()
+    (tmp_path / "kernelforge-leases").symlink_to(tmp_path)
+    with pytest.raises(DeviceError, match="not a folder"), Leases(["cuda:0"], unlockable).lease("cuda:0"):
+        pass

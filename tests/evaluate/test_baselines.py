@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from oracle_tasks import make_task
 
+from kernelforge.devices.base import SampleWork
 from kernelforge.errors import BaselineError
 from kernelforge.evaluate.armed_baseline import Armed, Shape
-from kernelforge.evaluate.baselines import COMPILE_MODES, Baselines, ModelSets
+from kernelforge.evaluate.baselines import COMPILE_MODES, SYNCHRONISED, Baselines, ModelSets
 from kernelforge.evaluate.cublas import CUBLAS_NAMES
 from kernelforge.evaluate.expected import Drawn, Reckoner
 from kernelforge.evaluate.reference import flatten_outputs
@@ -25,17 +26,22 @@ def draws_of(reckoner: Reckoner, count: int, *, expected: bool = True) -> list[D
     return [reckoner.draw("full", "task", 100 + index, expected=expected) for index in range(count)]
 
 
+def times_of(armed: Armed, samples: int, work: SampleWork = "sample", gaps_us: Sequence[float] = ()) -> list[float]:
+    armed.run(samples, work, gaps_us)
+    return armed.times()
+
+
 def test_a_sample_goes_once_through_every_set_and_its_flushes() -> None:
     reckoner = Reckoner(LINEAR)
     armed = Baselines(reckoner).arm("eager", draws_of(reckoner, 3), 4096)
     visited: list[int] = []
     execute = armed.sets.execute
     armed.sets.execute = lambda position: (visited.append(position), execute(position))[1]  # type: ignore[method-assign]
-    times = armed.block(4)
+    times = times_of(armed, 4)
     assert visited == [0, 1, 2] * 4
     assert len(times) == 4
     assert all(time > 0 for time in times)
-    assert all(time > 0 for time in armed.flush_block(2))
+    assert all(time > 0 for time in times_of(armed, 2, "overhead"))
     assert not armed.captured
 
 
@@ -62,9 +68,9 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> tuple[list[str], 
     sets = Log()
     monkeypatch.setattr(Armed, "_flush_once", lambda armed: sets.steps.append("flush"))
     armed = Armed("eager", sets, shape, torch.device("cpu"))
-    armed.block(1)
+    times_of(armed, 1)
     sample, sets.steps = sets.steps, []
-    armed.flush_block(1)
+    times_of(armed, 1, "overhead")
     return sample, sets.steps
 
 
@@ -78,20 +84,53 @@ def test_every_execution_starts_from_the_drawn_inputs_and_an_empty_cache(monkeyp
     assert steps_of(monkeypatch, Shape(1)) == (["restore 0", "execute 0"], [])
 
 
+def test_an_empty_kernel_takes_the_place_of_each_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = Log()
+    monkeypatch.setattr(Armed, "_flush_once", lambda armed: sets.steps.append("flush"))
+    monkeypatch.setattr(Armed, "_execute_nothing", lambda armed: sets.steps.append("nothing"))
+    armed = Armed("eager", sets, Shape(2, 64, flush_each=True), torch.device("cpu"))
+    assert len(times_of(armed, 1, "empty")) == 1
+    assert sets.steps == ["restore 0", "flush", "nothing", "restore 1", "flush", "nothing"]
+    assert times_of(Armed("eager", sets, Shape(2), torch.device("cpu")), 3, "empty") == [0.0, 0.0, 0.0]
+
+
+def test_a_host_that_waits_for_the_flush_hides_no_launch_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both in the sample and in its overhead, so that the wait itself is subtracted."""
+    sets = Log()
+    monkeypatch.setattr(torch, "sum", lambda *args, **kwargs: sets.steps.append("flush"))
+    monkeypatch.setattr("kernelforge.evaluate.armed_baseline.wait", lambda device: sets.steps.append("wait"))
+    found = []
+    for shape in (Shape(2, 64, True, synchronised=True), Shape(2, 64, synchronised=True), Shape(1, 64)):
+        armed = Armed("eager-synchronised", sets, shape, torch.device("cpu"))
+        sets.steps = []
+        armed.run(1)
+        found.append(sets.steps[1:-1])  # between the waits at both ends of every block
+    each = ["restore 0", "flush", "wait", "execute 0", "restore 1", "flush", "wait", "execute 1"]
+    assert found == [
+        each,
+        ["restore 0", "restore 1", "flush", "wait", "execute 0", "execute 1"],
+        ["restore 0", "flush", "execute 0"],
+    ]
+    armed = Armed("eager-synchronised", sets, Shape(2, 64, True, synchronised=True), torch.device("cpu"))
+    sets.steps = []
+    armed.run(1, "overhead")
+    assert sets.steps[1:-1] == [step for step in each if not step.startswith("execute")]
+
+
 def test_a_flush_reads_and_does_not_write() -> None:
     armed = Armed("eager", Log(), Shape(1, 4096), torch.device("cpu"))
     before = armed._flush._version
-    armed.block(2)
+    times_of(armed, 2)
     assert armed._flush.nbytes == 4096
     assert armed._flush._version == before
     armed._flush[7] = 2.5
-    armed.flush_block(1)
+    times_of(armed, 1, "overhead")
     assert armed._sink.item() == 2.5, "all of it is read"
 
 
 def test_without_a_flush_there_is_nothing_to_subtract() -> None:
     reckoner = Reckoner(LINEAR)
-    assert Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0).flush_block(3) == [0.0, 0.0, 0.0]
+    assert times_of(Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0), 3, "overhead") == [0.0, 0.0, 0.0]
 
 
 class Clock:
@@ -116,7 +155,7 @@ def test_idle_time_before_a_sample_is_not_part_of_it(monkeypatch: pytest.MonkeyP
     armed = Baselines(reckoner).arm("eager", draws_of(reckoner, 1), 0)
     clock = Clock()
     monkeypatch.setattr("kernelforge.evaluate.armed_baseline.time", clock)
-    assert armed.block(2, [20_000.0, 30_000.0]) == [1.0, 1.0]
+    assert times_of(armed, 2, gaps_us=[20_000.0, 30_000.0]) == [1.0, 1.0]
     assert clock.ns >= 50_000_000
 
 
@@ -152,7 +191,7 @@ def test_mutated_inputs_are_copies_restored_before_every_execution() -> None:
     assert len(armed.sets.outputs(0)) == 2
     for flush_bytes in (0, 64):
         armed = Baselines(reckoner).arm("eager", [drawn], flush_bytes)
-        armed.block(2)
+        times_of(armed, 2)
         assert torch.equal(armed.sets.outputs(0)[1], before * 3), "restored before every execution"
     armed.sets.restore(0)
     assert torch.equal(armed.sets.outputs(0)[1], before)
@@ -164,7 +203,7 @@ def test_inputs_that_a_reference_writes_to_unasked_stay_as_drawn() -> None:
     before = [value.clone() for value in drawn.inputs if isinstance(value, torch.Tensor)]
     baselines = Baselines(reckoner)
     for _ in range(2):
-        baselines.arm("eager", [drawn], 0).block(2)
+        times_of(baselines.arm("eager", [drawn], 0), 2)
     assert all(torch.equal(one, value) for one, value in zip(drawn.inputs, before, strict=True))  # type: ignore[arg-type]
 
 
@@ -200,7 +239,7 @@ def test_compiled_code_is_kept_for_the_next_candidate() -> None:
     assert counters["stats"]["unique_graphs"] == before + 1
     del first
     again = [reckoner.draw("full", "task", 500 + index) for index in range(2)]
-    assert len(baselines.arm("compile", again, 0).block(1)) == 1
+    assert len(times_of(baselines.arm("compile", again, 0), 1)) == 1
     assert counters["stats"]["unique_graphs"] == before + 1
 
 
@@ -227,14 +266,16 @@ def test_a_captured_baseline_is_replayed_and_checked_so(monkeypatch: pytest.Monk
     baselines._captures = True
     armed = baselines.arm("compile", draws_of(reckoner, 2), 64)
     assert armed.captured
-    assert Replay.made == 2
-    graph, flushes = armed._graph, armed._flush_graph
+    assert Replay.made == 3
+    graph, flushes, empties = (armed._graphs[work] for work in ("sample", "overhead", "empty"))
     assert isinstance(graph, Replay)
     assert isinstance(flushes, Replay)
+    assert isinstance(empties, Replay)
     assert graph.replays == 1, "the outputs that were checked are those of a replay"
-    armed.block(3)
-    armed.flush_block(4)
-    assert (graph.replays, flushes.replays) == (4, 4)
+    times_of(armed, 3)
+    times_of(armed, 4, "overhead")
+    times_of(armed, 5, "empty")
+    assert (graph.replays, flushes.replays, empties.replays) == (4, 4, 5)
     assert not baselines.arm("eager", draws_of(reckoner, 1), 0).captured
 
 
@@ -251,7 +292,7 @@ def test_a_compiled_baseline_that_cannot_be_captured_is_timed_with_its_launches(
     armed = baselines.arm("compile", draws_of(reckoner, 1), 0)
     assert not armed.captured
     assert armed.note == "not captured in a CUDA graph: operation not permitted when stream is capturing"
-    assert len(armed.block(2)) == 2
+    assert len(times_of(armed, 2)) == 2
 
 
 def test_what_a_compiler_says_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +313,7 @@ def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["eager", "eager-graph", "compile", "compile-max-autotune"])
+@pytest.mark.parametrize("name", ["eager", SYNCHRONISED, "eager-graph", "compile", "compile-max-autotune"])
 def test_every_baseline_is_right_on_a_gpu(name: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
@@ -281,9 +322,9 @@ def test_every_baseline_is_right_on_a_gpu(name: str) -> None:
     task = make_task("torch.softmax(self.fc(a), -1)", "torch.randn(64, 256)", init="self.fc = nn.Linear(256, 128)")
     reckoner = Reckoner(task, open_device("cuda:0"))
     armed = Baselines(reckoner).arm(name, draws_of(reckoner, 3), 1 << 20)
-    assert armed.captured == (name != "eager"), armed.note
-    assert all(time > 0 for time in armed.block(5))
-    assert all(0 < time < 1e5 for time in armed.flush_block(5))
+    assert armed.captured == (name not in ("eager", SYNCHRONISED)), armed.note
+    assert all(time > 0 for time in times_of(armed, 5))
+    assert all(0 < time < 1e5 for time in times_of(armed, 5, "overhead"))
 
 
 @pytest.mark.gpu
@@ -308,12 +349,12 @@ def test_cublas_is_right_on_a_gpu(name: str, forward: str, inputs: str) -> None:
     armed = baselines.arm(name, draws_of(reckoner, 2), 0)
     assert armed.captured, armed.note
     assert armed.note.startswith("layout ")
-    assert all(time > 0 for time in armed.block(3))
+    assert all(time > 0 for time in times_of(armed, 3))
 
 
 def test_the_page_on_baselines_has_every_name() -> None:
     page = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
     named = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
-    assert named == ["eager", "eager-graph", *COMPILE_MODES, *CUBLAS_NAMES]
+    assert named == ["eager", SYNCHRONISED, "eager-graph", *COMPILE_MODES, *CUBLAS_NAMES]
     for mode in COMPILE_MODES.values():
         assert mode == "default" or f"`{mode}`" in page

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from axpy import KERNEL, PLAN, SIZES, axpy_task
+from devices.cuda import told_stopwatch
 from devices.cuda.software import with_ptx
+from devices.cuda.stopwatch_driver import CARVE_OUT_US, NODE_GAP_US
 from devices.cuda.told_stopwatch import ToldStopwatch
 
 from kernelforge.compile import Artifact, Compiler
@@ -163,6 +165,28 @@ def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: L
     assert {"timing", "oracle", "build"} <= evaluation.seconds.keys()
 
 
+SHARING = KERNEL.replace(
+    "if (i < n) out[i] = ",
+    "__shared__ volatile float kept[128]; kept[threadIdx.x] = 0.0f; if (i < n) out[i] = kept[threadIdx.x] + ",
+)
+
+
+@pytest.mark.parametrize(("source", "switch_us"), [(KERNEL, 0.0), (SHARING, CARVE_OUT_US)])
+def test_what_a_place_in_the_graph_costs_stands_beside_each_time(
+    evaluator: Evaluator, source: str, switch_us: float
+) -> None:
+    """The gap between kernels, and what a kernel with shared memory waits for behind the flush, once in a sample."""
+    evaluation, _ = run(evaluator, source)
+    assert evaluation.performance is not None, evaluation.reason
+    timing = evaluation.performance.timing
+    assert timing is not None
+    assert not timing.flush_each
+    found_us = NODE_GAP_US + switch_us / timing.sets
+    assert timing.candidate.node_gap_us == pytest.approx(found_us)
+    assert timing.candidate.median_us > 1000 + found_us, "it is not subtracted"
+    assert {side.node_gap_us for side in timing.baselines} == {told_stopwatch.NODE_GAP_US}
+
+
 def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -> None:
     scored = reward("kernelforge/1", run(evaluator).evaluation)
     assert scored.components["log_speedup"] == 0
@@ -262,7 +286,10 @@ def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: 
     assert origins["kernelforge__limit_latency_us"][0] is Origin.MODELLED
     assert profile.kernels[0].hot_spots
     assert (profile.device, profile.roofline.time_us) == ("cuda:0", 9.0)
-    assert profile.notes == ("Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100.",)
+    assert profile.notes == (
+        "Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100 "
+        "(nearest known: NVIDIA H100 SXM5 80 GB).",  # nothing is known of a GPU called "Software GPU"
+    )
 
 
 def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:

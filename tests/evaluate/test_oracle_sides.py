@@ -9,9 +9,12 @@ import pytest
 from oracle_tasks import make_task
 from shipped import shipped
 
-from kernelforge.errors import BaselineError, ChildDied, SandboxError, TaskError, UsageError
+from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.sides import BaselineSide
+from kernelforge.evaluate.stopwatch import MOST_LOST, Stopwatch, _Baseline, _OracleLost
+from kernelforge.evaluate.timing import SampleShape
+from kernelforge.records import MeasureSettings
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 
@@ -132,7 +135,7 @@ def test_gaps_are_one_per_sample_or_none() -> None:
 
     def ask(request: dict[str, Any]) -> dict[str, Any]:
         asked.append(request)
-        return {"times_us": [1.0] * request.get("samples", 0)}
+        return {"times_us": [1.0] * asked[0]["samples"]}
 
     side = BaselineSide("eager", True, "", 1, ask)
     for gaps in ([1.0], [1.0, 2.0, 3.0]):
@@ -216,3 +219,99 @@ def test_replies_about_baselines_that_cannot_be_read_are_the_childs_failure(repl
     for ask in (lambda oracle: oracle.baselines(), lambda oracle: oracle.memory(), lambda oracle: oracle.arm("e", [1])):
         with pytest.raises(SandboxError):
             ask(Oracle(Scripted({"ok": True} | reply), SOFTMAX))
+
+
+class Held:
+    """An oracle whose baseline answers as it is told, or takes the process with it."""
+
+    def __init__(self, *answers: Exception | dict[str, Any]) -> None:
+        self._answers = list(answers)
+        self.holds_draws = True
+        self.given_up: dict[str, str] = {}
+        self.disarmed = 0
+
+    def arm(self, name: str, handles: list[int], *, flush_bytes: int, flush_each: bool) -> BaselineSide:
+        self._next()
+        return BaselineSide(name, True, "a note", 1, self._ask)
+
+    def give_up(self, baseline: str, reason: str) -> None:
+        self.given_up[baseline] = reason
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.disarmed += request["op"] == "disarm"
+        return self._next()
+
+    def _next(self) -> dict[str, Any]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, ChildDied | ChildTimeout):
+            self.holds_draws = False
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def baseline_of(oracle: Held) -> _Baseline:
+    return _Baseline("compile", oracle, [1], SampleShape(1, 1 << 20))  # type: ignore[arg-type]
+
+
+def test_a_baseline_is_built_when_it_is_timed_and_freed_when_it_is_not() -> None:
+    oracle = Held({}, {}, {"times_us": [1.0, 2.0]}, {}, {})
+    side = baseline_of(oracle)
+    assert not side.captured
+    side.ready()
+    side.ready()
+    side.run(2)
+    assert side.times() == (1.0, 2.0)
+    assert side.captured
+    assert side.note == "a note"
+    side.rest()
+    side.rest()
+    assert oracle.disarmed == 1
+    side.ready()
+    assert oracle.holds_draws
+
+
+@pytest.mark.parametrize(
+    "failure", [TaskError("out of memory"), SandboxError("no such reply"), UsageError("not armed")]
+)
+def test_whatever_goes_wrong_with_a_baseline_is_its_own_failure(failure: Exception) -> None:
+    for answers in ([failure], [{}, failure]):
+        side = baseline_of(Held(*answers))
+        with pytest.raises(BaselineError, match=str(failure)):
+            side.run(1)
+
+
+@pytest.mark.parametrize("death", [ChildDied("killed by signal 9"), ChildTimeout("no answer")])
+def test_a_baseline_that_ends_the_oracle_while_it_is_timed_is_not_tried_again(death: Exception) -> None:
+    oracle = Held({}, death)
+    with pytest.raises(_OracleLost):
+        baseline_of(oracle).run(1)
+    assert oracle.given_up == {"compile": f"timing it ended the oracle's process: {death}"}
+    freed = Held({}, death)
+    side = baseline_of(freed)
+    side.ready()
+    with pytest.raises(_OracleLost):
+        side.rest()
+    last = baseline_of(Held({}, death))
+    last.ready()
+    last.close()  # at the end nobody needs the draws
+
+
+def test_a_candidate_is_timed_without_baselines_when_they_end_the_oracle_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopwatch = Stopwatch(
+        device=None, oracle=None, facts=None, settings=MeasureSettings(), seed=1, request=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    tried: list[str] = []
+
+    def once(self: Stopwatch, session: object) -> str:
+        tried.append(self._without_baselines)
+        if not self._without_baselines:
+            raise _OracleLost
+        return "a time"
+
+    monkeypatch.setattr(Stopwatch, "_once", once)
+    assert stopwatch.time(None) == "a time"  # type: ignore[arg-type,comparison-overlap]
+    assert len(tried) == MOST_LOST + 2
+    assert "ended the oracle's process again and again" in tried[-1]

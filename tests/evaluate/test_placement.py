@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +19,6 @@ from kernelforge.evaluate.facts import facts_at
 from kernelforge.evaluate.placement import (
     HOST,
     default_device,
-    driver_folder,
     driver_started,
     no_gpu,
     open_device,
@@ -121,7 +124,6 @@ def test_tensors_without_a_device_are_made_on_the_default_one() -> None:
 def test_looking_whether_the_driver_runs_does_not_start_it() -> None:
     assert driver_started() == driver_started()
     assert not driver_started() or torch.cuda.is_available()
-    assert driver_started() or driver_folder() is None
 
 
 def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +134,29 @@ def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.Mo
         assert not asked
     torch.cuda.is_available()
     assert asked
+
+
+def test_the_warm_up_calls_nothing_of_torch_that_counts_gpus() -> None:
+    """In a CUDA build each of these calls starts the driver; in a CPU build they only say that they were called."""
+    script = """
+import torch
+from kernelforge.evaluate import oracle_worker
+calls = []
+for holder, name in [(torch._C, "_ensureCUDADeviceGuardSet"), (torch._C, "_cuda_getDeviceCount"),
+                     (torch.cuda, "is_available"), (torch.cuda, "device_count"), (torch.cuda, "init")]:
+    if not hasattr(holder, name):
+        continue  # a CPU build has not all of them
+    def counted(*arguments, name=name, original=getattr(holder, name)):
+        calls.append(name)
+        return original(*arguments)
+    setattr(holder, name, counted)
+torch._C._ensureCUDADeviceGuardSet(); assert calls == ["_ensureCUDADeviceGuardSet"]; calls.clear()
+oracle_worker.warm_up({})
+print("calls:", calls)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert (done.stdout, done.returncode) == ("calls: []\n", 0), done.stderr
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from oracle_tasks import judge, make_task, tensors
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelforge.evaluate.expected import Reckoner
+from kernelforge.evaluate.tolerance import expected_output
 from kernelforge.records import TaskPolicy
 
 SEEDS = (1, 2)
@@ -206,3 +210,60 @@ def test_exact_values_pass_with_no_error_and_signed_zeros_are_equal() -> None:
     comparison = judge(reckoner, drawn, tensors(drawn)[0].t() * 1.0 + 0.0)
     assert comparison.ok
     assert comparison.error == 0.0
+
+
+class LargestTensors(TorchDispatchMode):
+    """Names operators that make a tensor of at least so many bytes."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.made: list[str] = []
+        self._nbytes = nbytes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, torch.Tensor)}
+        large = isinstance(result, torch.Tensor) and result.numel() * result.itemsize >= self._nbytes
+        if large and result.untyped_storage().data_ptr() not in given:
+            self.made.append(str(func))
+        return result
+
+
+def test_a_large_output_is_worked_on_in_pieces_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tolerance itself is the one tensor of its size that is made, and where every element ended is as before."""
+    reference = torch.randn(40, 1000)
+    exact = reference.double() * (1 + 1e-7)
+    condition = torch.rand(40, 1000, dtype=torch.float64) * 1e3
+    whole = expected_output(reference, exact, reference.clone(), condition=condition.clone())
+    monkeypatch.setattr("kernelforge.evaluate.tolerance.PIECE", 1 << 10)
+    sequential = reference.clone()
+    with LargestTensors(exact.nbytes) as large:
+        found = expected_output(reference, exact, sequential, condition=condition)
+    assert large.made == ["aten.abs.default"]
+    assert found.tolerance is not None
+    assert whole.tolerance is not None
+    assert torch.equal(found.tolerance, whole.tolerance)
+    assert (found.factor, found.torch_error, found.ill_conditioned) == (
+        whole.factor, whole.torch_error, whole.ill_conditioned,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", ["a * 2 + b.t()", "(lambda y: (y, y.view(-1)))(a * 2)", "a.mul_(3.0) + b.t()", "a"])
+def test_pieces_change_nothing_of_what_is_expected(monkeypatch: pytest.MonkeyPatch, forward: str) -> None:
+    task = make_task(forward, "torch.randn(30, 50), torch.randn(50, 30).double().float()")
+    whole = Reckoner(task).draw("small", "task", 7).expected
+    monkeypatch.setattr("kernelforge.evaluate.tolerance.PIECE", 64)
+    found = Reckoner(task).draw("small", "task", 7).expected
+    assert whole is not None
+    assert found is not None
+    for one, other in zip(found, whole, strict=True):
+        assert one.tolerance is not None
+        assert other.tolerance is not None
+        assert torch.equal(one.tolerance, other.tolerance)
+        assert one.factor == other.factor
+
+
+def test_a_reference_that_writes_to_a_float64_input_writes_to_a_copy() -> None:
+    reckoner = Reckoner(make_task("a.mul_(3.0)", "torch.ones(4, dtype=torch.float64)"))
+    drawn = reckoner.draw("small", "task", 1)
+    assert torch.equal(tensors(drawn)[0], torch.ones(4, dtype=torch.float64))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernelforge.hardware.occupancy import l1_bytes, occupancy
-from kernelforge.hardware.specs import A100, H100, KIB, DeviceSpec
+from kernelforge.hardware.specs import A100, H100, KIB, SPECS, DeviceSpec
+
+NO_LIMIT = 2**31 - 1
 
 
 def limits(spec: DeviceSpec, threads: int, registers: int, shared: int) -> tuple[int, int, int, int]:
@@ -79,19 +81,20 @@ HARNESS = r"""
 #include <stdio.h>
 #include "cuda_occupancy.h"
 int main(void) {
-    cudaOccDeviceProp p[2] = {
-        {9, 0, 1024, 2048, 65536, 65536, 32, 49152, 233472, 132, 232448, 1024},
-        {8, 0, 1024, 2048, 65536, 65536, 32, 49152, 167936, 108, 166912, 1024}};
-    cudaOccDeviceState state = {0};
-    state.carveoutConfig = SHAREDMEM_CARVEOUT_DEFAULT;
-    int d, threads, registers, shared;
-    while (scanf("%d %d %d %d", &d, &threads, &registers, &shared) == 4) {
+    /* major, minor, SMs, threads and shared memory of an SM, the latter of a block, reserved; then the launch */
+    int major, minor, sms, perSm, sharedSm, sharedBlock, reserved, threads, registers, shared;
+    while (scanf("%d %d %d %d %d %d %d %d %d %d", &major, &minor, &sms, &perSm, &sharedSm, &sharedBlock, &reserved,
+                 &threads, &registers, &shared) == 10) {
+        cudaOccDeviceProp p = {major, minor, 1024, perSm, 65536, 65536, 32, 49152, sharedSm, sms, sharedBlock,
+                               reserved};
+        cudaOccDeviceState state = {0};
+        state.carveoutConfig = SHAREDMEM_CARVEOUT_DEFAULT;
         cudaOccFuncAttributes a = {0};
         a.maxThreadsPerBlock = 1024; a.numRegs = registers; a.sharedSizeBytes = 0;
         a.partitionedGCConfig = PARTITIONED_GC_OFF;
         a.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN; a.maxDynamicSharedSizeBytes = shared; a.numBlockBarriers = 1;
         cudaOccResult r;
-        int status = cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p[d], &a, &state, threads, shared);
+        int status = cudaOccMaxActiveBlocksPerMultiprocessor(&r, &p, &a, &state, threads, shared);
         printf("%d %d %d %d %d\n", status, r.blockLimitBlocks, r.blockLimitWarps, r.blockLimitRegs,
                r.blockLimitSharedMem);
     }
@@ -115,17 +118,36 @@ def test_limits_equal_those_of_nvidias_header(tmp_path: Path) -> None:
     (tmp_path / "limits.c").write_text(HARNESS)
     program = tmp_path / "limits"
     subprocess.run([compiler, "-w", "-I", include, tmp_path / "limits.c", "-o", program], check=True)
+    one_of_each = {spec.compute_capability: spec for spec in SPECS.values()}
     cases = [
-        (device, threads, registers, shared)
-        for device in (0, 1)
+        (spec, threads, registers, shared)
+        for spec in one_of_each.values()
         for threads in (32, 33, 96, 128, 160, 256, 384, 512, 640, 768, 1000, 1024)
         for registers in (8, 16, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 127, 128, 168, 200, 255)
         for shared in (0, 1, 1000, 8192, 16384, 33000, 49152, 65536, 100000, 166912 - 1024)
+        if shared <= spec.shared_bytes_per_block
     ]
-    text = "\n".join(" ".join(map(str, case)) for case in cases)
+    text = "\n".join(
+        f"{spec.compute_capability[0]} {spec.compute_capability[1]} {spec.sm_count} {spec.threads_per_sm} "
+        f"{spec.shared_bytes_per_sm} {spec.shared_bytes_per_block} {spec.shared_reserved_bytes_per_block} "
+        f"{threads} {registers} {shared}"
+        for spec, threads, registers, shared in cases
+    )
     answer = subprocess.run([program], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(answer) == len(cases)
     for case, line in zip(cases, answer, strict=True):
         status, *theirs = map(int, line.split())
         assert status == 0
-        assert limits((H100, A100)[case[0]], *case[1:]) == tuple(theirs), case
+        own = limits(*case)
+        # With neither shared memory of its own nor a reserve the header names no limit; the SM's blocks bind anyway.
+        unlimited = own[3] if theirs[3] == NO_LIMIT else theirs[3]
+        assert own == (*theirs[:3], unlimited), case
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+def test_every_gpu_runs_a_plain_kernel_with_sensible_limits(spec: DeviceSpec) -> None:
+    found = occupancy(spec, threads_per_block=256, registers_per_thread=32, shared_bytes=0)
+    assert found.percent == 100.0
+    full = occupancy(spec, threads_per_block=256, registers_per_thread=32, shared_bytes=spec.shared_bytes_per_block)
+    assert full.blocks_per_sm == 1
+    assert 0 <= l1_bytes(spec, full) < l1_bytes(spec, found) <= spec.unified_l1_bytes_per_sm

@@ -1,25 +1,85 @@
-"""The emulated devices' figures."""
+"""Figures of GPUs: that they are there, agree with what is published, and are given to no other GPU."""
 
 from dataclasses import fields
 
 import pytest
 
-from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec
+from kernelforge.hardware.generations import GENERATIONS
+from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec, NearestSpec, find_spec, nearest_spec
 
-NOT_FIGURES = {"key", "title", "arch", "sources"}
+NOT_FIGURES = {"key", "title", "names", "compute_capability", "arch", "sources"}
+EVERY_GPU = pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+
+# FP32 TFLOPS, GB/s, TFLOPS of FP16 on tensor cores (dense, FP32 accumulation; None where NVIDIA publishes none).
+PUBLISHED: dict[str, tuple[float, float, float | None]] = {
+    "h100": (67, 3350, 989.5), "h200": (67, 4800, 989.5), "h100-pcie": (51, 2039, 756.5), "h100-nvl": (60, 3938, 835.5),
+    "gh200": (67, 4000, 989.5), "a100": (19.5, 2039, 312), "a100-40gb": (19.5, 1555, 312),
+    "a100-pcie": (19.5, 1935, 312), "b200": (75, 7700, 2250), "gb200": (80, 8000, 2500),
+    "v100": (15.7, 900, 125), "v100-pcie": (14, 900, 112), "t4": (8.1, 320, 65),
+    "a10": (31.2, 600, 125), "a10g": (35, 600, 70), "rtx-a6000": (38.7, 768, 154.8),
+    "l4": (30.3, 300, 121), "l20": (59.8, 864, 119.5), "l40s": (91.6, 864, 366),
+    "rtx-3060": (12.74, 360, None), "rtx-3060-ti": (16.2, 448, None), "rtx-3070": (20.3, 448, 40.6),
+    "rtx-3070-ti": (21.75, 608, None), "rtx-3080": (29.8, 760, 59.5), "rtx-3080-ti": (34.1, 912, None),
+    "rtx-3090": (35.6, 936, 71), "rtx-3090-ti": (40, 1008, 80),
+    "rtx-4060": (15.11, 272, None), "rtx-4060-ti": (22.06, 288, None), "rtx-4070": (29.15, 504, None),
+    "rtx-4070-super": (35.48, 504, None), "rtx-4070-ti": (40.1, 504, 80.2), "rtx-4070-ti-super": (44.1, 672, None),
+    "rtx-4080": (48.7, 716.8, 97.5), "rtx-4080-super": (52.2, 736, None), "rtx-4090": (82.6, 1008, 165.2),
+    "rtx-5060": (19.2, 448, None), "rtx-5060-ti": (23.7, 448, None), "rtx-5070": (30.9, 672, 61.7),
+    "rtx-5070-ti": (43.9, 896, 87.9), "rtx-5080": (56.3, 960, 112.6), "rtx-5090": (104.8, 1792, 209.5),
+}  # fmt: skip
+
+# As drivers report them.
+NAMES = {
+    "Tesla T4": "t4", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie", "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 NVL": "h100-nvl", "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA H200": "h200", "NVIDIA B200": "b200", "NVIDIA GB200": "gb200", "Tesla V100-SXM2-16GB": "v100",
+    "Tesla V100-SXM2-32GB": "v100", "Tesla V100-PCIE-16GB": "v100-pcie", "NVIDIA A10": "a10", "NVIDIA A10G": "a10g",
+    "NVIDIA L4": "l4", "NVIDIA L20": "l20", "NVIDIA L40S": "l40s", "NVIDIA RTX A6000": "rtx-a6000",
+    "RTX A6000": "rtx-a6000", "GeForce RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 3060": "rtx-3060",
+    "NVIDIA GeForce RTX 3060 Ti": "rtx-3060-ti", "NVIDIA GeForce RTX 4070 Ti": "rtx-4070-ti",
+    "NVIDIA GeForce RTX 4070 Ti SUPER": "rtx-4070-ti-super", "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090", "emulated:a10g": "a10g",
+}  # fmt: skip
+
+# Names that contain that of a known GPU, or are contained in one, and stand for another.
+OTHERS = [
+    "NVIDIA RTX A1000", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "NVIDIA L40",
+    "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA H200 NVL", "NVIDIA A10M", "NVIDIA RTX 4000 Ada Generation", "NVIDIA T400", "NVIDIA A100-SXM-64GB",
+    "NVIDIA GeForce RTX 3080 Laptop GPU", "NVIDIA H100", "NVIDIA RTX PRO 6000 Blackwell Server Edition", "",
+    "emulated:b3000", "cuda:0",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+@EVERY_GPU
 def test_every_figure_names_its_source(spec: DeviceSpec) -> None:
     figures = {field.name for field in fields(spec)} - NOT_FIGURES
     assert set(spec.sources) == figures
     assert all(spec.sources.values())
 
 
-def test_peak_arithmetic_agrees_with_the_datasheets() -> None:
-    assert H100.fp32_flops_per_s == pytest.approx(67e12, rel=0.01)
-    assert H200.fp32_flops_per_s == pytest.approx(67e12, rel=0.01)
-    assert A100.fp32_flops_per_s == pytest.approx(19.5e12, rel=0.01)
+def test_what_nvidia_does_not_publish_is_told_as_an_estimate() -> None:
+    for spec in SPECS.values():
+        for name in ("dram_sustained_gbps", "l2_bandwidth_gbps", "shared_latency_cycles"):
+            assert spec.sources[name].startswith("estimate: "), (spec.key, name)
+
+
+@EVERY_GPU
+def test_peaks_agree_with_what_is_published(spec: DeviceSpec) -> None:
+    fp32, bandwidth, fp16 = PUBLISHED[spec.key]
+    assert spec.fp32_flops_per_s == pytest.approx(fp32 * 1e12, rel=0.015)
+    assert spec.dram_bandwidth_gbps == pytest.approx(bandwidth, rel=0.01)
+    if fp16 is not None:
+        assert spec.fp16_tensor_tflops == pytest.approx(fp16, rel=0.01)
+
+
+@EVERY_GPU
+def test_tf32_runs_at_half_the_rate_of_fp16_or_not_at_all(spec: DeviceSpec) -> None:
+    if spec.compute_capability < (8, 0):
+        assert spec.tf32_tensor_tflops == 0
+    else:
+        assert spec.tf32_tensor_tflops == pytest.approx(spec.fp16_tensor_tflops / 2, rel=0.03)
 
 
 @pytest.mark.parametrize(("spec", "sparse"), [(H100, 1979), (H200, 1979), (A100, 624)])
@@ -35,12 +95,82 @@ def test_ridge_is_peak_arithmetic_over_peak_bandwidth() -> None:
     assert A100.ridge_flop_per_byte == pytest.approx(9.55, rel=0.01)
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
+@EVERY_GPU
 def test_sustained_bandwidth_lies_below_peak_and_l2_above_dram(spec: DeviceSpec) -> None:
     assert 0.7 * spec.dram_bandwidth_gbps < spec.dram_sustained_gbps < spec.dram_bandwidth_gbps
     assert spec.l2_bandwidth_gbps > spec.dram_bandwidth_gbps
-    assert spec.l1_latency_cycles < spec.l2_latency_cycles < spec.dram_latency_cycles
+    assert spec.shared_latency_cycles < spec.l1_latency_cycles < spec.l2_latency_cycles < spec.dram_latency_cycles
+
+
+@EVERY_GPU
+def test_a_gpu_has_one_key_and_the_architecture_of_its_generation(spec: DeviceSpec) -> None:
+    assert SPECS[spec.key] is spec
+    assert spec.key == spec.key.lower()
+    major, minor = spec.compute_capability
+    assert spec.arch == f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+def test_no_generation_is_without_a_gpu_and_no_name_or_title_is_borne_by_two() -> None:
+    assert {spec.compute_capability for spec in SPECS.values()} == set(GENERATIONS)
+    names = [name for spec in SPECS.values() for name in spec.names]
+    assert len(set(names)) == len(names)
+    assert len({spec.title for spec in SPECS.values()}) == len(SPECS)
 
 
 def test_the_default_comes_first() -> None:
     assert next(iter(SPECS)) == "h100"
+
+
+@pytest.mark.parametrize(("name", "key"), NAMES.items())
+def test_a_gpu_is_found_by_the_name_that_its_driver_reports(name: str, key: str) -> None:
+    found = find_spec(name)
+    assert found is not None
+    assert found.key == key
+    assert nearest_spec(name, "sm_61") == NearestSpec(found, exact=True)
+
+
+@EVERY_GPU
+def test_every_gpu_is_found_by_each_of_its_names(spec: DeviceSpec) -> None:
+    assert [find_spec(name) for name in spec.names] == [spec] * len(spec.names)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_gpu_that_is_not_known_gets_no_figures_of_another_unsaid(name: str) -> None:
+    assert find_spec(name) is None
+    nearest = nearest_spec(name, "sm_89")
+    assert not nearest.exact
+    assert nearest.label == f"nearest known: {nearest.spec.title}"
+
+
+def test_a_name_that_two_gpus_bear_is_told_apart_by_the_number_of_sms() -> None:
+    """The GeForce RTX 3080 of 12 GB has 70 SMs."""
+    assert find_spec("NVIDIA GeForce RTX 3080", 68) is SPECS["rtx-3080"]
+    assert find_spec("NVIDIA GeForce RTX 3080", 70) is None
+    assert nearest_spec("NVIDIA GeForce RTX 3080", "sm_86", 70) == NearestSpec(SPECS["rtx-3080"], exact=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "sms", "key"),
+    [
+        ("NVIDIA GeForce RTX 4090 D", "sm_89", 114, "rtx-4090"),
+        ("NVIDIA RTX 6000 Ada Generation", "sm_89", 142, "rtx-4090"),
+        ("NVIDIA L40", "sm_89", 142, "l40s"),
+        ("NVIDIA GeForce RTX 3050", "sm_86", 20, "rtx-3060"),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "sm_90a", 60, "h100"),
+        ("NVIDIA A30", "sm_80", 56, "a100"),
+        ("Quadro RTX 6000", "sm_75", 72, "t4"),
+        ("NVIDIA B300 SXM6 AC", "sm_103a", 148, "b200"),  # no GPU of 10.3 is known: 10.0 is closest
+        ("Orin", "sm_87", 16, "rtx-3060"),
+        ("NVIDIA GB10", "sm_121a", 48, "rtx-5070"),
+        ("", "sm_90a", None, "h100"),
+        ("", "", None, "h100"),
+    ],
+)
+def test_the_nearest_gpu_is_of_the_closest_compute_capability(name: str, arch: str, sms: int | None, key: str) -> None:
+    assert nearest_spec(name, arch, sms) == NearestSpec(SPECS[key], exact=False)
+
+
+def test_the_nearest_gpu_can_be_chosen_among_some() -> None:
+    ampere = [SPECS["a10"], SPECS["a100"]]
+    assert nearest_spec("NVIDIA H100 80GB HBM3", "sm_90a", among=ampere) == NearestSpec(SPECS["a10"], exact=False)
+    assert nearest_spec("", among=ampere) == NearestSpec(SPECS["a10"], exact=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.build import BOARD_FILES, board_texts, build, read_submitted, stale, write_texts
@@ -18,6 +19,7 @@ from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError
 from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
 from kernelforge.records import Verdict
+from kernelforge.report.terminal import leaderboard_lines
 from kernelforge.report.views.board import boards_of
 
 HOSTILE = "\x1b[31m </script><script>x</script> | =1+1 [a](b) \u202e `c`"
@@ -233,3 +235,61 @@ def test_the_schema_in_the_repository_is_that_of_the_model(reference_folder: Pat
 def test_the_board_in_the_repository_is_built_from_its_entries(reference_folder: Path):
     changed = stale(board_texts(build(read_submitted([reference_folder / "entries"]))), reference_folder)
     assert not changed, "its README has the command that builds it again"
+
+
+def _against_eager(data: dict[str, Any], tasks: int = 1000) -> None:
+    """The first tasks with a speedup have no baseline but eager, which they are then compared with."""
+    for row in data["tasks"]:
+        speed = (row["best"] or {"evaluation": {"performance": None}})["evaluation"]["performance"]
+        if tasks == 0 or not speed or not speed["timing"] or speed["speedup"] is None:
+            continue
+        tasks -= 1
+        timing = speed["timing"]
+        timing["baselines"] = [side for side in timing["baselines"] if side["name"] == "eager"]
+        timing["ratios"] = [ratio for ratio in timing["ratios"] if ratio["baseline"] == "eager"]
+        timing["fastest"] = "eager" if timing["ratios"] else None
+
+
+def test_a_board_says_at_how_many_tasks_compile_was_not_there(
+    tmp_path: Path, made: Callable[..., EntryFile], forged: Callable[..., EntryFile]
+):
+    whole = made("measured-a")
+    entry = forged(whole, lambda data: _against_eager(data, tasks=1))
+    texts = {}
+    for one, name in ((whole, "whole"), (entry, "entry")):
+        file = tmp_path / f"{name}.json"
+        file.write_text(entry_text(one))
+        texts[name] = board_texts(build(read_submitted([file])))
+    board = json.loads(texts["entry"]["leaderboard.json"])["boards"][0]
+    before = json.loads(texts["whole"]["leaderboard.json"])["boards"][0]
+    assert board["key"]["baseline"] == "fastest", "at other tasks it was there"
+    missing = board["entries"][0]["uncompiled"]
+    assert missing == before["entries"][0]["uncompiled"] + 1
+    (row,) = csv.DictReader(io.StringIO(texts["entry"]["leaderboard.csv"]))
+    assert row["uncompiled"] == str(missing)
+    page = texts["entry"]["LEADERBOARD.md"]
+    assert f"{missing} without compile" in page
+    assert "against a weaker baseline there" in page
+    assert "TF32 is off for every baseline, in convolutions too" in page
+    console = Console(width=400, file=io.StringIO(), color_system=None)
+    console.print(leaderboard_lines(build(read_submitted([tmp_path / "entry.json"]))))
+    lines = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{missing} without compile" in lines
+    assert "against a weaker baseline there" in lines
+
+
+def test_results_without_compile_have_a_board_of_their_own(
+    tmp_path: Path, made: Callable[..., EntryFile], forged: Callable[..., EntryFile]
+):
+    def without(data: dict[str, Any]) -> None:
+        _against_eager(data)
+        data["key"]["baseline"] = "fastest without compile"
+
+    (tmp_path / "with.json").write_text(entry_text(made("measured-a")))
+    (tmp_path / "without.json").write_text(entry_text(forged(made("measured-a"), without)))
+    boards = build(read_submitted([tmp_path])).boards
+    assert sorted(board.key.baseline for board in boards) == ["fastest", "fastest without compile"]
+    page = board_texts(build(read_submitted([tmp_path])))["LEADERBOARD.md"]
+    assert "fastest baseline that was there, and torch.compile was not" in page
+    with pytest.raises(EntryError, match="baseline is fastest, the rows say fastest without compile"):
+        forged(made("measured-a"), _against_eager)

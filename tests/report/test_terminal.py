@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
+from builders import make_timing, measured
 from golden_runs import golden_records
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from kernelforge.report import attempt_view, run_view, task_view
-from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, task_lines
+from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
 from kernelforge.report.terminal.diff import MAX_CHARS, DiffBody
 from kernelforge.report.terminal.parts import Block, bar
+from kernelforge.report.terminal.speed import speed_lines
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view, text_diff
 from kernelforge.report.views.summary import best_of
@@ -162,3 +165,42 @@ def test_a_comparison_says_how_times_were_compared_and_what_is_apart() -> None:
     assert "did not take turns" in text
     assert "only_in_b" in text
     assert "no task is in both" in drawn(compare_lines(compare_view(golden_records("hostile"), a)))
+
+
+def test_the_end_of_a_run_says_once_which_baselines_were_not_there() -> None:
+    records = golden_records("measured-a")
+    changed = []
+    for attempt in records.attempts:
+        speed = attempt.evaluation.performance
+        if speed is not None and speed.timing is not None:
+            timing = speed.timing.model_copy(update={"absent": {"compile": "no C compiler"}})
+            speed = speed.model_copy(update={"timing": timing})
+            evaluation = attempt.evaluation.model_copy(update={"performance": speed})
+            attempt = attempt.model_copy(update={"evaluation": evaluation})
+        changed.append(attempt)
+    assert run_view(records).absent == ()
+    view = run_view(replace(records, attempts=tuple(changed)))
+    timed = {one.task for one in changed if one.evaluation.performance and one.evaluation.performance.timing}
+    assert [(one.baseline, one.reason, one.tasks) for one in view.absent] == [("compile", "no C compiler", len(timed))]
+    told = f"compile was not there at {len(timed)} of {view.tasks_total} tasks: no C compiler"
+    for page in (run_lines(view), Group(*run_summary(view))):
+        assert drawn(page, 200).count(told) == 1
+
+
+def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches() -> None:
+    sides = {name: make_timing(time_us=time_us).candidate for name, time_us in (("a", 4.0), ("b", 9.0), ("c", 50.0))}
+    timing = make_timing(4.0, 2.25).model_copy(
+        update={
+            "candidate": sides["a"].model_copy(update={"node_gap_us": 1.25}),
+            "baselines": (
+                sides["b"].model_copy(update={"name": "eager", "node_gap_us": 1.5}),
+                sides["c"].model_copy(update={"name": "eager-synchronised"}),
+            ),
+            "absent": {"compile": "no C compiler"},
+        }
+    )
+    speed = measured(4.0, timing=timing, speedup=2.25, speedup_lower=2.2, speedup_eager=2.25)
+    text = " ".join(drawn(Group(*speed_lines(speed, None)), 200).split())
+    assert "vs eager 2.25x, 50 µs where no flush hides its launches" in text
+    assert "1.25 µs: the gap before a kernel and the least that one takes, in every time once per kernel" in text
+    assert "no baseline compile: no C compiler" in text

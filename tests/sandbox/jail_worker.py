@@ -20,6 +20,7 @@ from pathlib import Path
 
 def warm_up(options):
     "warm".encode("idna")
+    tempfile.gettempdir()  # as packages do that make a temporary file when they are imported
     if options.get("opens"):
         os.open(options["opens"], os.O_RDONLY)
     if options.get("fail"):
@@ -72,6 +73,11 @@ def fill_tmp():
     for number in range(4096):
         with open(os.path.join(folder, str(number)), "wb") as file:
             file.write(b"x" * (1 << 20))
+
+
+def temporary_file():
+    with tempfile.NamedTemporaryFile() as file:
+        return os.path.dirname(file.name) == os.environ["TMPDIR"]
 
 
 def mounted_read_only(path):
@@ -409,7 +415,7 @@ ACTS = {name: attempt(globals()[name]) for name in (
     "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
     "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
     "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog", "mounted_read_only",
-    "is_device", "harmless_calls",
+    "is_device", "harmless_calls", "temporary_file",
 )}  # fmt: skip
 ACTS |= {
     "fill_tmp": lambda channel: fill_tmp(),

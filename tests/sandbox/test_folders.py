@@ -76,7 +76,10 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def test_files_without_a_name_cannot_fill_the_disk(small_disk, monkeypatch):
+@pytest.mark.parametrize("descriptors", [True, False])
+def test_files_without_a_name_cannot_fill_the_disk(small_disk, monkeypatch, descriptors):
+    if not descriptors:
+        monkeypatch.delattr(os, "pidfd_open")  # Linux before 5.3
     grant = Grant(tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk))
     looked, free = threading.Semaphore(0), watch._free
 

@@ -1,6 +1,8 @@
 """What of a machine is granted for its GPUs, on machines made of folders."""
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +66,13 @@ def test_a_gpu_chosen_by_uuid_leaves_its_node_alone(machine, visible, nodes):
     assert set(gpu.device_nodes(visible, root=machine)) == COMMON | nodes
 
 
+def test_under_wsl_a_gpu_has_one_node(tmp_path):
+    (tmp_path / "dev").mkdir()
+    for name in ("dxg", "null"):
+        (tmp_path / "dev" / name).touch()
+    assert gpu.device_nodes(root=str(tmp_path)) == gpu.device_nodes(FIRST, root=str(tmp_path)) == ("dxg",)
+
+
 def test_where_there_is_no_gpu_nothing_is_granted(tmp_path):
     assert gpu.device_nodes(root=str(tmp_path)) == ()
     assert gpu.device_nodes(FIRST, root=str(tmp_path)) == ()
@@ -97,6 +106,61 @@ def test_a_toolkit_is_found_by_its_compiler(tmp_path, monkeypatch):
     assert str(tmp_path / "cuda-13.0") in granted.mounts
     assert granted.environment["CUDA_HOME"] == str(tmp_path / "cuda-13.0")
     assert str(tmp_path / "cuda-13.0/bin") in granted.environment["PATH"].split(":")
+
+
+def test_a_toolkit_is_found_around_the_compiler_on_the_path_but_usr_is_none(tmp_path, monkeypatch):
+    """As conda installs it; Debian's ``/usr/bin/nvcc`` has its parts elsewhere, and ``/usr`` is not granted whole."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    conda = tmp_path / "conda"
+    for name in ("bin/nvcc", "nvvm/bin/cicc"):
+        (conda / name).parent.mkdir(parents=True, exist_ok=True)
+        (conda / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{conda}/bin")
+    monkeypatch.setattr(gpu, "_TOOLKITS", ())
+    assert gpu.cuda_toolkit() == str(conda)
+    (conda / "nvvm/bin/cicc").unlink()
+    assert gpu.cuda_toolkit() is None
+    wheel = tmp_path / "site-packages/nvidia/cu13"
+    for name in ("nvcc", "cicc"):
+        (wheel / "bin" / name).parent.mkdir(parents=True, exist_ok=True)
+        (wheel / "bin" / name).touch(mode=0o755)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    assert gpu.cuda_toolkit() == str(wheel)
+
+
+def test_triton_is_told_where_the_driver_is(tmp_path, monkeypatch):
+    (tmp_path / "libcuda.so.1").touch()
+    monkeypatch.setattr(gpu, "linked_driver", lambda environment: str(tmp_path))
+    for role, told in (("gpu-oracle", True), ("gpu-modelnew", True), ("gpu-runner", False), ("modelnew", False)):
+        granted = policy.role_policy.__wrapped__(role)
+        assert granted.environment.get("TRITON_LIBCUDA_PATH") == (str(tmp_path) if told else None)
+
+
+def test_the_driver_is_the_one_that_the_linker_takes(tmp_path):
+    """A container may hold the host's driver and a newer one for compatibility, which comes first."""
+    source = tmp_path / "empty.c"
+    source.touch()
+    for name in ("host", "compatible"):
+        (tmp_path / name).mkdir()
+        command = ["gcc", "-shared", "-o", tmp_path / name / "libcuda.so.1", source]
+        if shutil.which("gcc") is None or subprocess.run(command, check=False).returncode:
+            pytest.skip("needs gcc")
+    path = f"{tmp_path}/compatible:{tmp_path}/host"
+    assert gpu.linked_driver(path) == f"{tmp_path}/compatible"
+    assert gpu.linked_driver(f"{tmp_path}/nowhere:{tmp_path}/host") == f"{tmp_path}/host"
+
+
+def test_helpers_find_the_libraries_of_a_python_that_a_clusters_module_brings(tmp_path, monkeypatch):
+    with open("/proc/self/maps") as file:
+        library = next(line.split(maxsplit=5)[-1].strip() for line in file if "/libc.so" in line)
+    folder = os.path.dirname(library)
+    policy.interpreter_libraries.cache_clear()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{folder}")
+    granted = policy.role_policy.__wrapped__("oracle")
+    policy.interpreter_libraries.cache_clear()
+    assert granted.environment["LD_LIBRARY_PATH"] == folder
+    assert any(folder == mount or folder.startswith(f"{mount}/") for mount in granted.mounts)
 
 
 def test_folders_that_packages_are_installed_into_are_granted_and_a_checkout_is_not(tmp_path, monkeypatch):

@@ -93,6 +93,11 @@ def planted(canary, tmp_path):
 
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("role", ROLES)
+@each(["runner", "gpu-runner", "modelnew"])
+def test_temporary_files_are_made_in_the_childs_folder_whatever_the_warm_up_looked_for(act):
+    assert act("temporary_file")["gave"] is True
+
+
 def test_only_the_doors_that_the_role_grants_are_open(role, tier):
     report = self_test(tier, role)
     if report.error:

@@ -1,5 +1,6 @@
 """Lives and deaths of zygotes and their children."""
 
+import errno
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ from jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 import kernelforge
 from kernelforge.errors import ChildDied, DeviceError, SandboxError
 from kernelforge.sandbox import Child, JailReport, Zygote
+from kernelforge.sandbox.linux import Process
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.sandbox.probe import TierReport
 
@@ -55,6 +57,45 @@ def test_children_die_with_the_parent():
     parent.kill()
     parent.wait()
     assert all(gone(pid) for pid in pids)
+
+
+@pytest.fixture(params=["absent", "not in the kernel", "filtered"])
+def without_pidfd(request, monkeypatch):
+    """A Python or a kernel without descriptors of processes: Linux before 5.3, or a container's old filter."""
+    if request.param == "absent":
+        monkeypatch.delattr(os, "pidfd_open")
+        return
+
+    def refuse(pid, flags=0):
+        number = errno.ENOSYS if request.param == "not in the kernel" else errno.EPERM
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+
+
+def test_children_are_ended_where_processes_have_no_descriptors(zygote, without_pidfd):
+    with zygote.spawn(LIMITS) as child:
+        assert child.call({"act": "sleep", "arguments": [0]}).data["reply"] == "awake"
+        child.channel.send({"act": "sleep", "arguments": [600]})
+        child.kill()
+        assert gone(child.pid)
+        assert child.death().cause == "killed"
+
+
+def test_a_process_without_a_descriptor_is_not_taken_for_a_later_one(without_pidfd, monkeypatch):
+    sleeper = subprocess.Popen(["sleep", "600"])
+    process = Process(sleeper.pid)
+    assert not process.ended(0.05)
+    process.kill()
+    assert process.ended(60)  # a zombie has ended
+    sleeper.wait()
+    assert process.ended()
+    # Whoever has its number now is left alone.
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a later process was killed"))
+    process.kill()
+    process.close()
+    with pytest.raises(ProcessLookupError):
+        Process(sleeper.pid)
 
 
 def test_ctrl_c_reaches_neither_zygote_nor_children(zygote):

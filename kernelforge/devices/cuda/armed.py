@@ -1,7 +1,8 @@
 """A plan armed for timing: K sets of tensors, one CUDA graph over them, and one of all but the executions.
 
 Every execution starts from the same memory. Before it, outputs and workspace are poisoned again, mutated inputs are
-restored, and the L2 is emptied; with that alone the second graph is filled, whose time is subtracted.
+restored, and the L2 is emptied; with that alone the second graph is filled, whose time is subtracted. A third graph has
+an empty kernel in place of each execution: what it takes beyond the second is what any kernel pays for its place there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
-from kernelforge.devices.base import RunFault
-from kernelforge.devices.cuda.driver import Driver, DriverError, Graph
+from kernelforge.devices.base import RunFault, SampleWork
+from kernelforge.devices.cuda.driver import Driver, DriverError, Graph, LaunchShape
 from kernelforge.devices.cuda.faults import PlanFaulted, faulted
 from kernelforge.devices.cuda.flush import Flush
 from kernelforge.devices.cuda.runner import Runner, Work
@@ -59,6 +60,10 @@ class ArmedPlan:
         self._bound: list[list[Bound]] = []
         self._graphs: dict[str, Graph] = {}
         self._events: list[Any] = []
+        self._samples = 0
+        """Of the last block."""
+        self._timed_events = True
+        """Whether they were recorded for the last block; where nothing is flushed, some blocks have nothing to run."""
         self._overheads_last = False
         """Whether the sets hold what a reset left, and not what an execution did."""
         self.setup_us: float | None = None
@@ -98,6 +103,8 @@ class ArmedPlan:
         try:
             if self._flush_bytes:
                 self._flush = Flush(self._driver, self._flush_bytes, self._poison)
+                # As with the others, the first launch may load the kernel, which a capture cannot hold.
+                self._flush.run_empty(self._empty_shape)
         except DriverError as error:
             raise faulted(error, f"allocating {self._flush_bytes} bytes to flush the L2 with") from error
         for tensors in self._sets:
@@ -133,9 +140,11 @@ class ArmedPlan:
         """All graphs; none where the driver has none or a step cannot be captured."""
         if "graphs" in self._driver.lacks:
             return
-        works = {"sample": self._sample, "overhead": self._overhead}
+        works: dict[str, Callable[[], None]] = {"sample": self._sample}
         if self._flush is None:
             works["resets"] = self._resets
+        else:
+            works |= {"overhead": self._overhead, "empty": self._empty}
         graphs: dict[str, Graph] = {}
         try:
             for name, work in works.items():
@@ -148,13 +157,28 @@ class ArmedPlan:
         self._graphs = graphs
 
     def _sample(self) -> None:
-        self._pass(execute=True)
+        self._pass("sample")
 
     def _overhead(self) -> None:
-        self._pass(execute=False)
+        self._pass("overhead")
 
-    def _pass(self, *, execute: bool) -> None:
-        """One sample, with its executions or without them. Where nothing is flushed it is the executions alone."""
+    def _empty(self) -> None:
+        self._pass("empty")
+
+    @property
+    def _empty_shape(self) -> LaunchShape:
+        """Of the empty kernel: block and shared memory of the plan's first launch, and a block for each SM that the
+        launch reaches. So the driver divides an SM's memory into L1 and shared memory as it does for the candidate, and
+        what that takes after the flush is seen."""
+        launch = next((step for step in self._plan.steps if isinstance(step, Launch)), None)
+        if launch is None:
+            return LaunchShape((1, 1, 1), (1, 1, 1))
+        shared = launch.dynamic_shared_bytes + self._runner.kernels[launch.expression].static_shared_bytes
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        return LaunchShape((min(blocks, self._driver.facts.sm_count), 1, 1), launch.block, shared)
+
+    def _pass(self, work: SampleWork) -> None:
+        """One sample. Where nothing is flushed it is the executions alone."""
         if self._flush is not None and not self._flush_each:
             self._resets()
             self._flush.run()
@@ -162,9 +186,11 @@ class ArmedPlan:
             if self._flush is not None and self._flush_each:
                 tensors.reset(self._poison)
                 self._flush.run()
-            if execute:
+            if work == "sample":
                 for step in bound:
                     step.run()
+            elif work == "empty" and self._flush is not None:
+                self._flush.run_empty(self._empty_shape)
 
     def _resets(self) -> None:
         for tensors in self._sets:
@@ -174,23 +200,36 @@ class ArmedPlan:
         """A replay of the graph of that name, or the work itself where there is none."""
         return self._graphs[name].launch if self._graphs else work
 
-    def block(self, samples: int, gaps_us: Sequence[float]) -> list[float]:
-        """Time of each sample in µs: resets and flushes included, or the executions alone where nothing is flushed.
+    def run(self, samples: int, work: SampleWork, gaps_us: Sequence[float]) -> None:
+        """Run a block of samples and wait for them: see :class:`~kernelforge.devices.base.TimedSide`.
 
         Raises:
             PlanFaulted: one faulted.
         """
-        self._overheads_last = False
-        return self._block(self._runs("sample", self._sample), samples, gaps_us)
+        self._samples = samples
+        self._timed_events = work == "sample" or self._flush is not None
+        if not self._timed_events:
+            return
+        self._overheads_last = work != "sample"
+        once = {"sample": self._sample, "overhead": self._overhead, "empty": self._empty}[work]
+        self._block(self._runs(work, once), samples, gaps_us)
 
-    def flush_block(self, samples: int) -> list[float]:
-        """The same without the executions; zeros where nothing is flushed."""
-        if self._flush is None:
-            return [0.0] * samples
-        self._overheads_last = True
-        return self._block(self._runs("overhead", self._overhead), samples, ())
+    def times(self) -> list[float]:
+        """Time of each sample of the last block in µs: resets and flushes included, or the executions alone where
+        nothing is flushed; zeros where there was nothing to run.
 
-    def _block(self, sample: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> list[float]:
+        Raises:
+            PlanFaulted: the events cannot be read.
+        """
+        if not self._timed_events:
+            return [0.0] * self._samples
+        driver, events = self._driver, self._events
+        try:
+            return [driver.elapsed_us(events[2 * number], events[2 * number + 1]) for number in range(self._samples)]
+        except DriverError as error:
+            raise faulted(error, "while it was timed") from error
+
+    def _block(self, sample: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> None:
         driver = self._driver
         # Without a flush nothing is subtracted: what is reset ends before the first event.
         before = self._runs("resets", self._resets) if self._flush is None else None
@@ -208,7 +247,6 @@ class ArmedPlan:
                 sample()
                 events[2 * number + 1] = driver.event(events[2 * number + 1])
             driver.synchronize()
-            return [driver.elapsed_us(events[2 * number], events[2 * number + 1]) for number in range(samples)]
         except DriverError as error:
             raise faulted(error, "while it was timed") from error
 
@@ -236,7 +274,7 @@ class ArmedPlan:
         """
         if self._overheads_last:
             # What the last sample left was reset since, and every sample is the same work on the same memory.
-            self.block(1, ())
+            self.run(1, "sample", ())
         self._runner.wait()
         self._runner.prove(self._sets[number])
         found = [] if self._flush is None else self._flush.faults()

@@ -182,7 +182,7 @@ class BindingsDriver:
         version = self.call("asking for the driver's version", "cuDriverGetVersion")
         return GpuFacts(
             name=name.split(b"\0")[0].decode(),
-            uuid=libcuda.uuid_text(bytes(self.call("asking for the GPU's UUID", "cuDeviceGetUuid", device).bytes)),
+            uuid=self._uuid(int(device)),
             compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
             sm_count=attribute("MULTIPROCESSOR_COUNT"),
             max_clock_mhz=attribute("CLOCK_RATE") // 1000,
@@ -197,6 +197,18 @@ class BindingsDriver:
             driver=libcuda.version_text(version),
             runtime=self.owner.runtime,
         )
+
+    def _uuid(self, device: int) -> str:
+        """The UUID by the same function that lists GPUs: which UUID ``cuDeviceGetUuid`` of the bindings gives on a MIG
+        instance depends on their version."""
+        library = libcuda.library()
+        if library is None:
+            raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
+        try:
+            return libcuda.uuid(library, device)
+        except RuntimeError as error:
+            code, _, doing = str(error).partition(" while ")
+            raise DriverError(code, doing) from error
 
     def memory(self) -> tuple[int, int]:
         free, total = self.call("asking for free memory", "cuMemGetInfo")

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from kernelforge.devices.cuda.bindings import BindingsDriver
 from kernelforge.devices.cuda.discovery import require_packages
 from kernelforge.devices.cuda.driver import Driver, DriverError, Pointer
+
+
+def warm_up() -> None:
+    """Import cupy and cuda-bindings. This starts no CUDA; in a child it would be most of the time to open a GPU.
+
+    Raises:
+        DeviceError: a package is missing.
+    """
+    require_packages("cupy")
+    for module in ("cupy", "cuda.bindings.driver"):
+        import_module(module)
 
 
 def make(ordinal: int) -> Driver:

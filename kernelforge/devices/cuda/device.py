@@ -8,10 +8,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
-from kernelforge.compile.artifact import Artifact
+from kernelforge.compile import Artifact, installed_toolchain
 from kernelforge.devices.base import Capabilities, RunFault, RunRequest
 from kernelforge.devices.cuda.driver import GpuFacts
 from kernelforge.devices.cuda.facts import description, facts_from_wire
@@ -42,6 +43,17 @@ _LIMITS = Limits(
     processes=16,
     reply_bytes=64 * GIB,
 )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a GPU once its first child has a context."""
+
+    facts: GpuFacts
+    lacks: frozenset[str]
+    """Features that its driver lacks, of :data:`kernelforge.devices.cuda.driver.Feature`."""
+    arch: str
+    """Real architecture to compile for."""
 
 
 class CudaDevice:
@@ -78,7 +90,7 @@ class CudaDevice:
         self.allow_unconfined = allow_unconfined
         self._unhealthy: str | None = None
         self._lock = threading.Lock()
-        self._known: tuple[GpuFacts, frozenset[str]] | None = None
+        self._known: _Known | None = None
         self.environment: Mapping[str, str] = {} if driver is not None else _only(ordinal)
         """What a process needs in its environment to see this GPU alone."""
         # A process that sees one GPU alone counts it as the first.
@@ -103,10 +115,10 @@ class CudaDevice:
         Raises:
             DeviceError: the GPU cannot be used.
         """
-        return self._asked[0]
+        return self._asked.facts
 
     @property
-    def _asked(self) -> tuple[GpuFacts, frozenset[str]]:
+    def _asked(self) -> _Known:
         if self._known is None:
             self.spares.give_back(self._make())
         assert self._known is not None
@@ -114,8 +126,8 @@ class CudaDevice:
 
     @property
     def arch(self) -> str:
-        """Real architecture to compile for."""
-        return self.facts.arch
+        """Real architecture to compile for: see :meth:`kernelforge.compile.Toolchain.architecture`."""
+        return self._asked.arch
 
     @property
     def memory_bytes(self) -> int:
@@ -134,7 +146,7 @@ class CudaDevice:
     @property
     def capabilities(self) -> Capabilities:
         """What the GPU and its driver can do."""
-        facts, lacks = self._asked
+        facts, lacks = self._asked.facts, self._asked.lacks
         hopper = facts.compute_capability >= (9, 0)
         return Capabilities(
             measures_time=True,
@@ -248,14 +260,17 @@ class CudaDevice:
         """A child with its context.
 
         Raises:
-            DeviceError: CUDA does not start in it.
+            DeviceError: CUDA does not start in it, or nothing can be compiled for the GPU.
         """
         child = self._zygote.spawn(_LIMITS)
         try:
             reply: dict[str, Any] = child.call({"op": "open"}, timeout_s=_OPEN_S).data
-            with self._lock:
-                self._known = self._known or (facts_from_wire(reply["facts"]), frozenset(reply["lacks"]))
-        except (ChildDied, ChildTimeout) as error:
+            if self._known is None:
+                facts = facts_from_wire(reply["facts"])
+                arch = installed_toolchain().architecture(facts.compute_capability)
+                with self._lock:
+                    self._known = _Known(facts, frozenset(reply["lacks"]), arch)
+        except (ChildDied, ChildTimeout, DeviceError) as error:
             child.close()
             raise DeviceError(
                 f"{self.name} cannot be used: {last_line(error)}. `kernelforge doctor` says more; "

@@ -79,7 +79,8 @@ class GpuFacts:
 
     @property
     def arch(self) -> str:
-        """Real architecture to compile for: with the architecture's own instructions (``sm_90a``) from Hopper on."""
+        """The GPU's own architecture: with the instructions that it alone has (``sm_90a``) from Hopper on. What is
+        compiled for hangs on the compiler, too: see :attr:`kernelforge.devices.cuda.device.CudaDevice.arch`."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 

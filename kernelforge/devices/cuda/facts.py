@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernelforge.devices.base import Capabilities
 from kernelforge.devices.cuda.driver import GpuFacts
 from kernelforge.errors import SandboxError
-from kernelforge.hardware.specs import GIB, KIB, MIB
+from kernelforge.hardware.generations import MULTIPROCESSORS
+from kernelforge.hardware.specs import GIB, KIB, MIB, NearestSpec, nearest_spec
 
 _WARP = 32
 _MAX_THREADS_PER_BLOCK, _MAX_REGISTERS_PER_THREAD = 1024, 255
-
-
-class _Generation(NamedTuple):
-    """CUDA C++ Programming Guide, arithmetic instructions and technical specifications per compute capability."""
-
-    fp32_lanes: int
-    unified_l1_kib: int
-    blocks: int
-
-
-_GENERATIONS: Mapping[tuple[int, int], _Generation] = {
-    (7, 0): _Generation(64, 128, 32),
-    (7, 5): _Generation(64, 96, 16),
-    (8, 0): _Generation(64, 192, 32),
-    (8, 6): _Generation(128, 128, 16),
-    (8, 7): _Generation(128, 192, 16),
-    (8, 9): _Generation(128, 128, 24),
-    (9, 0): _Generation(128, 256, 32),
-    (10, 0): _Generation(128, 256, 32),
-    (12, 0): _Generation(128, 128, 24),
-}
 
 
 def facts_from_wire(raw: Mapping[str, Any]) -> GpuFacts:
@@ -49,9 +29,31 @@ def facts_from_wire(raw: Mapping[str, Any]) -> GpuFacts:
     return GpuFacts(**values | {"compute_capability": tuple(capability)})
 
 
+def nearest_figures(facts: GpuFacts) -> NearestSpec:
+    """Public figures of a GPU, or of the one that is most like it."""
+    return nearest_spec(facts.name, facts.arch, facts.sm_count)
+
+
+def figures_note(facts: GpuFacts, *, launch_overhead: bool) -> tuple[str, ...]:
+    """A note on the figures of another GPU that a profile rests on; none where all are the GPU's own.
+
+    Args:
+        facts: The GPU.
+        launch_overhead: Whether the profile rests on it; on the peak bandwidth it does where the driver gives none.
+    """
+    nearest = nearest_figures(facts)
+    borrowed = ["launch overhead"] if launch_overhead else []
+    if not facts.memory_bandwidth_gbps:
+        borrowed.append("peak memory bandwidth (of the ridge)")
+    if nearest.exact or not borrowed:
+        return ()
+    return (f"Figures of another GPU than {facts.name} ({nearest.label}): {', '.join(borrowed)}.",)
+
+
 def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Capabilities) -> Mapping[str, str]:
     """Facts for a Coder, under the names that every device uses. What is not known of a GPU is left out."""
-    generation = _GENERATIONS.get(facts.compute_capability)
+    sm = MULTIPROCESSORS.get(facts.compute_capability)
+    nearest = nearest_figures(facts)
     lacking = {
         "thread block clusters": capabilities.clusters,
         "cooperative launches": capabilities.cooperative,
@@ -62,7 +64,7 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         "device": f"{facts.name} ({name})",
         "architecture": facts.arch,
         "multiprocessors": str(facts.sm_count),
-        "clock": f"{facts.max_clock_mhz} MHz",
+        "clock": f"{facts.max_clock_mhz} MHz" if facts.max_clock_mhz else "",
         "memory": f"{memory_bytes / GIB:.3g} GiB usable here ({facts.memory_bytes / 1e9:.3g} GB on the GPU)",
         "L2 cache": f"{facts.l2_bytes // MIB} MiB",
         "shared memory per multiprocessor": f"{facts.shared_bytes_per_sm // KIB} KiB",
@@ -75,15 +77,17 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
     }
     if facts.memory_bandwidth_gbps:
         told["memory bandwidth"] = f"{facts.memory_bandwidth_gbps:.0f} GB/s"
-    if generation is not None:
-        flops = 2e6 * generation.fp32_lanes * facts.sm_count * facts.max_clock_mhz
-        told["fp32"] = f"{flops / 1e12:.1f} TFLOPS"
-        told["L1 and shared memory per multiprocessor"] = f"{generation.unified_l1_kib} KiB"
-        told["blocks per multiprocessor"] = str(generation.blocks)
+    if sm is not None:
+        flops = 2e6 * sm.fp32_lanes * facts.sm_count * facts.max_clock_mhz
+        told["fp32"] = f"{flops / 1e12:.1f} TFLOPS" if flops else ""
+        told["L1 and shared memory per multiprocessor"] = f"{sm.unified_l1_kib} KiB"
+        told["blocks per multiprocessor"] = str(sm.blocks)
+    if not nearest.exact:
+        told["modelled as"] = nearest.label
     order = [
         "device", "architecture", "multiprocessors", "clock", "fp32", "memory", "memory bandwidth", "L2 cache",
         "L1 and shared memory per multiprocessor", "shared memory per multiprocessor", "shared memory per block",
         "registers per multiprocessor", "registers per thread", "warps per multiprocessor", "blocks per multiprocessor",
-        "threads per block", "not supported here",
+        "threads per block", "not supported here", "modelled as",
     ]  # fmt: skip
     return {key: told[key] for key in order if told.get(key)}

@@ -1,4 +1,5 @@
-"""Takes away what an execution leaves on the chip: the contents of shared memory, and of the L2.
+"""Kernels of the harness: two that take away what an execution leaves on the chip (the contents of shared memory, and
+of the L2), and an empty one, whose time is what any kernel pays for being in a graph.
 
 The L2 is emptied by reading: what lies in it afterwards is clean, so that nobody's write-back falls into a time. Shared
 memory keeps its contents from one kernel to the next, and is filled with poison.
@@ -12,7 +13,7 @@ from typing import Any
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.driver import Driver, DriverError, LaunchShape, Pointer
 
-FLUSH, SCRUB = "kernelforge_flush", "kernelforge_scrub"
+FLUSH, SCRUB, EMPTY = "kernelforge_flush", "kernelforge_scrub", "kernelforge_empty"
 THREADS = 256
 BLOCKS_PER_SM = 8
 """With 2048 threads on an SM, a load of 16 bytes by each is enough under way to fill the memory's bandwidth."""
@@ -25,7 +26,7 @@ _SINK_BYTES = 4
 
 PTX = f"""\
 .version 7.0
-.target sm_75
+.target sm_50
 .address_size 64
 
 .extern .shared .align 16 .b8 kernelforge_shared[];
@@ -101,9 +102,15 @@ $fill:
 $filled:
     ret;
 }}
+
+.visible .entry {EMPTY}()
+{{
+    ret;
+}}
 """
 """``flush(buffer, sink, vectors of 16 bytes)`` reads the buffer through the L2 and past the L1. The buffer holds zeros;
-what anyone else wrote into it ends in the sink. ``scrub(bytes, word)`` fills the block's shared memory."""
+what anyone else wrote into it ends in the sink. ``scrub(bytes, word)`` fills the block's shared memory. ``empty()``
+does nothing."""
 
 
 class Flush:
@@ -127,6 +134,7 @@ class Flush:
         try:
             self._flush = driver.function(self._module, FLUSH)
             self._scrub = driver.function(self._module, SCRUB)
+            self._empty = driver.function(self._module, EMPTY)
             self._buffer = driver.allocate(nbytes)
             self._sink = driver.allocate(_SINK_BYTES)
             driver.fill(self._buffer, 0, nbytes)
@@ -149,6 +157,10 @@ class Flush:
         """Put both onto the stream: the flush last, so that an SM is as any kernel leaves it."""
         self._driver.launch(self._scrub, self._scrub_shape, self._scrub_arguments)
         self._driver.launch(self._flush, self._flush_shape, self._flush_arguments)
+
+    def run_empty(self, shape: LaunchShape) -> None:
+        """Put a kernel that does nothing onto the stream, with the grid, block and shared memory of ``shape``."""
+        self._driver.launch(self._empty, shape, [])
 
     def faults(self) -> list[RunFault]:
         """One where somebody wrote into the buffer before it was last read."""

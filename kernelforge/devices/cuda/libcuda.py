@@ -15,6 +15,10 @@ from typing import Any
 SONAME = "libcuda.so.1"
 
 _SUCCESS, _NO_DEVICE = 0, 100
+_MAJOR, _MINOR, _COMPUTE_MODE = 75, 76, 20
+"""``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR``, ``..._MINOR`` and ``CU_DEVICE_ATTRIBUTE_COMPUTE_MODE``."""
+_MIG_NAME = " MIG "
+"""CUDA's name of a MIG instance ends with its profile: ``NVIDIA A100-SXM4-40GB MIG 3g.20gb``."""
 _ERRORS = range(1, 1000)
 """Numbers that errors may have."""
 
@@ -49,10 +53,17 @@ def error_names(cuda: ctypes.CDLL) -> dict[str, str]:
     return names
 
 
-def uuid_text(raw: bytes) -> str:
-    """``GPU-`` and the 16 bytes of a UUID, as NVML and nvidia-smi write them."""
+def uuid_text(raw: bytes, *, instance: bool = False) -> str:
+    """A UUID as NVML, nvidia-smi and ``CUDA_VISIBLE_DEVICES`` write it.
+
+    Args:
+        raw: Its 16 bytes.
+        instance: Whether it is that of a MIG instance, which begins with ``MIG-`` (since driver release 470) and not
+            with ``GPU-``. Source: NVIDIA Multi-Instance GPU User Guide, *CUDA Device Enumeration*.
+    """
     text = raw.hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    prefix = "MIG" if instance else "GPU"
+    return f"{prefix}-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def version_text(version: int) -> str:
@@ -61,10 +72,30 @@ def version_text(version: int) -> str:
 
 
 def uuid(cuda: ctypes.CDLL, device: int) -> str:
-    """UUID of a device, as NVML writes it."""
-    raw = (ctypes.c_ubyte * 16)()
+    """UUID of a device, as NVML writes it: of the GPU (``GPU-...``), or of the MIG instance (``MIG-...``).
+
+    ``cuDeviceGetUuid_v2`` gives the UUID of the MIG instance where the device is one, and ``cuDeviceGetUuid`` that of
+    the GPU (CUDA driver API, *Device Management*): where the two differ, the device is an instance. Its name says so
+    too, which is asked where the older call is missing or gives the same.
+
+    Args:
+        cuda: The library, with CUDA started.
+        device: ``CUdevice``.
+
+    Raises:
+        RuntimeError: CUDA refused, by its name of the error.
+    """
+    raw, of_gpu = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
     _check(cuda, cuda.cuDeviceGetUuid_v2(ctypes.byref(raw), device), f"asking for the UUID of GPU {device}")
-    return uuid_text(bytes(raw))
+    older = getattr(cuda, "cuDeviceGetUuid", None)
+    differs = older is not None and older(ctypes.byref(of_gpu), device) == _SUCCESS and bytes(of_gpu) != bytes(raw)
+    return uuid_text(bytes(raw), instance=differs or _MIG_NAME in _name(cuda, device))
+
+
+def _name(cuda: ctypes.CDLL, device: int) -> str:
+    name = ctypes.create_string_buffer(256)
+    _check(cuda, cuda.cuDeviceGetName(name, len(name), device), f"asking for the name of GPU {device}")
+    return name.value.decode()
 
 
 def _check(cuda: ctypes.CDLL, status: int, doing: str) -> None:
@@ -73,9 +104,13 @@ def _check(cuda: ctypes.CDLL, status: int, doing: str) -> None:
 
 
 def devices() -> list[dict[str, Any]]:
-    """GPUs in CUDA's order, as ``CUDA_VISIBLE_DEVICES`` has them: ordinal, name, uuid, memory_bytes, cuda.
+    """GPUs and MIG instances in CUDA's order, as ``CUDA_VISIBLE_DEVICES`` has them.
 
-    This starts CUDA in the process, and makes no context.
+    This starts CUDA in the process, and makes no context. Where the node ``/dev/nvidia-uvm`` is missing, the driver's
+    own setuid helper makes it then (README of NVIDIA's driver, *nvidia-modprobe*).
+
+    Returns:
+        For each: ordinal, name, uuid, memory_bytes, cuda, compute_capability and compute_mode, CUDA's number of it.
 
     Raises:
         RuntimeError: CUDA refused, by its name of the error.
@@ -94,16 +129,24 @@ def devices() -> list[dict[str, Any]]:
 
 
 def _device(cuda: ctypes.CDLL, ordinal: int, version: int) -> dict[str, Any]:
-    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    device, memory = ctypes.c_int(), ctypes.c_size_t()
     _check(cuda, cuda.cuDeviceGet(ctypes.byref(device), ordinal), f"looking for GPU {ordinal}")
-    _check(cuda, cuda.cuDeviceGetName(name, len(name), device), f"asking for the name of GPU {ordinal}")
     _check(cuda, cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device), f"asking for the memory of GPU {ordinal}")
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        status = cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        _check(cuda, status, f"asking for attribute {number} of GPU {ordinal}")
+        return value.value
+
     return {
         "ordinal": ordinal,
-        "name": name.value.decode(),
+        "name": _name(cuda, device.value),
         "uuid": uuid(cuda, device.value),
         "memory_bytes": memory.value,
         "cuda": version_text(version),
+        "compute_capability": [attribute(_MAJOR), attribute(_MINOR)],
+        "compute_mode": attribute(_COMPUTE_MODE),
     }
 
 

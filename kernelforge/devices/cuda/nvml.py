@@ -1,16 +1,20 @@
 """What NVML says of GPUs: which there are, and their clocks now. It makes no CUDA context.
 
-Each call starts NVML and stops it again, so that nothing of it is alive when a process forks.
+NVML is started at the first question and stays open: to start it opens every GPU of the machine, which takes long where
+there are several and none is kept awake, and would come between two rounds of a measurement. It is stopped after an
+error, so that the next question starts it anew. A process that was forked starts its own.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.gpu import ComputeMode, GpuInfo, compute_mode
 from kernelforge.devices.cuda.libcuda import version_text
 from kernelforge.errors import DeviceError
 from kernelforge.records import Clocks
@@ -28,48 +32,88 @@ _REASONS = (
 """Reasons why clocks are not at their highest, by NVML's names (``nvmlClocksEventReason...``), but for ``GpuIdle``."""
 
 
+_lock = threading.RLock()
+_open: Any = None
+"""The package ``pynvml`` while NVML is started in this process, else None."""
+
+
+def _forget() -> None:
+    """Run in a forked child: what NVML holds there is the parent's, and so may be the lock."""
+    global _open, _lock
+    _open, _lock = None, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 @contextmanager
-def _started() -> Iterator[Any]:
+def _started(doing: str) -> Iterator[Any]:
     """The package with NVML started; None where the package, the library or the driver is missing.
 
+    Args:
+        doing: What is asked, for the message of an error: ``cannot {doing}``.
+
     Raises:
-        DeviceError: NVML is there and fails.
+        DeviceError: NVML is there and fails: it does not start, or what runs inside raises one of its errors.
     """
+    with _lock:
+        nvml = _start()
+        try:
+            yield nvml
+        except Exception as error:
+            if nvml is None or not isinstance(error, nvml.NVMLError):
+                raise
+            close()
+            raise DeviceError(f"NVML cannot {doing}: {error}. `nvidia-smi` says more.") from error
+
+
+def _start() -> Any:
+    global _open
+    if _open is not None:
+        return _open
     try:
         nvml = importlib.import_module("pynvml")
     except ModuleNotFoundError:
-        yield None
-        return
+        return None
     try:
         nvml.nvmlInit()
     except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded, nvml.NVMLError_NoPermission):
-        yield None
-        return
+        return None
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML does not start: {error}. `nvidia-smi` says more.") from error
-    try:
-        yield nvml
-    finally:
-        nvml.nvmlShutdown()
+    _open = nvml
+    return nvml
+
+
+def close() -> None:
+    """Stop NVML where it is started; the next question starts it again."""
+    global _open
+    with _lock:
+        nvml, _open = _open, None
+        if nvml is not None:
+            with suppress(nvml.NVMLError):  # it may have failed because the driver is gone
+                nvml.nvmlShutdown()
 
 
 def read_clocks(uuid: str) -> Clocks | None:
     """Clocks, temperature and power of a GPU now, and why its clocks are held back.
 
     Args:
-        uuid: As CUDA and NVML write it: ``GPU-...``.
+        uuid: As CUDA and NVML write it: ``GPU-...``, or ``MIG-...`` of an instance, whose clocks are those of its GPU.
 
     Returns:
-        None where NVML or its package is missing, or where it cannot say (a MIG instance has no clocks of its own).
+        None where NVML or its package is missing, or where it cannot say (WSL 2 and virtual GPUs have no power, say).
 
     Raises:
         DeviceError: NVML is there and fails: the GPU fell off the bus, say.
     """
-    with _started() as nvml:
+    with _started(f"read the clocks of {uuid}") as nvml:
         if nvml is None:
             return None
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if uuid.startswith("MIG-"):
+                handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
             sm = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
             memory = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
             temperature = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
@@ -82,8 +126,6 @@ def read_clocks(uuid: str) -> Clocks | None:
             nvml.NVMLError_NotFound,
         ):
             return None
-        except nvml.NVMLError as error:
-            raise DeviceError(f"NVML cannot read the clocks of {uuid}: {error}. `nvidia-smi` says more.") from error
         return Clocks(
             sm_mhz=(sm, sm),
             memory_mhz=(memory, memory),
@@ -97,35 +139,47 @@ def gpus() -> tuple[GpuInfo, ...] | None:
     """Every GPU of the machine, in order of PCI bus.
 
     Returns:
-        None where NVML or its package is missing, or where a GPU is split into MIG instances, which only CUDA numbers.
+        None where only CUDA can say which GPUs a process would see and in which order: NVML or its package is missing,
+        a GPU is split into MIG instances, this user may not open one of them (NVML counts those all the same; NVML API
+        reference, ``nvmlDeviceGetCount_v2``), or one does not tell its memory, as with memory shared with the host.
 
     Raises:
         DeviceError: NVML is there and fails.
     """
-    with _started() as nvml:
+    with _started("list the GPUs") as nvml:
         if nvml is None:
             return None
-        try:
-            release = nvml.nvmlSystemGetDriverVersion()
-            cuda = version_text(nvml.nvmlSystemGetCudaDriverVersion())
-            found = []
-            for index in range(nvml.nvmlDeviceGetCount()):
+        release = nvml.nvmlSystemGetDriverVersion()
+        cuda = version_text(nvml.nvmlSystemGetCudaDriverVersion())
+        gpus = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 if _is_split(nvml, handle):
                     return None
-                found.append(
-                    GpuInfo(
-                        ordinal=index,
-                        name=nvml.nvmlDeviceGetName(handle),
-                        uuid=nvml.nvmlDeviceGetUUID(handle),
-                        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
-                        driver=release,
-                        cuda=cuda,
-                    )
+                gpu = GpuInfo(
+                    ordinal=index,
+                    name=nvml.nvmlDeviceGetName(handle),
+                    uuid=nvml.nvmlDeviceGetUUID(handle),
+                    memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                    driver=release,
+                    cuda=cuda,
+                    compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+                    compute_mode=_compute_mode(nvml, handle),
                 )
-        except nvml.NVMLError as error:
-            raise DeviceError(f"NVML cannot list the GPUs: {error}. `nvidia-smi` says more.") from error
-        return tuple(found)
+            except (nvml.NVMLError_NoPermission, nvml.NVMLError_NotSupported):
+                return None
+            gpus.append(gpu)
+        return tuple(gpus)
+
+
+def driver_release() -> str:
+    """Release of the driver, ``580.159.03``; empty where NVML or its package is missing, or fails."""
+    try:
+        with _started("tell the driver's release") as nvml:
+            return "" if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
+    except DeviceError:
+        return ""
 
 
 def _is_split(nvml: Any, handle: Any) -> bool:
@@ -134,3 +188,10 @@ def _is_split(nvml: Any, handle: Any) -> bool:
     except nvml.NVMLError_NotSupported:
         return False
     return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _compute_mode(nvml: Any, handle: Any) -> ComputeMode:
+    try:
+        return compute_mode(nvml.nvmlDeviceGetComputeMode(handle))
+    except nvml.NVMLError_NotSupported:
+        return "default"

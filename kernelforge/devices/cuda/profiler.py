@@ -18,6 +18,7 @@ from kernelforge.compile.artifact import Artifact
 from kernelforge.compile.source import CANDIDATE_FILE
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda.driver import GpuFacts
+from kernelforge.devices.cuda.facts import figures_note, nearest_figures
 from kernelforge.devices.cuda.stand_in import START_S, stand_in
 from kernelforge.devices.cuda.tool import (
     ask_tool,
@@ -30,7 +31,7 @@ from kernelforge.devices.cuda.tool import (
     tool_environment,
 )
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.specs import nearest_spec
+from kernelforge.hardware.generations import MULTIPROCESSORS
 from kernelforge.profiling.ncu import messages, query
 from kernelforge.profiling.ncu.catalogue import MetricSet, Selection, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments
@@ -129,7 +130,8 @@ def profile(
 
     Raises:
         RunFaulted: a launch faulted.
-        DeviceError: neither ncu nor the replay program could be run.
+        UnsupportedError: nothing on this machine can profile this plan; the message says why.
+        DeviceError: the GPU no longer passes its health probe.
     """
     ridge = _ridge(device.facts)
     ncu = find_tool("ncu")
@@ -139,7 +141,7 @@ def profile(
     elif ncu is not None:
         try:
             return _by_ncu(ncu, device, artifact, request, facts, counters, ridge)
-        except _NoCounters as error:
+        except (_NoCounters, DeviceError) as error:
             why = str(error)
     return stand_in(device, artifact, request, facts, why, ridge)
 
@@ -151,11 +153,11 @@ class _NoCounters(Exception):
 def _ridge(facts: GpuFacts) -> float:
     """Flop per byte where FP32 arithmetic binds before DRAM: two operations per lane and cycle over peak bandwidth.
 
-    64 lanes per SM on compute capability 7.x and 8.0, 128 since (CUDA C++ Programming Guide, "Arithmetic
-    Instructions").
+    An SM that is not known is taken to have the 128 lanes of every one since compute capability 8.6.
     """
-    lanes = 64 if facts.compute_capability <= (8, 0) else 128
-    bandwidth = facts.memory_bandwidth_gbps or nearest_spec(facts.name, facts.arch).dram_bandwidth_gbps
+    sm = MULTIPROCESSORS.get(facts.compute_capability)
+    lanes = 128 if sm is None else sm.fp32_lanes
+    bandwidth = facts.memory_bandwidth_gbps or nearest_figures(facts).spec.dram_bandwidth_gbps
     return 2.0 * lanes * facts.sm_count * facts.max_clock_mhz * 1e6 / (bandwidth * 1e9)
 
 
@@ -212,10 +214,10 @@ def _by_ncu(
         launches=planned,
         facts=facts,
         ridge=ridge,
-        launch_overhead_us=nearest_spec(device.facts.name, device.facts.arch).launch_overhead_us,
+        launch_overhead_us=nearest_figures(device.facts).spec.launch_overhead_us,
         memsets=sum(isinstance(step, Fill) for step in plan.steps),
         source_name=CANDIDATE_FILE,
-        notes=tuple(notes),
+        notes=(*notes, *figures_note(device.facts, launch_overhead=True)),
     )
     try:
         return build_measured_profile(subject, rows, counters)
@@ -307,12 +309,15 @@ def _selection(ncu: str, compute_capability: tuple[int, int]) -> Selection:
     Raises:
         _NoCounters: ncu does not list the chip's metrics.
     """
-    name = query.chip(compute_capability)
-    try:
-        ended = ask_tool([ncu, *query.query_arguments(name)])
-        return select(default_metrics(), query.base_names(ended.output))
-    except DeviceError as error:
-        raise _NoCounters(str(error)) from error
+    # An ncu of before the chip, or after it, does not know its name; the GPU itself it may still know.
+    failure: DeviceError | None = None
+    for chip in dict.fromkeys((query.chip(compute_capability), None)):
+        try:
+            ended = ask_tool([ncu, *query.query_arguments(chip)])
+            return select(default_metrics(), query.base_names(ended.output))
+        except DeviceError as error:
+            failure = error
+    raise _NoCounters(str(failure)) from failure
 
 
 def save_captures(report: Path, log: Path) -> None:

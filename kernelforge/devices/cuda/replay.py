@@ -34,7 +34,9 @@ from kernelforge.devices.cuda.steps import Binder, Bound
 from kernelforge.devices.cuda.worker import open_driver, warm_up
 from kernelforge.devices.library import cuda_tensor
 from kernelforge.sandbox import gpu, landlock, linux
+from kernelforge.sandbox.jail import others_can_read
 from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.policy import role_policy
 
 Mode = Literal["profile", "check", "time"]
 REQUEST, CUBIN, RESULT = "request.json", "cubin", "result.json"
@@ -152,10 +154,18 @@ class Replay:
 
 
 def confine(folder: Path) -> list[str]:
-    """Give up root, and writing to anything but this folder and the GPU's nodes. Returns the layers in force."""
+    """Give up root, and writing to anything but this folder, the GPU's nodes and names of threads.
+
+    CUDA names its threads through ``/proc/self/task`` and does not start where it may not (drivers 570 and newer).
+
+    Returns:
+        The layers in force.
+    """
     layers = []
     if os.geteuid() == 0:
         try:
+            if not others_can_read(role_policy("gpu-runner").mounts):
+                raise PermissionError
             for path in (folder, *folder.iterdir()):
                 os.chown(path, _NOBODY, _NOBODY)
             os.setgroups([])
@@ -163,12 +173,13 @@ def confine(folder: Path) -> list[str]:
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
             layers.append("no root")
         except PermissionError:
-            layers.append("root without the right to change its user")
+            layers.append("root without capabilities")
     linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
+    linux.drop_capabilities()
     nodes = [f"/dev/{name}" for name in (*gpu.device_nodes(), "null", "zero", "urandom")]
     nodes = [node for node in nodes if os.path.exists(node)]
     shared = [path for path in ("/dev/shm",) if os.path.isdir(path)]
-    version = landlock.restrict(readable=["/"], writable=[str(folder), *shared], drivable=nodes)
+    version = landlock.restrict(readable=["/"], writable=[str(folder), *shared, "/proc/self/task"], drivable=nodes)
     return [*layers, f"landlock {version}"] if version else layers
 
 

@@ -7,7 +7,7 @@ Correctness runs wait after every launch, so that a fault has a name; what is ti
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +51,28 @@ class Runner:
         cubin: The build.
         kernels: By the expression that plans launch.
         wrap: Makes torch tensors of device memory.
+        unwritten: Module variables that it cannot write, as
+            :func:`~kernelforge.devices.cuda.variables.unwritten_variables` finds them.
 
     Raises:
         PlanFaulted: the build cannot be loaded.
     """
 
-    def __init__(self, driver: Driver, cubin: bytes, kernels: Mapping[str, Kernel], wrap: Wrap) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        cubin: bytes,
+        kernels: Mapping[str, Kernel],
+        wrap: Wrap,
+        unwritten: Collection[str] = (),
+    ) -> None:
         self.driver = driver
         self.lost = False
         """Whether an error took the context with it."""
         self._cubin = cubin
-        self._kernels = kernels
+        self.kernels = kernels
         self._wrap = wrap
+        self._unwritten = frozenset(unwritten)
         self._module: Any = None
         try:
             self._load()
@@ -73,8 +83,8 @@ class Runner:
         if self._module is not None:
             self.driver.unload(self._module)
         self._module = self.driver.load(self._cubin)
-        self.variables = Variables(self.driver, self._module, self._cubin)
-        self.binder = Binder(self.driver, self._module, self._kernels, self._wrap)
+        self.variables = Variables(self.driver, self._module, self._cubin, self._unwritten)
+        self.binder = Binder(self.driver, self._module, self.kernels, self._wrap)
 
     def fresh_variables(self) -> None:
         """Give module variables their first values; a build with one that cannot be found is loaded anew."""
@@ -108,7 +118,7 @@ class Runner:
         Raises:
             PlanFaulted: CUDA would refuse the plan, or they do not fit.
         """
-        fault = refusal(work.plan, self._kernels, self.driver.facts, self.driver.lacks)
+        fault = refusal(work.plan, self.kernels, self.driver.facts, self.driver.lacks)
         if fault is not None:
             raise PlanFaulted(fault)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
@@ -39,8 +40,12 @@ MAX_FAULTS = 8
 def arguments(sanitizer: str, tool: Tool, symbols: Sequence[str], log: str, program: Sequence[str]) -> list[str]:
     """The command line of one check: the candidate's kernels by exact name, API errors of the harness left out."""
     memory = ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"] if tool == "memcheck" else []
+    # The wheel of CUDA 12 keeps these libraries in a folder where its own program does not look for them.
+    libraries = Path(sanitizer).resolve().parent.parent / "lib"
+    injection = ["--injection-path", str(libraries)] if (libraries / "libsanitizer-collection.so").is_file() else []
     return [
         sanitizer,
+        *injection,
         "--tool", tool,
         "--kernel-name", ",".join(f"kernel_name={symbol}" for symbol in dict.fromkeys(symbols)),
         "--error-exitcode", str(ERROR_EXIT),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from statistics import median, quantiles
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kernelforge.candidate.resolved import Library
 from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices import replies
 from kernelforge.devices.base import Rating, RunFault, RunFaulted, RunRequest, RunResult
 from kernelforge.devices.cuda.timed import CudaArmed
+from kernelforge.devices.cuda.variables import unwritten_variables
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
@@ -25,6 +29,8 @@ COPY_BYTES_PER_S = 200e6
 RATE_SAMPLES = 40
 SETTLED_SPREAD = 0.02
 """A rating is settled when half of its samples lie within this part of their median."""
+TORCH_S = 300.0
+"""Longest wait for torch: its CUDA build took 17 s to import from a cold disk, 3 s from a warm one."""
 EVENT_RESOLUTION_US = 0.5
 """CUDA Runtime API, ``cudaEventElapsedTime``: around half a microsecond."""
 
@@ -37,6 +43,8 @@ class CudaSession:
         self._artifact = artifact
         self._child: Child | None = None
         self._armed: CudaArmed | None = None
+        self._has_torch = False
+        """Whether the child has imported torch."""
         self._lock = threading.RLock()
 
     def run(self, request: RunRequest) -> RunResult:
@@ -165,6 +173,7 @@ class CudaSession:
             if data["op"] in ("run", "arm"):
                 self._refuse_armed()
                 self._loaded(wait)
+                self._with_torch(request)
             if self._child is None:
                 raise RunFaulted(RunFault("crash", "the runner was lost"))
             reply = self._call(self._child, data, blobs, wait, request)
@@ -232,16 +241,53 @@ class CudaSession:
             )
             for kernel in self._artifact.build.kernels
         }
-        reply = self._call(self._child, {"op": "load", "kernels": kernels}, [self._artifact.cubin], wait)
+        unwritten = sorted(self._unwritten)
+        data = {"op": "load", "kernels": kernels, "unwritten": unwritten}
+        reply = self._call(self._child, data, [self._artifact.cubin], wait)
         faults = replies.faults_in(reply)
         if faults:
             self._lose()
             raise RunFaulted(faults[0])
 
+    @cached_property
+    def _unwritten(self) -> frozenset[str]:
+        """Module variables that the build cannot write."""
+        return unwritten_variables(self._artifact.ptx) if read_cubin(self._artifact.cubin).variables else frozenset()
+
+    def _with_torch(self, request: RunRequest) -> None:
+        """Have torch in the child where the plan calls its operators: no deadline of a run is for importing it. The
+        lock is held.
+
+        Raises:
+            SandboxError: it cannot be had in time, which is nothing that the candidate did.
+            RunFaulted: torch has no GPU.
+        """
+        plan = request.plan
+        if (
+            self._has_torch
+            or self._child is None
+            or not any(isinstance(step, Library) for step in (*plan.setup, *plan.steps))
+        ):
+            return
+        try:
+            reply = self._child.call({"op": "torch"}, timeout_s=TORCH_S)
+        except (SandboxError, KeyboardInterrupt) as error:
+            self._drop()
+            if isinstance(error, ChildTimeout):
+                raise SandboxError(f"the runner did not import torch within {TORCH_S:g} s: a slow disk?") from error
+            raise
+        if reply.data.get("lost"):
+            self._lose()
+        faults = replies.faults_in(reply)
+        if faults:
+            raise RunFaulted(faults[0])
+        self._has_torch = True
+
     def _refuse_excess(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
         """Raise :class:`RunFaulted` where a plan takes more memory than it may, or all sets more than there is."""
         request, there = requests[0], self._device.memory_bytes
-        needed, allowed = sum(buffer.nbytes for buffer in request.plan.buffers), min(request.memory_bytes, there)
+        needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+        allowed = there if request.memory_bytes is None else min(request.memory_bytes, there)
         if needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
             raise RunFaulted(RunFault("memory", text))
@@ -262,3 +308,4 @@ class CudaSession:
         if self._child is not None:
             self._child.close()
             self._child = None
+            self._has_torch = False

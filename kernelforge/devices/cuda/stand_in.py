@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernelforge.candidate.resolved import Fill
 from kernelforge.compile.artifact import Artifact
 from kernelforge.devices.base import RunFault, RunFaulted, RunRequest
+from kernelforge.devices.cuda.facts import figures_note, nearest_figures
 from kernelforge.devices.cuda.tool import (
     read_result,
     replay_command,
@@ -23,7 +24,7 @@ from kernelforge.devices.cuda.tool import (
     tool_environment,
 )
 from kernelforge.errors import DeviceError, SandboxError, UnsupportedError
-from kernelforge.hardware.specs import SPECS, DeviceSpec, nearest_spec
+from kernelforge.hardware.specs import SPECS
 from kernelforge.profiling.merging import UNPROFILED, with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
@@ -51,13 +52,24 @@ def stand_in(
         why: Why there are no hardware counters; the profile's first note.
         ridge: Flop per byte where the GPU's FP32 roof begins to bind.
 
+    Where the replay program cannot be run, the profile has the emulator's numbers alone, modelled times included.
+
     Raises:
         RunFaulted: a launch faulted.
-        DeviceError: the replay program could not be run.
+        UnsupportedError: neither the replay program nor the emulator can run this plan.
+        DeviceError: the GPU no longer passes its health probe.
     """
-    times = _times(device, artifact, request)
-    spec = nearest_spec(device.facts.name, device.facts.arch)
-    emulated, said = _emulated(device, spec, artifact, request, facts)
+    try:
+        times = _times(device, artifact, request)
+    except DeviceError as error:
+        device.recover()
+        emulated, said = _emulated(device, artifact, request, facts)
+        no_times = f"No times of single launches: {error}"
+        if emulated is None:
+            raise UnsupportedError(f"no hardware counters: {why}. {no_times}. {said}") from error
+        notes = (f"No hardware counters: {why}.", f"{no_times}.", said)
+        return emulated.model_copy(update={"device": device.name, "notes": (*notes, *emulated.notes)})
+    emulated, said = _emulated(device, artifact, request, facts)
     by_kernel: dict[str, float] = {}
     for launch, time_us in zip(request.plan.launches, times, strict=True):
         by_kernel[launch.expression] = by_kernel.get(launch.expression, 0.0) + time_us
@@ -80,7 +92,12 @@ def stand_in(
             time_us=total,
             time_origin=Origin.MEASURED,
         ),
-        notes=(f"No hardware counters: {why}.", "Times are CUDA events around each launch.", said),
+        notes=(
+            f"No hardware counters: {why}.",
+            "Times are CUDA events around each launch.",
+            said,
+            *figures_note(device.facts, launch_overhead=False),
+        ),
     )
     return timed if emulated is None else with_counts(timed, emulated)
 
@@ -124,16 +141,18 @@ def _emulator(key: str, allow_unconfined: bool) -> Any:
 
 
 def _emulated(
-    device: CudaDevice, spec: DeviceSpec, artifact: Artifact, request: RunRequest, facts: SizeFacts
+    device: CudaDevice, artifact: Artifact, request: RunRequest, facts: SizeFacts
 ) -> tuple[Profile | None, str]:
     """The emulator's profile, and a sentence on it. A plan that the emulator cannot run has none."""
+    nearest = nearest_figures(device.facts)
+    modelled = nearest.label if nearest.exact else f"another GPU than {device.facts.name} ({nearest.label})"
     try:
-        with _emulator(spec.key, device.allow_unconfined).open(artifact) as session:
+        with _emulator(nearest.spec.key, device.allow_unconfined).open(artifact) as session:
             profile, _ = session.profile(request, facts)
     except (RunFaulted, UnsupportedError, SandboxError) as error:
         return None, f"No counters at all: the emulator cannot run this plan ({error})."
     return profile, (
-        f"Counters are the emulator's, for {spec.title}, from the same PTX: 'counted' ones are exact, 'modelled' ones "
+        f"Counters are the emulator's, for {modelled}, from the same PTX: 'counted' ones are exact, 'modelled' ones "
         "(DRAM, caches, limits, bound) are not."
     )
 

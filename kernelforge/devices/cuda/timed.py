@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.devices import replies
-from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.base import Armed, RunFaulted, RunRequest, SampleWork
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.sandbox import Frame
 from kernelforge.sandbox.memory import Blob
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelforge.devices.cuda.session import CudaSession
 
 
-class CudaArmed:
+class CudaArmed(Armed):
     """See :class:`kernelforge.devices.base.Armed`.
 
     Raises:
@@ -31,23 +31,30 @@ class CudaArmed:
         self._session = session
         self._requests = tuple(requests)
         self._open = True
+        self._samples = 0
         self._ask({"op": "arm", "flush_bytes": flush_bytes, "flush_each": flush_each, **session.plan_of(requests[0])})
         for request in requests:
             self._send("add", request)
         started = self._ask({"op": "start"})
-        self.captured: bool = started.data.get("captured") is True
+        self._captured = started.data.get("captured") is True
         self.setup_us: float | None = _setup_in(started)
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
-        """Time of ``samples`` samples, each of K executions, in µs."""
+    @property
+    def captured(self) -> bool:
+        """Whether samples are replays of a graph."""
+        return self._captured
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        """Run ``samples`` samples, each of K executions, and wait for them."""
         if samples < 1 or (gaps_us and len(gaps_us) != samples):
             raise ValueError(f"{samples} samples with {len(gaps_us)} gaps: at least one, and a gap for each or none")
-        data = {"op": "block", "samples": samples, "gaps_us": list(gaps_us)}
-        return _times_in(self._ask(data, idle_s=sum(gaps_us) / 1e6), samples)
+        self._samples = samples
+        data = {"op": "block", "work": work, "samples": samples, "gaps_us": list(gaps_us)}
+        self._ask(data, idle_s=sum(gaps_us) / 1e6)
 
-    def flush_block(self, samples: int) -> tuple[float, ...]:
-        """The same without the executions: resets and flushes; zeros where nothing is flushed."""
-        return _times_in(self._ask({"op": "flush_block", "samples": samples}), samples)
+    def times(self) -> tuple[float, ...]:
+        """Time of each sample that ran last, in µs."""
+        return _times_in(self._ask({"op": "times"}), self._samples)
 
     def refresh(self, requests: Sequence[RunRequest]) -> None:
         """Put new values into every set, and run its setup again."""
@@ -59,7 +66,7 @@ class CudaArmed:
         self.setup_us = _setup_in(self._ask({"op": "refresh"}))
 
     def outputs(self) -> tuple[tuple[Blob, ...], ...]:
-        """What an execution left in each set; after :meth:`flush_block` one more sample is run for it."""
+        """What an execution left in each set; after a block without executions one more sample is run for it."""
         found = []
         for number, request in enumerate(self._requests):
             reply = self._ask({"op": "outputs", "set": number})

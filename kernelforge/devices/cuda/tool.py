@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.toolchain import fitting_major
 from kernelforge.devices.base import RunFault, RunRequest
 from kernelforge.devices.cuda.replay import CUBIN, REQUEST, RESULT, Mode
 from kernelforge.devices.replies import MAX_MESSAGE, FaultKind
 from kernelforge.errors import DeviceError
-from kernelforge.sandbox.policy import import_path, role_policy
+from kernelforge.sandbox.policy import import_path, nvidia_folder, role_policy
 
 OUTPUT_BYTES = 4 << 20
 _MAX_RESULT_BYTES = 16 << 20
@@ -42,6 +43,9 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
+_SANITIZER_FOLDERS: Mapping[int, str] = {13: "cu13/compute-sanitizer", 12: "cuda_sanitizer_api/bin"}
+"""Where NVIDIA's wheels put compute-sanitizer, by CUDA's major version."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -58,13 +62,16 @@ class Ended:
 
 
 def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
-    """Where a tool is: on the PATH, in the CUDA toolkit, or in the nvidia-cuda-sanitizer-api wheel."""
+    """Where a tool is: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer. Of two such wheels
+    it is that of the CUDA which candidates are compiled with."""
     found = shutil.which(name)
     if found:
         return found
     places = [path for pattern in _PLACES[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
     if name == "compute-sanitizer":
-        places += [os.path.join(entry, "nvidia/cu13/compute-sanitizer", name) for entry in sys.path if entry]
+        wheels = sorted(_SANITIZER_FOLDERS, key=lambda major: major != fitting_major())
+        folders = [nvidia_folder(_SANITIZER_FOLDERS[major]) for major in wheels]
+        places += [str(folder / name) for folder in folders if folder is not None]
     return next((path for path in places if os.access(path, os.X_OK)), None)
 
 

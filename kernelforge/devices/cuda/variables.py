@@ -1,15 +1,128 @@
-"""Module variables of a loaded build: restored before every run, and never to be written by one."""
+"""Module variables of a loaded build: restored before every run, and never to be written by one.
+
+A driver may not find some of them: in NVRTC 13's cubins every symbol of a variable is local, those of the mathematical
+functions' own tables (``__cudart_i2opi_f`` of ``sinf``) among them. One that no instruction of the build can write
+needs no watch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices.base import RunFault
 from kernelforge.devices.cuda.driver import Driver, DriverError, Pointer
 from kernelforge.devices.cuda.tensors import first_difference
+from kernelforge.devices.emulated.ptx import (
+    Addr,
+    Function,
+    Instruction,
+    Module,
+    NotReg,
+    Operand,
+    Pair,
+    PtxSyntaxError,
+    Reg,
+    Sym,
+    Vec,
+    parse,
+    parse_initialiser,
+)
 
 _NOT_FOUND = "CUDA_ERROR_NOT_FOUND"
+
+
+_LOADS = frozenset({"ld", "ldu"})
+"""Read through an address; what they read is no address of a variable, unless one is stored in memory."""
+
+_COMPUTES = frozenset(
+    {
+        *(
+            "abs",
+            "add",
+            "and",
+            "bfe",
+            "bfi",
+            "cnot",
+            "cvt",
+            "cvta",
+            "fma",
+            "isspacep",
+            "lop3",
+            "mad",
+            "max",
+            "min",
+            "mov",
+        ),
+        *("mul", "neg", "not", "or", "prmt", "rem", "div", "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub"),
+        *("mul24", "mad24", "sad", "xor", "clz", "popc", "brev", "addc", "subc", "madc"),
+    }
+)
+"""Make a register of others: the first operand, of those that follow."""
+
+
+def unwritten_variables(ptx: bytes) -> frozenset[str]:
+    """Module variables that no instruction of a build can write; none of PTX that cannot be read.
+
+    Each address is followed from where its name stands, register by register, through arithmetic to loads. Where it
+    goes anywhere else (a store or an atomic operation through it, memory, a call), the variable may be written.
+    """
+    try:
+        module = parse(ptx.decode("ascii"))
+        written = {name for variable in module.variables.values() for _, name, _ in parse_initialiser(variable)[1]}
+    except (UnicodeDecodeError, PtxSyntaxError):
+        return frozenset()
+    for function in module.functions.values():
+        written |= _written_by(function, module)
+    return frozenset(module.variables) - written
+
+
+def _written_by(function: Function, module: Module) -> set[str]:
+    holds: dict[str, set[str]] = {}
+    """Variables whose address, or what was computed of it, a register may hold."""
+    written: set[str] = set()
+    body = [item for item in function.body if isinstance(item, Instruction)]
+
+    def reaches(operands: Collection[Operand]) -> set[str]:
+        found: set[str] = set()
+        for part in _parts(operands):
+            if isinstance(part, Reg):
+                found |= holds.get(part.name, set())
+            elif isinstance(part, Sym) and part.name in module.variables:
+                found.add(part.name)
+        return found
+
+    grew = True
+    while grew:
+        grew = False
+        for item in body:
+            if item.opcode in _LOADS:
+                continue
+            if item.opcode not in _COMPUTES:
+                written |= reaches(item.operands)
+                continue
+            new = reaches(item.operands[1:])
+            for target in _parts(item.operands[:1]):
+                if isinstance(target, Reg) and not new <= holds.get(target.name, set()):
+                    holds.setdefault(target.name, set()).update(new)
+                    grew = True
+    return written
+
+
+def _parts(operands: Collection[Operand]) -> Iterator[Operand]:
+    """Registers, names and numbers that operands are made of."""
+    for operand in operands:
+        if isinstance(operand, Addr):
+            yield operand.base
+        elif isinstance(operand, Vec):
+            yield from _parts(operand.items)
+        elif isinstance(operand, Pair):
+            yield from _parts((operand.first, operand.second))
+        elif isinstance(operand, NotReg):
+            yield Reg(operand.name)
+        else:
+            yield operand
 
 
 class Variables:
@@ -17,12 +130,15 @@ class Variables:
 
     ``hidden`` are those that the driver does not find: nobody can tell whether they were written.
 
+    Args:
+        unwritten: Variables that the build cannot write: they are not watched where they cannot be found.
+
     Raises:
         DriverError: one cannot be read.
         ValueError: the cubin cannot be read.
     """
 
-    def __init__(self, driver: Driver, module: Any, cubin: bytes) -> None:
+    def __init__(self, driver: Driver, module: Any, cubin: bytes, unwritten: Collection[str] = ()) -> None:
         self._driver = driver
         self._images: dict[str, tuple[Pointer, bytes]] = {}
         hidden: list[str] = []
@@ -32,7 +148,8 @@ class Variables:
             except DriverError as error:
                 if error.code != _NOT_FOUND:
                     raise
-                hidden.append(name)
+                if name not in unwritten:
+                    hidden.append(name)
                 continue
             self._images[name] = (pointer, driver.read(pointer, nbytes))
         self.hidden = tuple(hidden)

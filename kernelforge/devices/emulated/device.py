@@ -209,7 +209,8 @@ class EmulatedSession:
 
     def _ask(self, op: Literal["run", "profile"], request: RunRequest, effort: float = 1.0) -> Frame | RunFault:
         """The child's reply, or the fault that its end stands for."""
-        memory = min(request.memory_bytes, self._device.memory_bytes)
+        there = self._device.memory_bytes
+        memory = there if request.memory_bytes is None else min(request.memory_bytes, there)
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
             return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")

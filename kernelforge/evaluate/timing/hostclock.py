@@ -4,6 +4,9 @@ Events are recorded where the candidate runs, so they are evidence and not truth
 of 2N samples from outside. What its clock shows beyond the events is split into a part per block (frames, wake-ups) and
 a part per sample: fixed costs cancel in the slope between N and 2N. Both parts must be small.
 
+A block's events are read by a second request, when its time is taken: that costs a process some microseconds per
+sample, which would look like a slope. What it may cost is bounded too, for work could be put off until then.
+
 What each block shows beyond its own events is compared, not the block itself, so that a clock of the GPU that changes
 between the blocks does not look like a lie.
 """
@@ -29,6 +32,9 @@ RELATIVE = 0.05
 
 GAP_US = 10.0
 """What a sample may cost beside its events: launching a graph and recording two events between it and the next."""
+
+READ_US = 10.0
+"""What reading the two events of a sample may cost: a call of the driver from Python takes 2 to 4 µs on a slow CPU."""
 
 FIXED_US = 5_000.0
 """What a block may cost beside its samples. Without a bound, a runner could hold back the answers to short blocks and
@@ -86,6 +92,8 @@ def compare_clocks(candidate: Side, shape: SampleShape, baseline_flush_us: float
     if candidate.overheads:
         told = float(np.median([block.events_us for block in candidate.overheads]))
         believed = believed and float(np.median(_beyond(candidate.overheads))) >= -RELATIVE * told
+    reading = [block.read_us - READ_US * block.samples for block in (*candidate.watched, *candidate.overheads)]
+    believed = believed and float(np.median(reading)) <= FIXED_US
     return HostClock(
         events_us=(events - flush) / shape.sets,
         slope_us=(events + per_sample - flush) / shape.sets,

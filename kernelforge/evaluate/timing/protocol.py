@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernelforge.devices.base import RunFaulted, TimedSide
-from kernelforge.errors import TimingError
+from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluate.timing.clocks import merge
 from kernelforge.evaluate.timing.hostclock import DOUBLE_BLOCKS, TRIES, compare_clocks
 from kernelforge.evaluate.timing.intervals import half_width, ratio_of_rounds
 from kernelforge.evaluate.timing.shape import SampleShape
 from kernelforge.evaluate.timing.side import Side, Visit
-from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, Timing
+from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideTimes, Timing
+from kernelforge.records.timing import UNRANKED
+
+NEAR = 1.1
+"""Baselines that took up to so many times as long as the fastest one in the quick pass are compared with it once more,
+in turns: they were timed one after the other, and clocks move by a tenth within seconds."""
 
 QUICK_BLOCKS = 3
 """Blocks of every baseline in the pass that finds the fastest."""
@@ -91,7 +97,8 @@ def measure(
 
     Args:
         candidate: Ready to run, like each baseline, on ``shape.sets`` sets of its own.
-        baselines: Of different names; those that fault while the fastest is sought are left out, with a note.
+        baselines: Of different names. At most two of them are ready at a time. Each that cannot be had, or fails at
+            any time, is left out, and the record says why.
         shape: What both sides were armed with.
         settings: ``precision``, ``seconds``, and ``qps`` for gaps between requests.
         set_bytes: Bytes of one set, for the record.
@@ -103,7 +110,7 @@ def measure(
 
     Raises:
         RunFaulted: the candidate faulted.
-        TimingError: times that cannot be, or a baseline that faulted while it was compared with.
+        TimingError: times of the candidate that cannot be.
         ValueError: two sides of one name, or server mode with more than one execution per sample.
     """
     names = [side.name for side in (candidate, *baselines)]
@@ -114,6 +121,14 @@ def measure(
     draws = np.random.default_rng(rng.getrandbits(64))
     session = _Session(shape, settings, clocks, host_clock, between, draws, reset_us)
     return session.run(candidate, baselines, set_bytes)
+
+
+class _BaselineFailed(Exception):
+    """A baseline cannot be timed any further."""
+
+    def __init__(self, side: Side, reason: str) -> None:
+        super().__init__(reason)
+        self.side = side
 
 
 class _Session:
@@ -137,16 +152,16 @@ class _Session:
         self._between = between
         self._rng = rng
         self._readings: list[Clocks | None] = []
-        self._notes: list[str] = []
+        self._absent: dict[str, str] = {}
         self._started = host_clock()
 
     def run(self, candidate: TimedSide, baselines: Sequence[TimedSide], set_bytes: int) -> Timing:
         self._readings.append(self._clocks())
         ours = self._side(candidate)
         ours.warm_up(gap_us=self._gap_us)
+        ours.find_node_gap()
         others = self._quick_pass(baselines)
-        fastest = min(others, key=lambda side: side.per_execution(side.visits)) if others else None
-        settled, rounds = self._compare(ours, fastest, next((side for side in others if side.name == "eager"), None))
+        fastest, settled, rounds = self._against_fastest(ours, others)
         host = self._host_check(ours, fastest)
         self._readings.append(self._clocks())
         return self._record(ours, others, fastest, rounds, settled, host, set_bytes)
@@ -166,39 +181,129 @@ class _Session:
     def _side(self, side: TimedSide) -> Side:
         return Side(side, self._shape, self._host_clock)
 
+    @contextmanager
+    def _failures_of(self, side: Side) -> Iterator[None]:
+        """What goes wrong inside is the failure of one baseline.
+
+        Raises:
+            _BaselineFailed: it is.
+        """
+        try:
+            yield
+        except RunFaulted as fault:
+            raise _BaselineFailed(side, fault.fault.message) from fault
+        except (BaselineError, TimingError) as error:
+            raise _BaselineFailed(side, str(error)) from error
+
+    def _leave_out(self, failed: _BaselineFailed, others: list[Side]) -> None:
+        """Go on without a baseline; the record says why."""
+        self._absent[failed.side.name] = str(failed)
+        if failed.side in others:
+            others.remove(failed.side)
+        failed.side.rest()
+
+    def _ready(self, side: Side) -> None:
+        """Have a baseline in memory. To build it is not part of the time that measuring may take."""
+        before = self._host_clock()
+        with self._failures_of(side):
+            side.ready()
+        self._started += self._host_clock() - before
+
     def _quick_pass(self, baselines: Sequence[TimedSide]) -> list[Side]:
-        """Every baseline in turn, a few times: the fastest is compared with, the others have at least a time."""
+        """A few blocks of every baseline, one baseline after the other, so that no two need memory at a time."""
         others: list[Side] = []
         for baseline in baselines:
             side = self._side(baseline)
             try:
-                side.warm_up(gap_us=self._gap_us)
-            except RunFaulted as fault:
-                self._notes.append(f"{side.name} faulted and was left out: {fault.fault.message}")
+                self._ready(side)
+                with self._failures_of(side):
+                    side.warm_up(gap_us=self._gap_us)
+                    side.find_node_gap()
+                    self._quick_blocks(side)
+            except _BaselineFailed as failed:
+                self._leave_out(failed, others)
             else:
                 others.append(side)
-        for _ in range(QUICK_BLOCKS):
-            for side in list(others):
-                if len(side.visits) >= FEWEST_ROUNDS and self._spent() > QUICK_SHARE:
-                    continue
-                try:
-                    side.visit(self._gaps(side.samples))
-                except RunFaulted as fault:
-                    self._notes.append(f"{side.name} faulted and was left out: {fault.fault.message}")
-                    others.remove(side)
+                side.rest()
         return others
 
-    def _compare(self, ours: Side, fastest: Side | None, eager: Side | None) -> tuple[bool, list[Rounds]]:
-        """Rounds until the ratio against the fastest is settled or the time is up; some against eager among them."""
-        if fastest is None:
-            return self._alone(ours), []
+    def _quick_blocks(self, side: Side) -> None:
+        for _ in range(QUICK_BLOCKS):
+            if len(side.visits) < FEWEST_ROUNDS or self._spent() <= QUICK_SHARE:
+                side.visit(self._gaps(side.samples))
+        side.per_execution(side.visits)  # a baseline that its overhead hides has no time
+
+    def _fastest(self, others: list[Side]) -> Side | None:
+        """The fastest baseline. Two that are near each other take turns once more, which no drift of the clock decides.
+
+        A second one whose memory is not to be had beside the first leaves the choice to the quick pass.
+        """
+        ranked = sorted(
+            (side for side in others if side.name not in UNRANKED), key=lambda side: side.per_execution(side.visits)
+        )
+        if len(ranked) < 2:
+            return next(iter(ranked), None)
+        first, second = ranked[:2]
+        if second.per_execution(second.visits) > NEAR * first.per_execution(first.visits):
+            return first
+        visits: dict[str, list[Visit]] = {first.name: [], second.name: []}
+        try:
+            for side in (first, second):
+                self._ready(side)
+            for side in (first, second, second, first):
+                with self._failures_of(side):
+                    visits[side.name].append(side.visit(self._gaps(side.samples)))
+            times = {}
+            for side in (first, second):
+                with self._failures_of(side):
+                    times[side.name] = side.per_execution(visits[side.name])
+        except _BaselineFailed:
+            return first  # what is wrong with either shows when it is compared with
+        finally:
+            first.rest()
+            second.rest()
+        return min((first, second), key=lambda side: times[side.name])
+
+    def _against_fastest(self, ours: Side, others: list[Side]) -> tuple[Side | None, bool, list[Rounds]]:
+        """Compare with the fastest baseline; where it fails, with the next one, and with none where none is left."""
+        while True:
+            fastest = self._fastest(others)
+            if fastest is None:
+                return None, self._alone(ours), []
+            eager = next((side for side in others if side.name == "eager" and side is not fastest), None)
+            try:
+                self._ready(fastest)
+                settled, rounds = self._compare(ours, fastest, eager, others)
+            except _BaselineFailed as failed:
+                self._leave_out(failed, others)
+                continue
+            finally:
+                for side in (fastest, *(() if eager is None else (eager,))):
+                    side.rest()
+            return fastest, settled, rounds
+
+    def _compare(self, ours: Side, fastest: Side, eager: Side | None, others: list[Side]) -> tuple[bool, list[Rounds]]:
+        """Rounds until the ratio against the fastest is settled or the time is up; some against eager among them.
+
+        Raises:
+            _BaselineFailed: the fastest did. Where eager does, its ratio is left out.
+        """
         main = Rounds(fastest.name, [], [])
-        beside = None if eager is None or eager is fastest else Rounds(eager.name, [], [])
+        beside = None if eager is None else Rounds(eager.name, [], [])
         patience = _Patience(self._settings.precision)
         while True:
             self._round(ours, fastest, main)
             if beside is not None and eager is not None and len(beside.candidate_us) < EAGER_ROUNDS:
-                self._round(ours, eager, beside)
+                try:
+                    if not beside.candidate_us:
+                        self._ready(eager)
+                    self._round(ours, eager, beside)
+                except _BaselineFailed as failed:
+                    self._leave_out(failed, others)
+                    beside = None
+                else:
+                    if len(beside.candidate_us) == EAGER_ROUNDS:
+                        eager.rest()
             done = len(main.candidate_us)
             if patience.due(done):
                 ratio = main.ratio(self._rng)
@@ -210,22 +315,27 @@ class _Session:
         """Two blocks of each in the order ABBA or BAAB, by chance, overheads placed as symmetrically.
 
         Each side's two blocks have the same mean time, so that a drift that is linear in time cancels within the round.
+
+        Raises:
+            _BaselineFailed: the other side did.
         """
         self._between()
         self._readings.append(self._clocks())
         first, second = (ours, other) if self._rng.random() < 0.5 else (other, ours)
         visits: dict[str, list[Visit]] = {first.name: [], second.name: []}
-        turn = first
-        try:
+        with self._blamed(first, ours):
             first.lead_in()
-            for place, turn in enumerate((first, second, second, first)):
+        for place, turn in enumerate((first, second, second, first)):
+            with self._blamed(turn, ours):
                 visits[turn.name].append(turn.visit(self._gaps(turn.samples), flush_first=place >= 2))
-        except RunFaulted as fault:
-            if turn is ours:
-                raise
-            raise TimingError(f"baseline {other.name} faulted while it was compared with: {fault}") from fault
+        with self._failures_of(other):
+            baseline_us = other.per_execution(visits[other.name])
         rounds.candidate_us.append(ours.per_execution(visits[ours.name]))
-        rounds.baseline_us.append(other.per_execution(visits[other.name]))
+        rounds.baseline_us.append(baseline_us)
+
+    def _blamed(self, turn: Side, ours: Side) -> AbstractContextManager[None]:
+        """What goes wrong is told of the side whose turn it is: the candidate's own is raised as it is."""
+        return nullcontext() if turn is ours else self._failures_of(turn)
 
     def _alone(self, ours: Side) -> bool:
         """Blocks of a candidate that has nothing to be compared with, until its own time is settled."""
@@ -234,7 +344,7 @@ class _Session:
             self._between()
             self._readings.append(self._clocks())
             ours.lead_in()
-            ours.visit(self._gaps(ours.samples))
+            ours.per_execution([ours.visit(self._gaps(ours.samples))])
             done = len(ours.visits)
             if patience.due(done):
                 times, _ = ours.times(self._rng)
@@ -266,8 +376,19 @@ class _Session:
         host: HostClock,
         set_bytes: int,
     ) -> Timing:
-        candidate, *baselines = [side.times(self._rng) for side in (ours, *others)]
-        notes = [note for _, said in (candidate, *baselines) for note in said]
+        candidate, notes = ours.times(self._rng)
+        baselines: list[SideTimes] = []
+        for side in list(others):
+            try:
+                with self._failures_of(side):
+                    times, more = side.times(self._rng)
+            except _BaselineFailed as failed:
+                self._leave_out(failed, others)
+                rounds = [each for each in rounds if each.baseline != side.name]
+                fastest = None if fastest is side else fastest
+            else:
+                baselines.append(times)
+                notes += more
         return Timing(
             protocol=("graph/1" if ours.captured else "launch/1") + ("+server" if self._gap_us else ""),
             mode="server" if self._gap_us else "offline",
@@ -275,13 +396,14 @@ class _Session:
             set_bytes=set_bytes,
             flush_bytes=self._shape.flush_bytes,
             flush_each=self._shape.flush_each,
-            candidate=candidate[0],
-            baselines=tuple(times for times, _ in baselines),
+            candidate=candidate,
+            baselines=tuple(baselines),
             ratios=tuple(each.ratio(self._rng) for each in rounds),
             fastest=None if fastest is None else fastest.name,
             settled=settled,
             budget_s=self._settings.seconds,
             host=host,
             clocks=merge(self._readings),
-            notes=(*self._notes, *notes),
+            absent=self._absent,
+            notes=notes,
         )

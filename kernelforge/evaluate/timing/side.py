@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelforge.devices.base import TimedSide
+from kernelforge.devices.base import SampleWork, TimedSide
 from kernelforge.errors import TimingError
 from kernelforge.evaluate.timing.intervals import Floats, median_of_clusters
 from kernelforge.evaluate.timing.shape import SampleShape
@@ -22,6 +22,9 @@ WARM_UP_US = 25_000.0
 
 MAX_SAMPLES = 2_000
 """Most samples of a block: a bound on what a side that reports no time at all can ask for."""
+
+NODE_GAP_SAMPLES = 50
+"""Most samples that the cost of a place in the graph is taken from; it is shown, and nothing hangs on it."""
 
 KEPT_SAMPLES = 500
 """Most samples of a side that are recorded, evenly spaced over all."""
@@ -44,6 +47,8 @@ class Watched:
     samples: int
     events_us: float
     host_us: float
+    read_us: float
+    """What reading its events took afterwards, by the parent's clock."""
 
 
 class Side:
@@ -51,7 +56,6 @@ class Side:
 
     def __init__(self, side: TimedSide, shape: SampleShape, host_clock: Callable[[], float]) -> None:
         self.name = side.name
-        self.captured = side.captured
         self.samples = 1
         """Samples per block."""
         self.gapless = 1
@@ -61,12 +65,28 @@ class Side:
         self.overheads: list[Watched] = []
         """Blocks of overheads, for the same."""
         self.visits: list[Visit] = []
+        self.node_gap_us: float | None = None
+        """What an execution that does nothing takes: see :class:`~kernelforge.records.SideTimes`."""
+        self.captured = False
         self._side = side
         self._shape = shape
         self._host_clock = host_clock
 
+    def ready(self) -> None:
+        """Make again what :meth:`rest` freed.
+
+        Raises:
+            BaselineError: it cannot be had.
+        """
+        self._side.ready()
+
+    def rest(self) -> None:
+        """Free what can be made again."""
+        self._side.rest()
+
     def warm_up(self, *, gap_us: float = 0.0, warm_up_us: float = WARM_UP_US, block_us: float = BLOCK_US) -> None:
         """Run for ``warm_up_us``, and settle how many samples fill a block of ``block_us``, gaps included."""
+        self.captured = self._side.captured
         first = float(self._checked(self._side.block(1), 1)[0])
         count = _enough(warm_up_us, first)
         settled = float(np.median(self.block(count, watch=False)))
@@ -76,24 +96,38 @@ class Side:
 
     def block(self, samples: int, *, gaps_us: tuple[float, ...] = (), watch: bool = True) -> Floats:
         """Times of the samples of one block, checked."""
-        started = self._host_clock()
-        told = self._side.block(samples, gaps_us=gaps_us)
-        host_us = (self._host_clock() - started) * 1e6
-        times = self._checked(told, samples)
+        seen, times = self._timed("sample", samples, gaps_us)
         if watch and not gaps_us:
-            self.watched.append(Watched(samples, float(times.sum()), host_us))
+            self.watched.append(seen)
         return times
 
     def flushes(self, samples: int) -> Floats:
         """Times of as many samples without their executions; empty where nothing is flushed."""
         if not self._shape.flush_bytes:
             return np.empty(0)
-        started = self._host_clock()
-        told = self._side.flush_block(samples)
-        host_us = (self._host_clock() - started) * 1e6
-        times = self._checked(told, samples)
-        self.overheads.append(Watched(samples, float(times.sum()), host_us))
+        seen, times = self._timed("overhead", samples)
+        self.overheads.append(seen)
         return times
+
+    def find_node_gap(self) -> None:
+        """Time an empty kernel in place of each execution: what is left when the overhead is subtracted from that."""
+        if not self._shape.flush_bytes:
+            return
+        count = min((self.samples + 1) // 2, NODE_GAP_SAMPLES)
+        overhead = float(np.median(self.flushes(count)))
+        _, times = self._timed("empty", count)
+        self.node_gap_us = max(0.0, float(np.median(times)) - overhead) / self._shape.sets
+
+    def _timed(self, work: SampleWork, samples: int, gaps_us: tuple[float, ...] = ()) -> tuple[Watched, Floats]:
+        """One block as both clocks saw it. Its events are read once the parent's clock was, for that takes the process
+        microseconds per sample."""
+        started = self._host_clock()
+        self._side.run(samples, work, gaps_us=gaps_us)
+        ran = self._host_clock()
+        told = self._side.times()
+        read = self._host_clock()
+        times = self._checked(told, samples)
+        return Watched(samples, float(times.sum()), (ran - started) * 1e6, (read - ran) * 1e6), times
 
     def lead_in(self) -> None:
         """One sample that does not count, so that the first of the next block does not find the GPU idle."""
@@ -145,6 +179,7 @@ class Side:
             median_us=median,
             interval_us=interval,
             captured=self.captured,
+            node_gap_us=self.node_gap_us,
         )
         return record, notes
 

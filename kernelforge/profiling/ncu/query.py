@@ -14,8 +14,20 @@ _CHIPS = {
     (8, 7): "ga10b",
     (8, 9): "ad102",
     (9, 0): "gh100",
+    (10, 0): "gb100",
+    (10, 3): "gb110",
+    (12, 0): "gb202",
+    (12, 1): "gb20b",
 }
-"""A chip of each compute capability, by the names of ``ncu --list-chips`` (2024.1)."""
+"""A chip of each compute capability.
+
+The names are those of ``ncu --list-chips``: up to 9.0 of version 2024.1, from 10.0 on those that the library of
+NVIDIA's wheel ``ncu-report`` 2026.3.1 lists (``NVPW_GetSupportedChipNames``). B200, B300, the RTX 50 series and GB10
+have these chips by pci.ids.
+
+An ncu that does not know a name, being older than the chip or, as with ``gv100`` of late, having dropped it, says so;
+then the GPUs of the machine are asked instead.
+"""
 
 _NAME = re.compile(r"[A-Za-z]\w*(?:\.\w+)*__\w+\s", re.ASCII)
 

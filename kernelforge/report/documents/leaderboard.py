@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelforge.report.tables.board import EntryRow, board_tables, board_title
+from kernelforge.report.tables.board import EntryRow, board_notes, board_tables, board_title
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import markdown
 from kernelforge.report.views.board import Entry, Leaderboard
@@ -36,6 +36,7 @@ def leaderboard_markdown(view: Leaderboard) -> str:
     parts = ["# Leaderboard\n"]
     for board in view.boards:
         parts.append(f"## {markdown(board_title(board.key))}\n")
+        parts += [f"{markdown(note)}\n" for note in board_notes(board)]
         for table in board_tables(board):
             parts += [f"### {table.title}\n", table.to_markdown()]
     if not view.boards:

@@ -62,7 +62,7 @@ def _peaks(roofs: Roofs, places: Places) -> dict[str, float]:
             "TF32 tensor": roofs.tf32_tensor_flops_per_s,
             "FP16 tensor": roofs.fp16_tensor_flops_per_s,
         }
-    return peaks
+    return {name: peak for name, peak in peaks.items() if peak}  # Volta and Turing have no TF32
 
 
 def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: float) -> list[Row]:

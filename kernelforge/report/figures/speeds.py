@@ -79,11 +79,13 @@ def _fast_p(name: str, title: str, drawn: Sequence[FastCurve]) -> Figure:
         style.reference("x", 1.0),
     ]
     said = "; ".join(f"against {style.words(curve.baseline)}, {_at_one(curve)}" for curve in drawn)
+    weaker = drawn[0].uncompiled
+    without = f" At {weaker} of them torch.compile was not among the baselines." if weaker else ""
     return figure(
         name,
         title,
         f"Share of {drawn[0].tasks} tasks that are correct and more than p times as fast as a baseline, with 95 % "
-        f"intervals over tasks (measured): {said}. The band is that of {baselines[0]}.",
+        f"intervals over tasks (measured): {said}. The band is that of {baselines[0]}.{without}",
         {"layer": layers},
     )
 

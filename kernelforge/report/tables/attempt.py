@@ -36,6 +36,7 @@ def timing_table(sides: Iterable[SideRow]) -> Table:
         Column("high_us", "to", number, "right"),
         Column("samples", "samples", number, "right"),
         Column("captured", "timed as", lambda captured: "graph" if captured else "launches"),
+        Column("node_gap_us", "empty kernel µs", number, "right"),
         Column("speedup", "speedup", times, "right"),
         Column("low", "at least", times, "right"),
         Column("high", "at most", times, "right"),

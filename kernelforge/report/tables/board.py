@@ -9,7 +9,7 @@ from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.tables.task import task_table
 from kernelforge.report.text import number, percent, times
 from kernelforge.report.views.board import Board, Entry
-from kernelforge.report.views.board_key import BoardKey
+from kernelforge.report.views.board_key import FASTEST_UNCOMPILED, BoardKey
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.statistics import Estimate
 
@@ -94,6 +94,7 @@ class EntryRow:
         return (
             "" if entry.confined else "no jail",
             f"{entry.infra} INFRA" if entry.infra else "",
+            f"{entry.uncompiled} without compile" if entry.uncompiled else "",
             f"{entry.untimed} untimed" if entry.untimed else "",
             f"{entry.quarantined} quarantined" if entry.quarantined else "",
             "further tests" if entry.further_tests else "",
@@ -113,12 +114,34 @@ class EntryRow:
 def board_title(key: BoardKey) -> str:
     """What a board compares, in a line."""
     times_are = (
-        "modelled: no speedups" if key.origin is Origin.MODELLED else f"speedup against the {key.baseline} baseline"
+        "modelled: no speedups" if key.origin is Origin.MODELLED else f"speedup against the {_words(key.baseline)}"
     )
     return (
         f"{key.device} · suite {key.suite} ({key.suite_digest}), {key.task_count} tasks · {times_are} · "
         f"{key.precision} · evaluator {key.evaluator}, lane {key.lane} · timing {key.protocol or 'none'}"
     )
+
+
+def _words(baseline: str) -> str:
+    if baseline == FASTEST_UNCOMPILED:
+        return "fastest baseline that was there, and torch.compile was not"
+    return f"{baseline} baseline"
+
+
+def board_notes(board: Board) -> tuple[str, ...]:
+    """What a reader of a board's speedups must know; nothing of a modelled one."""
+    if board.key.origin is Origin.MODELLED:
+        return ()
+    notes = [
+        "TF32 is off for every baseline, in convolutions too, where PyTorch has it on by default: numbers that others "
+        "publish are against faster convolutions."
+    ]
+    if any(entry.uncompiled for entry in board.entries):
+        notes.append(
+            "'N without compile': at so many tasks torch.compile could not be had, so that fast p, geomean and the "
+            "others are against a weaker baseline there."
+        )
+    return tuple(notes)
 
 
 def board_tables(board: Board) -> tuple[Table, Table]:

@@ -86,6 +86,7 @@ class _FastRow(NamedTuple):
     high: float
     tasks: int
     untimed: int
+    uncompiled: int
 
 
 def fast_table(curves: Iterable[FastCurve]) -> Table:
@@ -98,9 +99,12 @@ def fast_table(curves: Iterable[FastCurve]) -> Table:
         Column("high", "to", percent, "right"),
         Column("tasks", "tasks", number, "right"),
         Column("untimed", "untimed", number, "right"),
+        Column("uncompiled", "without compile", number, "right"),
     )
     rows = [
-        _FastRow(curve.baseline, point.p, point.value, point.low, point.high, curve.tasks, curve.untimed)
+        _FastRow(
+            curve.baseline, point.p, point.value, point.low, point.high, curve.tasks, curve.untimed, curve.uncompiled
+        )
         for curve in curves
         for point in curve.points
         if any(abs(point.p - p) < 1e-9 for p in FAST_P)

@@ -54,7 +54,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
     """The lines that say how a run stands."""
     funnel = " → ".join(f"{step.step} {step.count}" for step in view.funnel)
     rows = [*_head(view), field("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"), field("funnel", funnel)]
-    return [*rows, field("reward", _reward(view))]
+    return [*rows, field("reward", _reward(view)), *_absent(view)]
 
 
 def _head(view: RunView) -> list[RenderableType]:
@@ -77,6 +77,20 @@ def _head(view: RunView) -> list[RenderableType]:
     if view.pass_at_k:
         rows.append(("pass@k", ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())))
     return [field(label, value) for label, value in rows]
+
+
+def _absent(view: RunView) -> Iterator[RenderableType]:
+    """Baselines that the speedups are without."""
+    for one in view.absent:
+        where = f"not there at {one.tasks} of {view.tasks_total} tasks: {one.reason}"
+        yield field("baseline", one_line(f"{one.baseline} was {where}", 500), style="yellow")
+    weaker = next((curve.uncompiled for curve in view.fast_curves), 0)
+    if weaker:
+        yield field(
+            "baseline",
+            f"at {weaker} of {view.tasks_total} tasks the speedup is without torch.compile, against a weaker baseline",
+            style="yellow",
+        )
 
 
 def _reward(view: RunView) -> str:
@@ -105,6 +119,7 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
     if view.fast_curves:
         yield Text()
         yield _fast(view.fast_curves).to_rich()
+    yield from _absent(view)
 
 
 _MEANS = {

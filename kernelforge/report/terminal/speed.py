@@ -11,7 +11,7 @@ from rich.text import Text
 from kernelforge.report.tables.attempt import timing_table
 from kernelforge.report.terminal.parts import field
 from kernelforge.report.text import byte_count, number, percent, times
-from kernelforge.report.views.attempt import sides_of
+from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 
 if TYPE_CHECKING:
     from kernelforge.records import Build, Performance, Timing
@@ -28,7 +28,9 @@ def speed_lines(speed: Performance | None, build: Build | None) -> Iterator[Rend
         samples = "" if speed.samples is None else f", {speed.samples} samples"
         yield field(speed.origin.value, f"{number(speed.time_us)} µs{spread}{samples}, bound by {speed.bound}")
         if speed.speedup is not None:
-            others = f"at least {times(speed.speedup_lower)}; vs eager {times(speed.speedup_eager)}"
+            unhidden = unhidden_eager_us(speed.timing)
+            launched = "" if unhidden is None else f", {number(unhidden)} µs where no flush hides its launches"
+            others = f"at least {times(speed.speedup_lower)}; vs eager {times(speed.speedup_eager)}{launched}"
             yield field("speedup", f"{times(speed.speedup)} ({others})")
         if speed.quarantined is not None:
             yield field("quarantined", speed.quarantined, style="red")
@@ -62,6 +64,12 @@ def _timing(timing: Timing) -> Iterator[RenderableType]:
         yield field("coverage", f"{percent(timing.coverage)} of device time in the candidate's own kernels")
     if timing.setup_us is not None:
         yield field("setup", f"{number(timing.setup_us)} µs, not part of the time")
+    gap = timing.candidate.node_gap_us
+    if gap is not None:
+        told = f"{number(gap)} µs: the gap before a kernel and the least that one takes, in every time once per kernel"
+        yield field("empty kernel", told)
+    for baseline, reason in timing.absent.items():
+        yield field("no baseline", f"{baseline}: {reason}")
     for note in timing.notes:
         yield field("note", note)
     yield Text()

@@ -24,6 +24,7 @@ from kernelforge.records import (
     Timing,
     Verdict,
 )
+from kernelforge.records.timing import UNRANKED
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
@@ -58,6 +59,8 @@ class SideRow(View):
     samples: int
     captured: bool
     """Replayed from a CUDA graph; if not, launches from the host are part of the time."""
+    node_gap_us: float | None
+    """What an execution of an empty kernel takes there: a part of the time, once per kernel."""
     speedup: float | None
     """From blocks in which the two took turns, so it may differ a little from the ratio of the medians."""
     low: float | None
@@ -261,12 +264,20 @@ def sides_of(timing: Timing) -> tuple[SideRow, ...]:
                 high_us=side.interval_us[1],
                 samples=len(side.samples_us),
                 captured=side.captured,
+                node_gap_us=side.node_gap_us,
                 speedup=ratio.speedup if ratio else None,
                 low=ratio.interval[0] if ratio else None,
                 high=ratio.interval[1] if ratio else None,
             )
         )
     return tuple(rows)
+
+
+def unhidden_eager_us(timing: Timing | None) -> float | None:
+    """Time of eager PyTorch where the host waits for each flush, so that its launches are seen; None where it was not
+    taken."""
+    sides = () if timing is None else timing.baselines
+    return next((side.median_us for side in sides if side.name in UNRANKED), None)
 
 
 @cache

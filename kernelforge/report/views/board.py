@@ -19,7 +19,7 @@ from kernelforge.report.views.cost import total_cost
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.source import RunRecords, ShownState
 from kernelforge.report.views.statistics import Estimate
-from kernelforge.report.views.summary import TaskSummary
+from kernelforge.report.views.summary import TaskSummary, is_uncompiled
 
 MONEY_DIGITS = 9
 """Sums of dollars are rounded to a billionth: the order of adding must not show."""
@@ -87,6 +87,8 @@ class Entry(Result):
     """Median over correct tasks of DRAM bytes over compulsory bytes."""
     fast_p: tuple[FastPoint, ...] = ()
     """Measured boards only, like all that follows. The denominator is all tasks."""
+    uncompiled: int = 0
+    """Tasks with a speedup that torch.compile was not among the baselines of: theirs is over a weaker baseline."""
     untimed: int = 0
     """Correct tasks without a measured speedup: they count for fast_0 alone, and as 1 in ``geomean_speedup``."""
     median_speedup: Estimate | None = None
@@ -239,6 +241,7 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
     shares = _per_task(tasks, "floor_share")
     return {
         "fast_p": tuple(FastPoint(p=p, **dict(share)) for p, share in points if share is not None),
+        "uncompiled": 0 if key.baseline == "eager" else sum(map(is_uncompiled, tasks)),
         "untimed": sum(ok and math.isnan(speedup) for ok, speedup in zip(solved, speedups, strict=True)),
         "median_speedup": statistics.median_correct(speedups),
         "geomean_speedup": statistics.geomean_deployable(speedups),

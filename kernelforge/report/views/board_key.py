@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal
 
-from kernelforge.records import Fingerprint, Origin, RunConfig, content_hash
+from kernelforge.records import Evaluation, Fingerprint, Origin, RunConfig, Timing, content_hash
 from kernelforge.report.views.base import View
 from kernelforge.report.views.source import RunRecords
 
@@ -15,6 +14,8 @@ PRECISION = "float64 oracle, TF32 off, tolerance of the task's own error"
 """The one policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the
 suite's digest covers that), products and convolutions without TF32 in reference and baselines alike, and a tolerance
 from the error that torch itself makes (``docs/tasks.md``). Another policy would have another name."""
+
+FASTEST_UNCOMPILED = "fastest without compile"
 
 _WORDS = {
     "suite_digest": "tasks and their policies (digest)",
@@ -39,8 +40,9 @@ class BoardKey(View):
     origin: Origin
     """Whether times are measured or modelled."""
     baseline: str
-    """``fastest``: the fastest of eager, eager in a CUDA graph and torch.compile. ``eager`` under the protocol of
-    KernelBench. ``none`` on a modelled board."""
+    """``fastest``: the fastest of eager, eager in a CUDA graph and torch.compile. ``fastest without compile``: the same
+    where torch.compile was there at no task. ``eager`` under the protocol of KernelBench. ``none`` on a modelled
+    board."""
     precision: str
     """Policy of arithmetic and tolerance: :data:`PRECISION`."""
     evaluator: str
@@ -65,7 +67,14 @@ def board_key(records: RunRecords) -> BoardKey:
         fingerprints=[evaluation.fingerprint for evaluation in evaluations],
         lanes=[evaluation.lane for evaluation in evaluations],
         protocols=[evaluation.performance.protocol for evaluation in evaluations if evaluation.performance is not None],
+        timings=timings_of(best.evaluation for best in records.bests() if best is not None),
     ).key()
+
+
+def timings_of(evaluations: Iterable[Evaluation]) -> tuple[Timing, ...]:
+    """How the speedups of evaluations came about, of those that have one."""
+    speeds = [one.performance for one in evaluations if one.performance is not None]
+    return tuple(speed.timing for speed in speeds if speed.timing is not None and speed.speedup is not None)
 
 
 def suite_name(config: RunConfig) -> str:
@@ -89,6 +98,8 @@ class KeyParts:
     lanes: Sequence[str]
     protocols: Sequence[str]
     """Of whatever was timed."""
+    timings: Sequence[Timing]
+    """Of each task's best that has a speedup."""
 
     def key(self) -> BoardKey:
         """The key."""
@@ -101,7 +112,7 @@ class KeyParts:
             task_set=content_hash("task set", sorted(self.tasks)),
             task_count=len(self.tasks),
             origin=Origin.MEASURED if measured else Origin.MODELLED,
-            baseline=_baseline(measured, self.published),
+            baseline=_baseline(measured, self.published, self.timings),
             precision=PRECISION,
             evaluator=_joined(without_tests(one.evaluator) for one in prints),
             lane=_joined(self.lanes) or "plan",
@@ -135,10 +146,12 @@ def settle(key: BoardKey, known: Sequence[BoardKey]) -> BoardKey:
     return max(fitting, key=lambda one: one.protocol or "", default=key)
 
 
-def _baseline(measured: bool, published: bool) -> Literal["none", "eager", "fastest"]:
+def _baseline(measured: bool, published: bool, timings: Sequence[Timing]) -> str:
     if not measured:
         return "none"
-    return "eager" if published else "fastest"
+    if published:
+        return "eager"
+    return FASTEST_UNCOMPILED if timings and not any(timing.compiled for timing in timings) else "fastest"
 
 
 def _joined(names: Iterable[str]) -> str:

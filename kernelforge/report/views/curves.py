@@ -45,6 +45,8 @@ class FastCurve(View):
     tasks: int
     untimed: int
     """Correct tasks without a speedup against this baseline: they count at p = 0 alone."""
+    uncompiled: int = 0
+    """Against the fastest: tasks with a speedup that torch.compile was not among the baselines of."""
     points: tuple[FastPoint, ...]
     """At p = 0, 0.05, 0.1 ... as far as there are speedups; to 2 at least and to 4 at most. Bands are pointwise."""
 
@@ -117,11 +119,19 @@ def _curve(baseline: str, bests: Sequence[Attempt | None]) -> FastCurve:
         baseline=baseline,
         tasks=len(bests),
         untimed=sum(one and math.isnan(speedup) for one, speedup in zip(correct, speedups, strict=True)),
+        uncompiled=sum(map(_uncompiled, bests)) if baseline == FASTEST else 0,
         points=tuple(
             FastPoint(p=p, value=at.value, low=at.low, high=at.high)
             for p, at in zip(grid, fast_p_curve(speedups, grid, correct), strict=True)
         ),
     )
+
+
+def _uncompiled(best: Attempt | None) -> bool:
+    speed = best.evaluation.performance if best else None
+    if speed is None or speed.speedup is None or speed.protocol.startswith("kernelbench"):
+        return False
+    return speed.timing is None or not speed.timing.compiled
 
 
 def _or_nan(value: float | None) -> float:

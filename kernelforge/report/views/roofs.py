@@ -8,7 +8,7 @@ said.
 from __future__ import annotations
 
 from kernelforge.evaluate.timing import floor
-from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.hardware.specs import EMULATED, DeviceSpec, find_spec
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
 from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
@@ -29,7 +29,7 @@ class Roofs(View):
     """Peak of FP32 multiply-adds without tensor cores, each two operations."""
     tf32_tensor_flops_per_s: float
     fp16_tensor_flops_per_s: float
-    """Peaks of the tensor cores, without sparsity; BF16 is as fast as FP16."""
+    """Peaks of the tensor cores, without sparsity; BF16 is as fast as FP16. 0 where there is no TF32."""
     ridge: float
     """Flop per byte where the roofs of DRAM and FP32 meet."""
 
@@ -73,10 +73,7 @@ def device_spec(device: str, gpu: str | None) -> DeviceSpec | None:
 
     Unlike :func:`kernelforge.hardware.specs.nearest_spec` it puts no other GPU's figures in their place.
     """
-    kind, _, key = device.partition(":")
-    if kind == "emulated":
-        return SPECS.get(key)
-    return next((spec for key, spec in SPECS.items() if key in (gpu or "").lower()), None)
+    return find_spec(device if device.startswith(EMULATED) else gpu or "")
 
 
 def spec_of(fingerprint: Fingerprint) -> DeviceSpec | None:

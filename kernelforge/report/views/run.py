@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from kernelforge.records import Budget, Operator, Origin, Verdict
+from kernelforge.records import Attempt, Budget, Operator, Origin, Verdict
 from kernelforge.report.views.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import AgentCost, Cost, agent_costs, total_cost
@@ -19,6 +20,7 @@ from kernelforge.report.views.summary import TaskSummary
 from kernelforge.search import pass_at_k
 
 __all__ = [
+    "AbsentBaseline",
     "AnytimePoint",
     "Cell",
     "FastCurve",
@@ -32,6 +34,15 @@ __all__ = [
     "funnel",
     "run_view",
 ]
+
+
+class AbsentBaseline(View):
+    """A baseline that was not there, for one reason."""
+
+    baseline: str
+    reason: str
+    tasks: int
+    """At how many tasks."""
 
 
 class RunView(View):
@@ -82,6 +93,8 @@ class RunView(View):
     (any strategy but ``best-of-n``) or a task has fewer than it was to have."""
     fast_curves: tuple[FastCurve, ...]
     """fast_p against the fastest baseline, then against each that was timed; empty on a modelled run."""
+    absent: tuple[AbsentBaseline, ...] = ()
+    """Baselines that could not be had, each reason once."""
     anytime: tuple[AnytimePoint, ...]
     spent: tuple[Spent, ...]
     integrity: IntegrityView
@@ -132,12 +145,27 @@ def run_view(records: RunRecords) -> RunView:
         costs=agent_costs(records.said()),
         pass_at_k=_pass_at_k(records),
         fast_curves=fast_curves(records.bests()) if measured else (),
+        absent=_absent(attempts),
         anytime=anytime(records, measured=measured),
         spent=spent(records),
         integrity=integrity_view(records),
         tasks=summaries,
         matrix=matrix(records, summaries),
     )
+
+
+def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
+    """Each baseline that an attempt was timed without, by name and reason; those of the most tasks first."""
+    tasks: dict[tuple[str, str], set[str]] = {}
+    for attempt in attempts:
+        speed = attempt.evaluation.performance
+        for baseline, reason in (speed.timing.absent if speed and speed.timing else {}).items():
+            tasks.setdefault((baseline, reason), set()).add(attempt.task)
+    found = [
+        AbsentBaseline(baseline=baseline, reason=reason, tasks=len(names))
+        for (baseline, reason), names in tasks.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.tasks, one.baseline, one.reason)))
 
 
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:

@@ -10,6 +10,9 @@ from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.report.views.base import View
 from kernelforge.tasks import Suite
 
+FLOOR_GPUS = ("h100", "h200", "a100", "b200", "l40s", "a10", "t4", "rtx-5090", "rtx-4090", "rtx-3090")
+"""GPUs whose floors are told of a task: the data centre's, and the largest GeForce of each generation."""
+
 
 class TaskRow(View):
     """One task of a suite."""
@@ -145,7 +148,7 @@ def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
             floor_us=floor(full.compulsory_bytes, spec.dram_bandwidth_gbps),
             arithmetic_us=full.flops / spec.fp32_flops_per_s * 1e6,
         )
-        for spec in SPECS.values()
+        for spec in map(SPECS.__getitem__, FLOOR_GPUS)
     )
 
 

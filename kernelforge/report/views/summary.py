@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict
+from kernelforge.records.timing import COMPILED
 from kernelforge.report.text import choices
 from kernelforge.report.views.base import View
 from kernelforge.report.views.roofs import floor_us, spec_of
@@ -42,6 +43,8 @@ class TaskSummary(View):
     speedup_lower: float | None
     speedup_upper: float | None
     speedup_eager: float | None
+    baselines: tuple[str, ...] = ()
+    """What the best was timed against; without ``compile`` the fastest of them may be far from PyTorch's fastest."""
     floor_us: float | None
     """Bytes that must be read and written, at the peak bandwidth of the GPU that measured: the memory side of the
     roofline (Williams, Waterman & Patterson, CACM 2009). None on a modelled run, and for a GPU that is not known."""
@@ -49,6 +52,11 @@ class TaskSummary(View):
     """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is not believed."""
     finished: str | None
     """Why work on the task ended; None while there is something left to do."""
+
+
+def is_uncompiled(task: TaskSummary) -> bool:
+    """Whether a task has a speedup for which torch.compile was not among the baselines."""
+    return task.speedup is not None and COMPILED not in task.baselines
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
@@ -164,6 +172,7 @@ def summarise(
         speedup_lower=speed.speedup_lower if speed else None,
         speedup_upper=speedup_upper(speed) if speed else None,
         speedup_eager=speed.speedup_eager if speed else None,
+        baselines=tuple(side.name for side in speed.timing.baselines) if speed and speed.timing else (),
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,
         finished=finished,

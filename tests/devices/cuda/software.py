@@ -318,6 +318,13 @@ def create_blind(ordinal: int) -> SoftwareDriver:
     return Blind(ordinal)
 
 
+def create_unknown(ordinal: int) -> SoftwareDriver:
+    """A GPU of a generation that no compiler of today knows."""
+    driver = SoftwareDriver(ordinal)
+    driver.facts = replace(FACTS, compute_capability=(99, 0))
+    return driver
+
+
 def create_nothing(ordinal: int) -> SoftwareDriver:
     """A machine without a GPU."""
     raise DriverError("CUDA_ERROR_NO_DEVICE", f"opening GPU {ordinal}")

@@ -1,6 +1,8 @@
 """The software driver at the speed of a slow GPU: a launch takes :data:`LEAST_US` on its made-up clock, in every run.
 
 So a candidate is slower than torch for certain. What stands beside it on the parent's side is ``told_stopwatch.py``.
+As on a GPU there is a gap before each kernel, and an SM that has to divide its memory into L1 and shared memory in
+another way takes a moment for it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from kernelforge.devices.cuda.driver import LaunchShape
 LEAST_US = 1000.0
 FLUSH_US = 1.0
 """There is no L2 to empty."""
+NODE_GAP_US = 1.25
+"""Before each kernel, an empty one included."""
+CARVE_OUT_US = 0.5
+"""What a kernel waits for when the one before had another amount of shared memory."""
 L2_BYTES = 64 << 10
 """So small that a sample goes through few sets."""
 
@@ -28,13 +34,22 @@ class TimedDriver(SoftwareDriver):
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
         self.facts = replace(self.facts, l2_bytes=L2_BYTES)
+        self._shared_bytes = 0
 
     def launch(self, function: tuple[Module, str], shape: LaunchShape, arguments: Sequence[bytes]) -> None:
-        if function[1] in (flush.FLUSH, flush.SCRUB):
-            self._put(lambda: self._pass(FLUSH_US))
+        module, symbol = function
+        static = module.machine.entries[symbol].static_shared_bytes
+        self._put(lambda: self._wait_for(static + shape.shared_bytes))
+        if symbol in (flush.FLUSH, flush.SCRUB, flush.EMPTY):
+            self._put(lambda: self._pass(0.0 if symbol == flush.EMPTY else FLUSH_US))
             return
         super().launch(function, shape, arguments)
         self._put(lambda: self._pass(LEAST_US))
+
+    def _wait_for(self, shared_bytes: int) -> None:
+        """What lies between two kernels."""
+        self._pass(NODE_GAP_US + (CARVE_OUT_US if shared_bytes != self._shared_bytes else 0.0))
+        self._shared_bytes = shared_bytes
 
 
 def warm_up() -> None:

@@ -12,7 +12,9 @@ from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, r
 from devices.cuda.software import BYTES_PER_US, INSTRUCTIONS_PER_US, LAUNCH_US, OPERATOR_US, SoftwareDevice
 
 from kernelforge.compile import Compiler
+from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices.base import RunFaulted
+from kernelforge.devices.cuda.variables import unwritten_variables
 from kernelforge.sandbox import probe
 
 DeviceOf = Callable[[str], SoftwareDevice]
@@ -192,6 +194,57 @@ def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: C
         with pytest.raises(RunFaulted, match="'calls' cannot be found") as caught:
             session.arm([request(plan, x)])
         assert caught.value.fault.kind == "unsupported"
+
+
+SINE = """
+__device__ const double table[3] = {1, 2, 3};
+extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = sinf(a[i]) + b[i] + (float)table[i % 3];
+}
+"""
+
+
+def test_variables_that_no_instruction_writes_need_not_be_found(compiler: Compiler, device_of: DeviceOf) -> None:
+    """Every kernel with a sine has such tables, and NVRTC 13 gives their symbols no global name."""
+    a, b = randoms(300), randoms(300, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    artifact = build(compiler, SINE, plan)
+    assert {"table", "__cudart_i2opi_f"} <= read_cubin(artifact.cubin).variables
+    with device_of("create_blind") as device, device.open(artifact) as session:
+        with session.arm([request(plan, a, b)], flush_bytes=1 << 16) as armed:
+            armed.refresh([request(plan, a, b)])
+            armed.block(2)
+            found = floats(armed.outputs()[0][0])
+    np.testing.assert_allclose(found, np.sin(a) + b + np.arange(300) % 3 + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("declared", "use"),
+    [
+        ("__device__ int mark;", "mark = i;"),
+        ("__device__ int mark;", "atomicAdd(&mark, 1);"),
+        ("__device__ int mark[64];", "(a[i] > 0 ? mark : mark + 7)[i & 31] = 1;"),
+        ("__device__ int mark; __device__ int* where = &mark;", "*where = i;"),
+        ("__device__ int mark; __device__ __noinline__ void put(int* p) { *p = 1; }", "put(&mark);"),
+        ("__device__ int mark;", 'asm volatile("st.global.u32 [mark], %0;" :: "r"(i)); if (i == -1) out[0] = mark;'),
+        ("__device__ int mark;", "unsigned long long p = (unsigned long long)&mark; *(int*)(p ^ 0ull) = i;"),
+        ("__device__ int mark;", "int* kept[2] = {&mark, &mark}; *((int* volatile*)kept)[i & 1] = i;"),
+    ],
+)
+def test_a_variable_that_an_instruction_may_write_is_not_overlooked(
+    compiler: Compiler, declared: str, use: str
+) -> None:
+    a = randoms(8)
+    plan = resolve(ADD_PLAN, [a, a])
+    source = declared + ADD.replace("if (i < n)", use + " if (i < n)")
+    artifact = build(compiler, source, plan)
+    assert "mark" in read_cubin(artifact.cubin).variables
+    assert "mark" not in unwritten_variables(artifact.ptx)
+
+
+def test_ptx_that_cannot_be_read_proves_nothing() -> None:
+    assert unwritten_variables(b".version 9.0\n.global .b32 mark; nonsense {") == frozenset()
 
 
 def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: SoftwareDevice) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda import worker
 from kernelforge.devices.cuda.driver import DriverError
-from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.errors import DeviceError, SandboxError
+from kernelforge.devices.cuda.facts import description
+from kernelforge.devices.cuda.session import TORCH_S, CudaSession
+from kernelforge.errors import ChildTimeout, DeviceError, SandboxError
 from kernelforge.sandbox import Frame, probe
 
 DeviceOf = Callable[[str], SoftwareDevice]
@@ -74,6 +76,18 @@ def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:
     assert device.capabilities.measures_time
     assert device.capabilities.library
     assert not device.capabilities.clusters
+    # A driver may not tell its clocks: what hangs on them is left out.
+    unclocked = description("cuda:0", replace(FACTS, max_clock_mhz=0, memory_clock_mhz=0), 1 << 29, device.capabilities)
+    assert facts.keys() - unclocked.keys() == {"clock", "fp32", "memory bandwidth"}
+
+
+def test_a_gpu_that_nothing_can_be_compiled_for_is_refused_when_it_is_opened(device_of: DeviceOf) -> None:
+    with device_of("create_unknown") as device:
+        for use in (device.start, device.identity, lambda: device.arch):
+            with pytest.raises(
+                DeviceError, match=r"^cuda:0 cannot be used: this GPU is sm_990, nvrtc \S+ builds for sm_"
+            ):
+                use()
 
 
 def test_a_lost_context_is_a_crash_and_the_next_candidate_is_unaffected(
@@ -296,3 +310,78 @@ def test_times_that_cannot_be_are_refused(compiler: Compiler, device: SoftwareDe
         told(session, Frame({"faults": [], "times_us": times}))
         with pytest.raises(SandboxError):
             armed.block(2)
+
+
+class Recording:
+    """A child that answers everything, and keeps what it was asked and how long it had for that."""
+
+    def __init__(self, slow: str = "") -> None:
+        self.asked: list[tuple[str, float]] = []
+        self._slow = slow
+
+    def call(self, data: dict[str, Any], blobs: Sequence[Any] = (), *, timeout_s: float, **limits: Any) -> Frame:
+        self.asked.append((data["op"], timeout_s))
+        if data["op"] == self._slow:
+            raise ChildTimeout("no answer")
+        return Frame({"faults": [["crash", "ran"]]} if data["op"] == "run" else {"faults": []})
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Lending:
+    """A device whose spare runners are given."""
+
+    grace_s, memory_bytes = 5.0, 1 << 40
+
+    def __init__(self, *children: Recording) -> None:
+        self._children = list(children)
+        self.spares = self
+
+    def take(self) -> Recording:
+        return self._children.pop(0)
+
+    def refuse_unhealthy(self) -> None:
+        """It is well."""
+
+    def recover(self) -> None:
+        """It is well."""
+
+
+def test_torch_is_imported_before_the_deadline_of_a_run_begins(compiler: Compiler) -> None:
+    a, b = randoms(12, 12), randoms(12, 12, seed=1)
+    plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
+    child = Recording()
+    session = CudaSession(Lending(child), build(compiler, ADD, plan))  # type: ignore[arg-type]
+    for _ in range(2):
+        session.run(request(plan, a, b, deadline_s=0.5))
+    assert [op for op, _ in child.asked] == ["load", "torch", "run", "run"]
+    limits = dict(child.asked)
+    assert limits["torch"] == TORCH_S > 60 > limits["run"]
+    alone, plain = Recording(), resolve(ADD_PLAN, [a, b])
+    CudaSession(Lending(alone), build(compiler, ADD, plain)).run(request(plain, a, b))  # type: ignore[arg-type]
+    assert [op for op, _ in alone.asked] == ["load", "run"], "who calls no operator of torch does not wait for it"
+
+
+def test_torch_that_does_not_come_in_time_is_not_the_candidates_doing(compiler: Compiler) -> None:
+    a, b = randoms(12, 12), randoms(12, 12, seed=1)
+    plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
+    session = CudaSession(Lending(Recording("torch")), build(compiler, ADD, plan))  # type: ignore[arg-type]
+    with pytest.raises(SandboxError, match="did not import torch within"):
+        session.run(request(plan, a, b))
+
+
+def test_a_plan_may_take_all_memory_that_the_device_gives(compiler: Compiler) -> None:
+    """12 GB of inputs and outputs on a GPU of a terabyte; whoever wants less says so."""
+    x = randoms(4)
+    plan = resolve(plans.SPIN_PLAN, [x])
+    large = replace(plan, buffers=tuple(replace(one, nbytes=6 << 30) for one in plan.buffers))
+    device = Lending()
+    session = CudaSession(device, build(compiler, plans.SPIN, plan))  # type: ignore[arg-type]
+    asked = replace(request(plan, x), plan=large)
+    session._refuse_excess([asked])
+    with pytest.raises(RunFaulted, match="8589934592 are allowed"):
+        session._refuse_excess([replace(asked, memory_bytes=8 << 30)])
+    device.memory_bytes = 11 << 30
+    with pytest.raises(RunFaulted, match="12884901888 bytes of device memory, 11811160064 are allowed"):
+        session._refuse_excess([asked])

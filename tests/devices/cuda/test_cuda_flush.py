@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,11 @@ from devices.cuda import plans
 from devices.cuda.plans import given, randoms, resolve
 from devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
+from kernelforge.compile import installed_toolchain
 from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.flush import PTX, Flush
 from kernelforge.devices.cuda.tensors import Tensors
+from kernelforge.sandbox.policy import nvidia_folder
 
 NBYTES = 100_000
 
@@ -80,17 +81,25 @@ def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None
         Flush(Jitless(), NBYTES, 0x5A)
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a"])
-def test_the_text_is_right_for_every_gpu(arch: str, tmp_path: Path) -> None:
-    found = shutil.which("ptxas") or next(map(str, Path("/usr/local").glob("cuda*/bin/ptxas")), None)
-    if found is None:
-        pytest.skip("no ptxas on this machine")
+PTXAS = {12: "cuda_nvcc/bin", 13: "cu13/bin"}
+"""Where NVIDIA's wheels put ptxas, by CUDA's major version."""
+
+
+@pytest.mark.parametrize("major", PTXAS)
+def test_the_text_is_right_for_every_gpu_that_is_built_for(major: int, tmp_path: Path) -> None:
+    """The GPU's driver compiles it with the ptxas of its own version of CUDA."""
+    folder = nvidia_folder(PTXAS[major])
+    if folder is None or not (folder / "ptxas").is_file():
+        pytest.skip(
+            f"no ptxas of CUDA {major}: pip install 'nvidia-cuda-nvcc{'-cu12==12.9' if major == 12 else '==13.0'}.*'"
+        )
+    known = installed_toolchain(major)
     source = tmp_path / "flush.ptx"
     source.write_text(PTX)
-    done = subprocess.run(
-        [found, "-arch", arch, source, "-o", tmp_path / "flush.cubin"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    for number in known.architectures():
+        command = [folder / "ptxas", "-arch", known.architecture(divmod(number, 10)), source, "-o", tmp_path / "flush"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), command
 
 
 def test_a_reset_restores_inputs_from_copies_that_are_watched(driver: SoftwareDriver) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernelforge.devices.base import Armed, TimedSide
+from kernelforge.devices.base import Armed, SampleWork, TimedSide
 from kernelforge.evaluate.stopwatch import Stopwatch
 from kernelforge.records import Timing
 
 BASELINE_US = 100.0
 """Of one execution."""
 FLUSH_US = 10.0
+NODE_GAP_US = 1.5
 
 
 class ToldClock:
@@ -29,24 +30,34 @@ class ToldClock:
         return self.seconds
 
 
-class Watched:
-    """A side whose blocks move the clock by their own times."""
+class Watched(TimedSide):
+    """A side whose blocks move the clock by their own times. Reading events takes no time there."""
 
     def __init__(self, side: TimedSide, clock: ToldClock) -> None:
+        self.name = side.name
         self._side = side
         self._clock = clock
+        self._times: tuple[float, ...] = ()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._side, name)
+    @property
+    def captured(self) -> bool:
+        return self._side.captured
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
-        return self._passed(self._side.block(samples, gaps_us=gaps_us))
+    def ready(self) -> None:
+        self._side.ready()
 
-    def flush_block(self, samples: int) -> tuple[float, ...]:
-        return self._passed(self._side.flush_block(samples))
+    def rest(self) -> None:
+        self._side.rest()
 
-    def _passed(self, times: tuple[float, ...]) -> tuple[float, ...]:
-        self._clock.seconds += sum(times) / 1e6
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        self._side.run(samples, work, gaps_us=gaps_us)
+        self._times = self._of(self._side.times(), work)
+        self._clock.seconds += sum(self._times) / 1e6
+
+    def times(self) -> tuple[float, ...]:
+        return self._times
+
+    def _of(self, times: tuple[float, ...], work: SampleWork) -> tuple[float, ...]:
         return times
 
 
@@ -55,22 +66,19 @@ class MadeUp(Watched):
 
     def __init__(self, side: TimedSide, clock: ToldClock, sets: int, flushed: bool) -> None:
         super().__init__(side, clock)
-        self._flush_us = FLUSH_US if flushed else 0.0
-        self._sample_us = self._flush_us + sets * BASELINE_US
+        flush_us = FLUSH_US if flushed else 0.0
+        empty_us = flush_us + sets * NODE_GAP_US if flushed else 0.0
+        self._all_us = {"sample": flush_us + sets * BASELINE_US, "overhead": flush_us, "empty": empty_us}
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
-        times = self._side.block(samples, gaps_us=gaps_us)
-        assert all(time > 0 for time in times)
-        return self._passed((self._sample_us,) * len(times))
-
-    def flush_block(self, samples: int) -> tuple[float, ...]:
-        return self._passed((self._flush_us,) * len(self._side.flush_block(samples)))
+    def _of(self, times: tuple[float, ...], work: SampleWork) -> tuple[float, ...]:
+        assert work != "sample" or all(time > 0 for time in times)
+        return (self._all_us[work],) * len(times)
 
 
 class ToldStopwatch(Stopwatch):
     """See the module."""
 
-    def _clocked(self, armed: Armed, baselines: list[TimedSide], sets: Any, reset_us: float) -> Timing:
+    def _clocked(self, armed: Armed, baselines: Sequence[TimedSide], sets: Any, reset_us: float) -> Timing:
         self.host_clock = clock = ToldClock()
         made_up: list[TimedSide] = [
             MadeUp(one, clock, self.shape.sets, self.shape.flush_bytes > 0) for one in baselines

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernelforge.devices.base import RunFault, RunFaulted
+from kernelforge.devices.base import RunFault, RunFaulted, SampleWork, TimedSide
+from kernelforge.errors import BaselineError
 from kernelforge.records import Clocks
 
 
@@ -20,7 +21,9 @@ class World:
     """Slow-down that all work shares, by the time since the start."""
     seconds: float = 0.0
     log: list[tuple[str, str, int]] = field(default_factory=list)
-    """(who, what, samples) in order: ``block``, ``gaps``, ``flush`` or ``between``."""
+    """(who, what, samples) in order: ``block``, ``gaps``, ``flush``, ``empty`` or ``between``."""
+    in_memory: list[set[str]] = field(default_factory=list)
+    """Which baselines held memory, whenever one more did."""
     running: str | None = None
     gaps_us: list[float] = field(default_factory=list)
     """Every gap that was asked for."""
@@ -42,7 +45,7 @@ class World:
 
 
 @dataclass
-class SimulatedSide:
+class SimulatedSide(TimedSide):
     """A process with a true time per execution, noise of three kinds, and a clock that may lie."""
 
     world: World
@@ -63,7 +66,19 @@ class SimulatedSide:
     """How long it lasts."""
     outliers: float = 0.01
     """Share of samples that take half as long again."""
-    captured: bool = True
+    captured: bool = True  # type: ignore[misc]  # a property in the protocol, since others learn it when they are ready
+    node_gap_us: float = 0.0
+    """True gap before each kernel of an execution, which an empty kernel has too."""
+    nodes: int = 1
+    """Kernels of one execution."""
+    read_us: float = 0.0
+    """What reading the events of one sample takes."""
+    put_off: float = 0.0
+    """Part of a block's work that is done when its times are asked for, and not before."""
+    unbuildable: str = ""
+    """Why it cannot be had, if it cannot."""
+    build_s: float = 0.0
+    """How long building it takes."""
     overhead_us: float = 300.0
     """What a block costs beside its samples."""
     gap_us: float = 2.0
@@ -73,22 +88,45 @@ class SimulatedSide:
     flush_claims: float = 1.0
     hold_us: Callable[[int], float] = lambda samples: 0.0
     """How long it holds back the answer to a block of so many samples."""
+    _times: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    _put_off_s: float = 0.0
     _slow: float = 0.0
     _seen: float = 0.0
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
-        assert len(gaps_us) in (0, samples)
-        self.world.log.append((self.name, "gaps" if gaps_us else "block", samples))
-        self.world.gaps_us.extend(gaps_us)
-        truth = self._run(self.sets * self.execution_us + self._overhead_us, samples, gaps_us)
-        self.world.seconds += self.hold_us(samples) * 1e-6
-        return tuple((truth * self.claims).tolist())
+    def ready(self) -> None:
+        if self.unbuildable:
+            raise BaselineError(self.unbuildable)
+        self.world.seconds += self.build_s
+        held = set(self.world.in_memory[-1]) if self.world.in_memory else set()
+        self.world.in_memory.append(held | {self.name})
 
-    def flush_block(self, samples: int) -> tuple[float, ...]:
-        self.world.log.append((self.name, "flush", samples))
-        if not self.flush_us:
-            return (0.0,) * samples
-        return tuple((self._run(self._overhead_us, samples, ()) * self.flush_claims).tolist())
+    def rest(self) -> None:
+        if self.world.in_memory:
+            self.world.in_memory.append(self.world.in_memory[-1] - {self.name})
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        assert len(gaps_us) in (0, samples)
+        what = {"sample": "gaps" if gaps_us else "block", "overhead": "flush", "empty": "empty"}[work]
+        self.world.log.append((self.name, what, samples))
+        self.world.gaps_us.extend(gaps_us)
+        self._put_off_s = self.read_us * samples * 1e-6
+        if work != "sample":
+            if not self.flush_us:
+                self._times = np.zeros(samples)
+                return
+            each = self.node_gap_us if work == "empty" else 0.0
+            self._times = self._run(self._overhead_us + self.sets * each, samples, ()) * self.flush_claims
+            return
+        execution_us = self.execution_us + self.nodes * self.node_gap_us
+        truth = self._run(self.sets * execution_us + self._overhead_us, samples, gaps_us)
+        late_s = self.put_off * float(truth.sum()) * 1e-6
+        self.world.seconds += self.hold_us(samples) * 1e-6 - late_s
+        self._put_off_s += late_s
+        self._times = truth * self.claims
+
+    def times(self) -> tuple[float, ...]:
+        self.world.seconds += self._put_off_s
+        return tuple(self._times.tolist())
 
     @property
     def _overhead_us(self) -> float:
@@ -122,10 +160,10 @@ class FaultySide(SimulatedSide):
     short_after: int | None = None
     _blocks: int = 0
 
-    def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
         if self.faults_after is not None and self._blocks >= self.faults_after:
             raise RunFaulted(RunFault("crash", "illegal address"))
-        times = super().block(samples, gaps_us=gaps_us)
-        short = self.short_after is not None and self._blocks >= self.short_after
-        self._blocks += 1
-        return times[1:] if short else times
+        super().run(samples, work, gaps_us=gaps_us)
+        if self.short_after is not None and self._blocks >= self.short_after:
+            self._times = self._times[1:]
+        self._blocks += work == "sample"

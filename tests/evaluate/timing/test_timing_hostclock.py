@@ -150,6 +150,21 @@ def hold_nothing(samples: int) -> float:
     return 0.0
 
 
+@pytest.mark.parametrize("read_us", [2.0, 4.0, 8.0])
+def test_events_that_are_read_slowly_are_no_time_of_the_samples(read_us: float) -> None:
+    """Samples of 60 us, with 9 us for launching each: as a part of the slope the reading would make them a lie."""
+    timing = timed(World(3), execution_us=15.0, gap_us=9.0, read_us=read_us)
+    assert host(timing).agrees
+    assert host(timing).slope_us == pytest.approx(15 + 9 / 4, abs=0.5)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.9])
+def test_work_that_is_put_off_until_its_times_are_asked_for_is_exposed(part: float) -> None:
+    """It claims what the block took; the rest it does while its events are said to be read."""
+    timing = timed(World(3), execution_us=100.0, put_off=part, claims=1 - part)
+    assert not host(timing).agrees
+
+
 def test_one_late_answer_spoils_nothing() -> None:
     late: list[int] = []
 

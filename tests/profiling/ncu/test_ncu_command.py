@@ -89,7 +89,9 @@ def test_a_query_that_lists_nothing_is_an_error_with_what_ncu_said() -> None:
 
 def test_queries_name_a_chip_where_one_is_known() -> None:
     assert query_arguments(chip((9, 0))) == ["--query-metrics", "--chips", "gh100"]
-    assert query_arguments(chip((12, 1))) == ["--query-metrics"]
+    assert query_arguments(chip((10, 0))) == ["--query-metrics", "--chips", "gb100"]
+    assert query_arguments(chip((12, 0))) == ["--query-metrics", "--chips", "gb202"]
+    assert query_arguments(chip((11, 0))) == ["--query-metrics"]
 
 
 def test_versions_are_read_as_the_tools_print_them() -> None:

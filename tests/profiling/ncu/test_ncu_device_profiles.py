@@ -30,7 +30,8 @@ from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
 from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
-from kernelforge.errors import DeviceError
+from kernelforge.errors import DeviceError, UnsupportedError
+from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 
 DRIVER = "profiling.ncu.light_driver:create"
@@ -113,6 +114,8 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     assert {metric.origin for metric in (*found.metrics, *kernel.metrics)} == {Origin.MEASURED}
     assert any("memory_dependency" in note for note in found.notes)
     assert any("3 of 6 launches" in note for note in found.notes)
+    # The GPU is called "Software GPU", which nothing is known of.
+    assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in found.notes)
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
@@ -131,6 +134,7 @@ def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_wi
     assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
     assert found.roofline.time_us == found.value(stand_in.TIME)
     assert found.device == "cuda:0"
+    assert "for another GPU than Software GPU (nearest known: NVIDIA H100 PCIe 80 GB)" in found.notes[2]
 
 
 @pytest.fixture
@@ -157,6 +161,29 @@ def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
     assert says in why
 
 
+@pytest.mark.parametrize("knows", ["its name", "the GPU", "neither"])
+def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
+    monkeypatch: pytest.MonkeyPatch, knows: str
+) -> None:
+    asked: list[list[str]] = []
+
+    def answer(command: list[str]) -> SimpleNamespace:
+        asked.append(command[2:])
+        good = knows == ("its name" if "--chips" in command else "the GPU")
+        table = "".join(f"{base_name(name)}  Counter  #\n" for name in default_metrics())
+        return SimpleNamespace(output=table if good else "==ERROR== Unknown chip gb202.")
+
+    monkeypatch.setattr(profiler, "ask_tool", answer)
+    profiler._selection.cache_clear()
+    if knows == "neither":
+        with pytest.raises(profiler._NoCounters, match="Unknown chip"):
+            profiler._selection("ncu", (12, 0))
+    else:
+        assert profiler._selection("ncu", (12, 0)).asked
+    assert asked == [["--chips", "gb202"], []][: 1 if knows == "its name" else 2]
+    profiler._selection.cache_clear()
+
+
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     compiler: Compiler,
     device: CudaDevice,
@@ -172,6 +199,44 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     profile(device, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
     (why,) = stood_in
     assert "did not end within" in why
+
+
+@pytest.fixture
+def unreplayable(scene: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither ncu nor the replay program can be run."""
+    scene.script.unlink()
+    monkeypatch.setattr(stand_in, "replay_command", lambda folder: ["/bin/sh", "-c", "echo no CUDA; exit 1"])
+
+
+@pytest.mark.usefixtures("unreplayable")
+def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array]
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    result = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    assert "ncu was not found" in result.notes[0]
+    assert "the replay program ended with status 1: no CUDA" in result.notes[1]
+    assert result.roofline.time_origin is Origin.MODELLED
+    assert Origin.MEASURED not in {metric.origin for metric in (*result.metrics, *result.kernels[0].metrics)}
+    assert (result.device, result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")) == ("cuda:0", 250)
+
+
+@pytest.mark.usefixtures("unreplayable")
+def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_gpu_is_no_excuse(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = resolve(ADD_PLAN, arrays)
+    arguments = (device, built(compiler, plan), request(plan, *arrays), facts())
+    monkeypatch.setattr(stand_in, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
+    with pytest.raises(UnsupportedError, match=r"no hardware counters.*No times of single launches.*cannot run"):
+        profile(*arguments)
+
+    def sick() -> None:
+        raise DeviceError("cuda:0 is unhealthy")
+
+    monkeypatch.setattr(device, "recover", sick)
+    with pytest.raises(DeviceError, match="unhealthy"):
+        profile(*arguments)
 
 
 def test_without_ncu_the_profile_says_what_to_install(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from devices.cuda.software import with_ptx
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFault
-from kernelforge.devices.cuda import sanitizer
+from kernelforge.devices.cuda import sanitizer, tool
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.sanitizer import ERROR_EXIT, arguments, sanitize, verdict
 from kernelforge.devices.cuda.sanitizer_log import SanitizerLog, parse_log
@@ -93,6 +94,42 @@ def test_the_command_line_is_exactly_this() -> None:
         "--report-api-errors", "no", "--log-file", "/t/log", "python", "x",
     ]  # fmt: skip
     assert "--padding" not in arguments("/cs", "racecheck", ["f"], "/t/log", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("major", "folder", "libraries"),
+    [(12, "nvidia/cuda_sanitizer_api/bin", "nvidia/cuda_sanitizer_api/lib"), (13, "nvidia/cu13/compute-sanitizer", "")],
+)
+def test_the_wheel_of_either_cuda_is_found_with_its_libraries(
+    major: int, folder: str, libraries: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / folder / "compute-sanitizer"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    library = tmp_path / (libraries or folder) / "libsanitizer-collection.so"
+    library.parent.mkdir(exist_ok=True)
+    library.touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
+    monkeypatch.setattr(tool, "_PLACES", {"compute-sanitizer": ()})
+    assert find_tool("compute-sanitizer") == str(program)
+    command = arguments(str(program), "memcheck", ["f"], "/t/log", ["x"])
+    asked = [after for option, after in pairwise(command) if option == "--injection-path"]
+    assert asked == ([str(library.parent)] if major == 12 else [])
+
+
+def test_the_wheel_of_the_cuda_that_compiles_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("nvidia/cuda_sanitizer_api/bin", "nvidia/cu13/compute-sanitizer"):
+        program = tmp_path / folder / "compute-sanitizer"
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
+    monkeypatch.setattr(tool, "_PLACES", {"compute-sanitizer": ()})
+    for major, folder in ((12, "cuda_sanitizer_api"), (13, "cu13")):
+        monkeypatch.setattr(tool, "fitting_major", lambda major=major: major)
+        assert f"/nvidia/{folder}/" in str(find_tool("compute-sanitizer"))
 
 
 def test_an_access_out_of_bounds_names_kernel_line_thread_and_address() -> None:

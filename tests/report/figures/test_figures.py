@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from golden_runs import golden_records
 
+from kernelforge.hardware.specs import SPECS
 from kernelforge.report import RunRecords, attempt_view, leaderboard, run_view, task_view
 from kernelforge.report.figures import (
     Absent,
@@ -31,6 +32,7 @@ from kernelforge.report.figures import (
 from kernelforge.report.figures.roofline import roofline
 from kernelforge.report.figures.speeds import EACH_END
 from kernelforge.report.views.compare import compare_view
+from kernelforge.report.views.roofs import roofs_of
 from kernelforge.report.views.run import RunView
 
 EXPRESSIONS = {"height", "isValid(datum.low) && isValid(datum.high)"}
@@ -247,6 +249,8 @@ def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> N
         "TF32": roofs.tf32_tensor_flops_per_s,
         "FP16": roofs.fp16_tensor_flops_per_s,
     }
+    turing = used.model_copy(update={"roofs": roofs_of(SPECS["t4"])})
+    assert not any(row.get("name", "").startswith("TF32") for row in rows_of(roofline(turing)))
     ends = [row["rate"] for row in drawn[used] if row.keys() == {"intensity", "rate"}]
     assert set(peaks[used].values()) < set(ends)
     assert max(ends) == roofs.fp16_tensor_flops_per_s

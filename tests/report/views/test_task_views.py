@@ -49,11 +49,12 @@ def test_the_floor_is_the_least_bytes_at_the_peak_of_the_runs_own_device() -> No
         assert (view.roofs.device, view.roofs.ridge) == (spec.title, pytest.approx(spec.ridge_flop_per_byte))
 
 
-def test_no_figures_of_another_gpu_stand_in_for_one_that_is_unknown() -> None:
+@pytest.mark.parametrize("gpu", ["NVIDIA RTX 9090", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb"])
+def test_no_figures_of_another_gpu_stand_in_for_one_that_is_unknown(gpu: str) -> None:
     records = golden_records("measured-a")
     unknown = []
     for attempt in records.of_task("softmax"):
-        there = attempt.evaluation.fingerprint.model_copy(update={"gpu": "NVIDIA RTX 9090"})
+        there = attempt.evaluation.fingerprint.model_copy(update={"gpu": gpu})
         evaluation = attempt.evaluation.model_copy(update={"fingerprint": there})
         unknown.append(attempt.model_copy(update={"evaluation": evaluation}))
     view = task_view(replace(records, attempts=tuple(unknown)), "softmax")

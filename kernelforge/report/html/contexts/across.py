@@ -13,7 +13,7 @@ from kernelforge.report.html.charts import charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import Link, html_table
-from kernelforge.report.tables.board import board_tables, board_title
+from kernelforge.report.tables.board import board_notes, board_tables, board_title
 from kernelforge.report.tables.compare import compare_table
 from kernelforge.report.tables.run import integrity_table
 from kernelforge.report.views.board import Leaderboard
@@ -61,7 +61,8 @@ def boards_context(view: Leaderboard, shown: dict[str, ShownRun], links: Links) 
         ]
         to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
         best = to_run | {"task": partial(_of, to_task, "task")}
-        found.append((board, board_title(board.key), html_table(entries, to_run), html_table(records, best), charts))
+        tables = html_table(entries, to_run), html_table(records, best)
+        found.append((board, board_title(board.key), board_notes(board), *tables, charts))
     measured = any(board.key.origin is Origin.MEASURED for board in view.boards)
     return {"view": view, "boards": found, "measured": measured}
 

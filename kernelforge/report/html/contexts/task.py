@@ -23,7 +23,7 @@ from kernelforge.report.tables.attempt import (
     trial_table,
 )
 from kernelforge.report.tables.task import baseline_table, generator_table, lineage_table, size_table
-from kernelforge.report.views.attempt import AttemptView
+from kernelforge.report.views.attempt import AttemptView, unhidden_eager_us
 from kernelforge.report.views.diff import Diff
 
 Context = dict[str, Any]
@@ -73,6 +73,7 @@ def attempt_context(shown: ShownRun, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
         "charts": charts_of(attempt_figures(view), links),
         "tables": _tables(view),
+        "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
         "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
     }

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from kernelforge.compile import installed_toolchain
 from kernelforge.compile.nvrtc import Compilation, Nvrtc
 from kernelforge.devices.cuda.driver import DriverError, LaunchShape, TensorMapSpec
 
@@ -14,7 +15,7 @@ SOURCE = Path(__file__).with_name("gpu_kernels.cu")
 
 
 def compiled(arch: str) -> Compilation:
-    return Nvrtc().compile(
+    return Nvrtc(installed_toolchain().library).compile(
         SOURCE.read_text(), "kernels.cu", headers={}, options=[f"--gpu-architecture={arch}"], expressions=[]
     )
 

@@ -56,6 +56,9 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     ERROR(CUDA_ERROR_INVALID_CLUSTER_SIZE, "cluster misconfiguration"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
     ERROR(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
+    ERROR(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS"),
+    ERROR(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),
+    ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 
 static CUresult error_text(CUresult error, const char **text, int name) {
@@ -66,22 +69,33 @@ static CUresult error_text(CUresult error, const char **text, int name) {
 CUresult cuGetErrorName(CUresult error, const char **text) { return error_text(error, text, 1); }
 CUresult cuGetErrorString(CUresult error, const char **text) { return error_text(error, text, 0); }
 
-/* --- one GPU ------------------------------------------------------------------------------------------------ */
+/* --- one GPU: a test's environment says in what it differs from an H100 with a driver of CUDA 13.0 -------------- */
 
 static int context_object;
 
-CUresult cuInit(unsigned flags) { return getenv("CUINIT") ? atoi(getenv("CUINIT")) : CUDA_SUCCESS; }
-CUresult cuDriverGetVersion(int *version) { return *version = 13000, CUDA_SUCCESS; }
+static int setting(const char *name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+
+/* The driver's setuid helper makes the node of unified memory when CUDA is first started after a boot. */
+CUresult cuInit(unsigned flags) {
+    if (getenv("MAKES_NODE")) fclose(fopen(getenv("MAKES_NODE"), "w"));
+    return setting("CUINIT", CUDA_SUCCESS);
+}
+CUresult cuDriverGetVersion(int *version) { return *version = setting("CUDA_VERSION", 13000), CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) { return *count = 1, CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     return *device = ordinal, ordinal ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
-    return snprintf(name, length, "Software GPU"), CUDA_SUCCESS;
+    return snprintf(name, length, getenv("MIG_NAME") ? "Software GPU MIG 1g.10gb" : "Software GPU"), CUDA_SUCCESS;
 }
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-    for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(0xa0 + i);
-    return CUDA_SUCCESS;
+static void count_up(CUuuid *uuid, int first) {
+    for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(first + i);
+}
+/* The second version gives a MIG instance's own UUID. CUDA 13's header gives it the name of the first. */
+#undef cuDeviceGetUuid
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) { return count_up(uuid, 0xa0), CUDA_SUCCESS; }
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    return count_up(uuid, getenv("MIG") ? 0xc0 : 0xa0), CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) { return *bytes = (size_t)1 << 37, CUDA_SUCCESS; }
 CUresult cuMemGetInfo(size_t *free, size_t *total) { return *free = 1 << 30, *total = (size_t)1 << 37, CUDA_SUCCESS; }
@@ -90,11 +104,12 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) {
 }
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = getenv("CAPABILITY") ? atoi(getenv("CAPABILITY")) : 9; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = setting("CAPABILITY", 9); break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = setting("CAPABILITY_MINOR", 0); break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: *value = setting("COMPUTE_MODE", CU_COMPUTEMODE_DEFAULT); break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = 1980000; break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = 3201000; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = setting("CLOCK_KHZ", 1980000); break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = setting("CLOCK_KHZ", 3201000); break;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = 6144; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 62914560; break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 232448; break;
@@ -359,6 +374,7 @@ static const struct { const char *name; void *function; } exported[] = {
 #include "exports.h"
     /* Without its suffix the name means the newer signature, from CUDA 12 on. */
     {"cuGraphInstantiate", (void *)cuGraphInstantiateWithFlags},
+    {"cuDeviceGetUuid", (void *)cuDeviceGetUuid_v2},
 };
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,

@@ -22,6 +22,24 @@ def test_facts_are_what_the_library_says(software):
     assert 4800 < facts["gbps"] < 5000
 
 
+def test_a_mig_instance_and_clocks_that_nobody_tells(software):
+    facts = software(
+        """
+        import os
+        from dataclasses import asdict
+        os.environ.update(MIG="", CLOCK_KHZ="0")
+        try:
+            driver = open_driver()
+            answer = {**asdict(driver.facts), "gbps": driver.facts.memory_bandwidth_gbps}
+        finally:
+            del os.environ["MIG"], os.environ["CLOCK_KHZ"]
+        """
+    )
+    # The text by which CUDA_VISIBLE_DEVICES and the list of GPUs name it, whatever the bindings' version.
+    assert facts["uuid"] == "MIG-c0c1c2c3-c4c5-c6c7-c8c9-cacbcccdcecf"
+    assert (facts["max_clock_mhz"], facts["memory_clock_mhz"], facts["gbps"]) == (0, 0, 0.0)
+
+
 def test_a_gpu_before_hopper_lacks_clusters_and_tensor_maps(software):
     answer = software(
         """

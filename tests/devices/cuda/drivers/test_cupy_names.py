@@ -43,7 +43,7 @@ def test_runtime_and_driver_number_alike_what_both_have():
         assert str(cupy.cuda.runtime.CUDARuntimeError(number)).startswith(f"{runtime}: ")
 
 
-@pytest.mark.skipif(CONTROL.exists(), reason="an NVIDIA driver is here")
+@pytest.mark.skipif(any(node.exists() for node in CONTROL), reason="an NVIDIA driver is here")
 def test_no_driver_is_an_error_with_the_runtimes_name():
     with pytest.raises(DriverError) as caught:
         make(0)

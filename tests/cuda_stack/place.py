@@ -1,0 +1,369 @@
+"""Runs a command on a machine like one that users have: a driver without a GPU, a container, an ordinary user.
+
+``python place.py '{"user": "root", ...}' COMMAND...`` needs root. Everything is made in new mount, process and IPC
+namespaces and ends with the command; nothing outside changes. The driver is ``imitation_libcuda.c`` in the folder of
+the C library, with device nodes that are the ends of a terminal: what the library writes to them comes out here, also
+from inside a jail, and goes to the file that ``log`` names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import pty
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import tty
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, NoReturn
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parents[1]
+if __name__ == "__main__":
+    sys.path[:0] = [str(CHECKOUT)]
+
+from kernelforge.sandbox import linux  # noqa: E402 (found through the line above)
+
+LIBRARY_FOLDER = Path("/usr/lib/x86_64-linux-gnu")
+NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
+ORDINARY_UID = 1000
+_GCC = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
+
+_DOCKER_CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
+"""CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT MKNOD AUDIT_WRITE
+SETFCAP. Source: Docker's manual, "Runtime privilege and Linux capabilities"."""
+
+_DOCKER_REFUSED = {
+    "acct": 163, "add_key": 248, "bpf": 321, "clock_adjtime": 305, "clock_settime": 227, "delete_module": 176,
+    "fanotify_init": 300, "finit_module": 313, "fsconfig": 431, "fsmount": 432, "fsopen": 430, "fspick": 433,
+    "init_module": 175, "io_uring_enter": 426, "io_uring_register": 427, "io_uring_setup": 425, "ioperm": 173,
+    "iopl": 172, "kexec_file_load": 320, "kexec_load": 246, "keyctl": 250, "lookup_dcookie": 212, "mount": 165,
+    "mount_setattr": 442, "move_mount": 429, "move_pages": 279, "open_by_handle_at": 304, "open_tree": 428,
+    "perf_event_open": 298, "personality": 135, "pivot_root": 155, "quotactl": 179, "reboot": 169, "request_key": 249,
+    "setdomainname": 171, "sethostname": 170, "setns": 308, "settimeofday": 164, "swapoff": 168, "swapon": 167,
+    "syslog": 103, "umount2": 166, "unshare": 272, "userfaultfd": 323, "vhangup": 153,
+}  # fmt: skip
+"""Numbers (x86-64) of the calls that the default profile refuses without CAP_SYS_ADMIN and its like. Source: Docker's
+manual, "Seccomp security profiles for Docker", its table of blocked calls, and the notes of release 25 (io_uring)."""
+
+_CLONE, _CLONE3, _UNSHARE = 56, 435, 272
+_NEW_NAMESPACES = 0x7E020000
+_NEW_USER = 0x10000000
+_LANDLOCK_CREATE, _LANDLOCK_LAST = 444, 446
+_LOAD, _JEQ, _JSET, _RETURN = 0x20, 0x15, 0x45, 0x06
+_ALLOW, _ERRNO, _NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
+_EPERM, _ENOSYS = 1, 38
+_NOTIFY_RECEIVE, _NOTIFY_SEND = 0xC0502100, 0xC0182101
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a command finds around it."""
+
+    name: str
+    user: Literal["root", "ordinary", "powerless root"] = "root"
+    """``powerless root``: user 0 without any capability."""
+    container: bool = False
+    """Capabilities, seccomp filter and hidden parts of ``/proc`` of a default Docker container."""
+    user_namespaces: bool = True
+    landlock: int | None = None
+    """Version of Landlock that the kernel says it has; 0 for none, None for its own."""
+    hidden_proc: bool = False
+    """Parts of ``/proc`` are hidden, as in a container: the kernel then refuses users of a namespace a new one."""
+    home: Literal["open", "closed"] = "open"
+    """``closed``: Python, its packages and the checkout lie under ``/root``, which others cannot enter."""
+    gpu_nodes: bool = True
+    """Whether the driver's device nodes are there; the library always is."""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+PLACES = (
+    Place("root"),
+    Place("root, files under /root", home="closed"),
+    Place("ordinary user", user="ordinary"),
+    Place("ordinary user, no user namespaces", user="ordinary", user_namespaces=False),
+    Place("Docker", container=True),
+    Place("Docker, files under /root", container=True, home="closed"),
+    Place("Docker, ordinary user", container=True, user="ordinary"),
+    Place("Docker, no capabilities", container=True, user="powerless root"),
+    *(Place(f"Docker, Landlock {version}", container=True, landlock=version) for version in (1, 2, 3, 4)),
+    Place("Docker, no Landlock", container=True, landlock=0),
+    Place("root, Landlock 1", landlock=1),
+    Place("root, no Landlock", landlock=0),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what the driver's library was asked for meanwhile."""
+
+    status: int
+    output: str
+    driver: tuple[str, ...]
+    """Lines ``free|jailed EVENT ok|ERROR`` in their order."""
+
+
+def buildable() -> str:
+    """Why places cannot be made here; empty where they can."""
+    if os.geteuid() != 0 or not linux.has_capabilities():
+        return "needs root"
+    if shutil.which("gcc") is None:
+        return "needs gcc"
+    if not LIBRARY_FOLDER.is_dir():
+        return f"needs a system with {LIBRARY_FOLDER}"
+    if "overlay" not in Path("/proc/filesystems").read_text():
+        return "needs overlayfs"
+    return ""
+
+
+def run_in(place: Place, command: Sequence[str], *, timeout_s: float = 600.0) -> Outcome:
+    """Run a command in a place. ``{python}`` and ``{checkout}`` in it stand for where these are there."""
+    with tempfile.TemporaryDirectory(prefix="kernelforge-place-") as folder:
+        os.chmod(folder, 0o755)
+        library = Path(folder, "libcuda.so.1")
+        subprocess.run([*_GCC, "-o", library, HERE / "imitation_libcuda.c", "-ldl", "-lpthread"], check=True)
+        log = Path(folder, "log")
+        setting = json.dumps({"place": asdict(place), "folder": folder, "log": str(log)})
+        done = subprocess.run(
+            [sys.executable, __file__, setting, *command],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+            timeout=timeout_s, check=False, cwd="/",
+        )  # fmt: skip
+        return Outcome(done.returncode, done.stdout, tuple(log.read_text().splitlines()) if log.exists() else ())
+
+
+def main(arguments: Sequence[str]) -> int:
+    setting = json.loads(arguments[0])
+    place = Place(**setting["place"])
+    folder = Path(setting["folder"])
+    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    os.chmod(os.ttyname(slave), 0o666)
+    _put_library(folder)
+    _put_nodes(os.ttyname(slave) if place.gpu_nodes else None, folder)
+    command = _put_python(place, arguments[1:])
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _become(place, folder, command, theirs)
+    theirs.close()
+    with open(setting["log"], "wb", buffering=0) as log:
+        status = _attend(pid, master, ours, place.landlock, log)
+    os.close(slave)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _put_library(folder: Path) -> None:
+    """The library in the C library's folder, where drivers are installed."""
+    upper = folder / "driver"
+    upper.mkdir()
+    (folder / "libcuda.so.1").rename(upper / "libcuda.so.1")
+    linux.mount("overlay", str(LIBRARY_FOLDER), "overlay", 0, f"lowerdir={upper}:{LIBRARY_FOLDER}")
+
+
+def _put_nodes(terminal: str | None, folder: Path) -> None:
+    """A ``/dev`` of its own, with the driver's nodes in it."""
+    new = folder / "dev"
+    new.mkdir()
+    linux.mount("tmpfs", str(new), "tmpfs", linux.MS_NOSUID, "mode=0755")
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        (new / name).touch()
+        linux.mount(f"/dev/{name}", str(new / name), None, linux.MS_BIND)
+    for name in ("pts", "shm"):
+        (new / name).mkdir()
+        linux.mount(f"/dev/{name}", str(new / name), None, linux.MS_BIND)
+    for name in NODES if terminal else ():
+        (new / name).touch()
+        linux.mount(terminal, str(new / name), None, linux.MS_BIND)
+    os.symlink("pts/ptmx", new / "ptmx")
+    os.symlink("/proc/self/fd", new / "fd")
+    linux.mount(str(new), "/dev", None, linux.MS_BIND | linux.MS_REC)
+
+
+def _put_python(place: Place, command: Sequence[str]) -> list[str]:
+    """Python and the checkout where the place has them; the command with their paths."""
+    base, environment = Path(sys.base_prefix), Path(sys.prefix)
+    closed = Path("/root")
+    python, checkout = Path(sys.executable), CHECKOUT
+    kept = [path for path in {base, environment, CHECKOUT} if path.is_relative_to(closed)]
+    held = {path: os.open(path, os.O_PATH) for path in (*kept, environment, CHECKOUT)}
+    mode = "0700" if place.home == "closed" else "0755"
+    linux.mount("tmpfs", str(closed), "tmpfs", linux.MS_NOSUID, f"mode={mode}")
+    for path in kept:
+        path.mkdir(parents=True, exist_ok=True)
+        linux.mount(f"/proc/self/fd/{held[path]}", str(path), None, linux.MS_BIND | linux.MS_REC)
+    if place.home == "closed":
+        for path, name in ((environment, "environment"), (CHECKOUT, "kernelforge")):
+            (closed / name).mkdir()
+            linux.mount(f"/proc/self/fd/{held[path]}", str(closed / name), None, linux.MS_BIND | linux.MS_REC)
+        python = closed / "environment" / python.relative_to(environment)
+        checkout = closed / "kernelforge"
+    for descriptor in held.values():
+        os.close(descriptor)
+    return [word.replace("{python}", str(python)).replace("{checkout}", str(checkout)) for word in command]
+
+
+def _become(place: Place, folder: Path, command: Sequence[str], supervisor: socket.socket) -> NoReturn:
+    """Take the rights of the place, and run the command."""
+    linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    if place.container or place.hidden_proc:
+        for name in filter(lambda name: Path("/proc", name).exists(), ("kcore", "keys", "timer_list", "sysrq-trigger")):
+            linux.mount("/dev/null", f"/proc/{name}", None, linux.MS_BIND)
+    if place.container:
+        linux.bind_read_only("/proc/sys", "/proc/sys")
+    home = folder / "home"
+    home.mkdir()
+    if place.user == "ordinary":
+        os.chown(home, ORDINARY_UID, ORDINARY_UID)
+    if place.landlock is not None:
+        listener = _filter(_landlock_steps(place.landlock), listens=place.landlock > 0)
+        if listener is not None:
+            socket.send_fds(supervisor, [b"listener"], [listener])
+            os.close(listener)
+    supervisor.close()
+    if place.container:
+        _filter(_container_steps())
+    elif not place.user_namespaces:
+        _filter(_no_user_namespace_steps())
+    _take_rights(place)
+    variables = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(home),
+        "PYTHONPATH": str(Path("/root/kernelforge") if place.home == "closed" else CHECKOUT),
+        "LC_ALL": "C.UTF-8",
+        "NO_COLOR": "1",
+        **place.environment,
+    }
+    os.chdir(home)
+    os.execve(command[0], list(command), variables)
+
+
+def _take_rights(place: Place) -> None:
+    keep = set(_DOCKER_CAPABILITIES) if place.container else set(range(64))
+    if place.user == "powerless root":
+        keep = set()
+    for capability in set(range(64)) - keep:
+        try:
+            linux.prctl("prctl(CAPBSET_DROP)", linux.PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != 22:  # a number beyond the last
+                raise
+    if place.user == "ordinary":
+        os.setgroups([])
+        os.setresgid(ORDINARY_UID, ORDINARY_UID, ORDINARY_UID)
+        os.setresuid(ORDINARY_UID, ORDINARY_UID, ORDINARY_UID)
+        return
+    if place.container or place.user == "powerless root":
+        bits = sum(1 << capability for capability in keep)
+        low, high = bits & 0xFFFFFFFF, bits >> 32
+        header = ctypes.c_char_p(struct.pack("<Ii", 0x20080522, 0))
+        data = ctypes.c_char_p(struct.pack("<6I", low, low, 0, high, high, 0))
+        linux.syscall("capset", linux.number("capset"), header, data)
+
+
+_Step = tuple[int, int, int, int]
+"""Code, value, steps to skip when true, when false."""
+
+
+def _refuse(number: int, error: int = _EPERM) -> list[_Step]:
+    return [(_JEQ, number, 0, 1), (_RETURN, _ERRNO | error, 0, 0)]
+
+
+def _refuse_flags(number: int, flags: int) -> list[_Step]:
+    return [
+        (_JEQ, number, 0, 4),
+        (_LOAD, 16, 0, 0),
+        (_JSET, flags, 0, 1),
+        (_RETURN, _ERRNO | _EPERM, 0, 0),
+        (_RETURN, _ALLOW, 0, 0),
+    ]
+
+
+def _container_steps() -> list[_Step]:
+    refused = [step for number in _DOCKER_REFUSED.values() for step in _refuse(number)]
+    return [*refused, *_refuse(_CLONE3, _ENOSYS), *_refuse_flags(_CLONE, _NEW_NAMESPACES | _NEW_USER)]
+
+
+def _no_user_namespace_steps() -> list[_Step]:
+    return [*_refuse(_CLONE3, _ENOSYS), *_refuse_flags(_CLONE, _NEW_USER), *_refuse_flags(_UNSHARE, _NEW_USER)]
+
+
+def _landlock_steps(version: int) -> list[_Step]:
+    if version == 0:
+        return [step for number in range(_LANDLOCK_CREATE, _LANDLOCK_LAST + 1) for step in _refuse(number, _ENOSYS)]
+    asks_for_version = 1
+    return [
+        (_JEQ, _LANDLOCK_CREATE, 0, 3),
+        (_LOAD, 32, 0, 0),
+        (_JEQ, asks_for_version, 0, 1),
+        (_RETURN, _NOTIFY, 0, 0),
+    ]
+
+
+def _filter(steps: Sequence[_Step], *, listens: bool = False) -> int | None:
+    """Install a seccomp filter for what follows; a descriptor that hears of what it does not decide itself."""
+    whole = [(_LOAD, 0, 0, 0), *steps, (_RETURN, _ALLOW, 0, 0)]
+    code = b"".join(struct.pack("<HBBI", code, yes, no, value) for code, value, yes, no in whole)
+    held = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("<HxxxxxxQ", len(whole), ctypes.addressof(held))
+    set_mode_filter, new_listener = 1, 8
+    answer = linux.syscall(
+        "seccomp", linux.number("seccomp"), ctypes.c_uint(set_mode_filter),
+        ctypes.c_uint(new_listener if listens else 0), ctypes.c_char_p(program),
+    )  # fmt: skip
+    return answer if listens else None
+
+
+def _attend(pid: int, master: int, ours: socket.socket, landlock: int | None, log: object) -> int:
+    """Copy the driver's log and answer for the kernel until the command has ended; its status."""
+    ended = os.pidfd_open(pid)
+    listener = -1
+    poller = select.poll()
+    for descriptor in (ended, master, ours.fileno()):
+        poller.register(descriptor, select.POLLIN)
+    while True:
+        ready = dict(poller.poll())
+        if master in ready:
+            log.write(os.read(master, 1 << 16))  # type: ignore[attr-defined]
+        elif listener in ready and ready[listener] & select.POLLIN:
+            _answer_version(listener, landlock or 0)
+        elif listener in ready:
+            poller.unregister(listener)  # nobody is left whose questions it could hear
+        elif ours.fileno() in ready:
+            _, descriptors, _, _ = socket.recv_fds(ours, 64, 1)
+            poller.unregister(ours.fileno())
+            if descriptors:
+                listener = descriptors[0]
+                poller.register(listener, select.POLLIN)
+        elif ended in ready:
+            return os.waitpid(pid, 0)[1]
+
+
+def _answer_version(listener: int, version: int) -> None:
+    """Answer one question for Landlock's version."""
+    request = bytearray(80)
+    try:
+        fcntl.ioctl(listener, _NOTIFY_RECEIVE, request)
+    except FileNotFoundError:
+        return  # who asked has been killed
+    identifier = struct.unpack_from("<Q", request)[0]
+    try:
+        fcntl.ioctl(listener, _NOTIFY_SEND, struct.pack("<QqiI", identifier, version, 0, 0))
+    except FileNotFoundError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

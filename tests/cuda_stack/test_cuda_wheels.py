@@ -1,0 +1,62 @@
+"""The CUDA builds of torch, cupy, cuda-bindings and Triton on machines like those of users, whose driver is imitated.
+
+Run by ``.ci/cuda-stack``, which installs them; elsewhere these tests skip.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from cuda_stack.place import HERE, PLACES, Outcome, buildable, run_in
+
+torch_cuda = importlib.util.find_spec("torch") and importlib.import_module("torch").version.cuda
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch_cuda, reason="needs the CUDA build of torch: .ci/cuda-stack installs it"),
+    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs cupy"),
+    pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}"),
+    pytest.mark.timeout(1200),
+]
+BY_NAME = {place.name: place for place in PLACES}
+SCRIPT = f"{{checkout}}/{HERE.relative_to(HERE.parents[1])}/stages.py"
+NO_GPU = {
+    "gpu-runner": "CUDA_ERROR_NO_DEVICE while opening GPU 0",
+    "gpu-oracle": "No CUDA GPUs are available",
+    "gpu-modelnew": "No CUDA GPUs are available",
+    "replay": "CUDA_ERROR_NO_DEVICE while opening GPU 0",
+}
+"""How each process ends whose library could start CUDA and found no GPU."""
+
+
+@cache
+def stages(name: str, *arguments: str) -> tuple[dict[str, Any], Outcome]:
+    outcome = run_in(BY_NAME[name], ["{python}", SCRIPT, "--cuda", *arguments], timeout_s=1200)
+    assert outcome.status == 0, outcome.output
+    return json.loads(outcome.output.splitlines()[-1]), outcome
+
+
+@pytest.mark.parametrize("name", [place.name for place in PLACES if place.landlock != 0])
+def test_each_role_starts_cuda_in_its_child_and_in_no_helper_process(name: str) -> None:
+    found, outcome = stages(name)
+    for stage, answer in NO_GPU.items():
+        assert answer in found[stage].get("answer", found[stage].get("refused")), (stage, found[stage])
+    assert set(outcome.driver) == {"jailed cuInit reached ok"}
+    assert len(outcome.driver) == 7, "two children of each of three roles, and the replay program"
+
+
+@pytest.mark.parametrize("name", [place.name for place in PLACES if place.landlock == 0 and place.container])
+def test_without_a_jail_each_role_is_refused_in_a_sentence(name: str) -> None:
+    found, _ = stages(name)
+    for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew"):
+        assert found[role]["refused"].startswith("untrusted code is refused")
+
+
+@pytest.mark.parametrize("name", ["root", "Docker, files under /root", "Docker, Landlock 1"])
+@pytest.mark.parametrize("compiler", ["triton", "load_inline"])
+def test_candidates_of_the_modelnew_lane_find_their_compilers(name: str, compiler: str) -> None:
+    built, _ = stages(name, compiler)
+    assert {tier: answer for tier, answer in built.items() if answer != json.dumps({"ok": True})} == {}
