@@ -49,15 +49,16 @@ def install_hint(*extras: str, reinstall: bool = False) -> str:
         reinstall: Replace what is installed, dependencies included.
     """
     options = ["--force-reinstall"] if reinstall else []
+    versions = "constraints-gpu12.txt" if "gpu12" in extras else "constraints.txt"
     suffix = f"[{','.join(extras)}]" if extras else ""
     checkout = Path(__file__).resolve().parents[1]
     if _is_checkout(checkout):
-        return _pip_install(*options, *_constraints(checkout), "-e", f"{checkout}{suffix}")
+        return _pip_install(*options, *_constraints(checkout / versions), "-e", f"{checkout}{suffix}")
     origin = _origin()
     if origin is None:
-        return f"{_pip_install(*options, '-c', 'constraints.txt', f'.{suffix}')} (in a checkout of KernelForge)"
+        return f"{_pip_install(*options, '-c', versions, f'.{suffix}')} (in a checkout of KernelForge)"
     if isinstance(origin, Path):
-        return _pip_install(*options, *_constraints(origin), f"{origin}{suffix}")
+        return _pip_install(*options, *_constraints(origin / versions), f"{origin}{suffix}")
     return _pip_install(*options, f"{DISTRIBUTION}{suffix}{origin}")
 
 
@@ -91,9 +92,8 @@ def _origin() -> Path | str | None:
     return path if path.exists() else None
 
 
-def _constraints(folder: Path) -> tuple[str, ...]:
-    """pip's option for the versions that the tests ran with, where the folder has them."""
-    path = folder / "constraints.txt"
+def _constraints(path: Path) -> tuple[str, ...]:
+    """pip's option for the versions that the tests ran with, where the file is there."""
     return ("-c", str(path)) if path.is_file() else ()
 
 

@@ -38,10 +38,11 @@ def text_files() -> Iterator[Path]:
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """Words of every ``kernelforge`` command in the page's code, its own name left out."""
+    """Words of every ``kernelforge`` command in the page's code, its own name left out; in containers and jobs too."""
+    start = r"(?:^|&& |\S/bin/|^(?:docker|podman) (?:run|exec) .*\s|^sbatch sandbox/slurm\.sh )"
     for code in CODE.findall(page.read_text()):
-        for line in code.strip("`").splitlines():
-            found = re.search(r"(?:^|&& |\S/bin/)kernelforge (?!=)(.+)", line)
+        for line in code.strip("`").replace("\\\n", " ").splitlines():
+            found = re.search(start + r"(?:kernelforge(?::gpu)? |(?<=slurm\.sh ))(?!=)(.+)", line.removeprefix("$ "))
             if found and not line.startswith(("import", "from")):
                 yield shlex.split(found[1], comments=True)
 
@@ -95,7 +96,9 @@ def test_commands_that_are_named_exist(page: Path, command_line: Any) -> None:
             continue
         verb = next((verb for verb in known if words[: len(verb)] == list(verb)), None)
         assert verb, f"no such command: kernelforge {shlex.join(words)}"
-        options = {name for option in known[verb].params for name in option.opts} | {"--help"}
+        options = {name for option in known[verb].params for name in (*option.opts, *option.secondary_opts)} | {
+            "--help"
+        }
         for word in words[len(verb) :]:
             if word.startswith("--"):
                 assert word.partition("=")[0] in options, f"no such option: kernelforge {shlex.join(words)}"
