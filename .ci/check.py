@@ -1,6 +1,8 @@
 """Everything that must hold before a change lands: lint, format, types, tests. Stops at the first that does not.
 
-Usage: python .ci/check.py [arguments for pytest]
+Usage: python .ci/check.py [--step NAME] [arguments for pytest]
+
+With ``--step`` (lint, format, types or tests) that one step runs alone.
 """
 
 from __future__ import annotations
@@ -41,7 +43,13 @@ and of the tests. A test that cannot be imported fails with the tests, where tha
 
 
 def main(arguments: list[str]) -> int:
-    for name, command in STEPS.items():
+    steps = STEPS
+    if arguments[:1] == ["--step"]:
+        if arguments[1:2] not in [[name] for name in STEPS]:
+            print(f".ci/check.py: --step takes one of {', '.join(STEPS)}", file=sys.stderr)
+            return 2
+        steps, arguments = {arguments[1]: STEPS[arguments[1]]}, arguments[2:]
+    for name, command in steps.items():
         extra = arguments if name == "tests" else []
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         start = time.monotonic()

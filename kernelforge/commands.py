@@ -1,11 +1,15 @@
-"""Commands of this program, to paste into a shell: quoted, and with the results folder where they need it."""
+"""Commands to paste into a shell: of this program, with its results folder, and of pip for its extras."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+
+from kernelforge.version import DISTRIBUTION
 
 RESULTS = Path("results")
 """The results folder where no other is named."""
@@ -30,3 +34,71 @@ def command(verb: str, *words: str, options: Sequence[str] = (), results: str = 
     # A word that begins like an option is none after "--".
     said = [*more, "--", *words] if any(word.startswith("-") for word in words) else [*words, *more]
     return shlex.join(["kernelforge", *verb.split(), *said])
+
+
+def install_hint(*extras: str, reinstall: bool = False) -> str:
+    """The command that installs this package with extras into the Python that runs.
+
+    It installs from where the package came from: the checkout that it is imported from, else what pip recorded in
+    ``direct_url.json`` (PEP 610), which is a folder, a wheel or a repository. A distribution without that record came
+    from a package index, and is named. Where the place is unknown or gone, the command is one to run in a checkout: a
+    name that is on no index could be taken there by anybody.
+
+    Args:
+        extras: Names of extras, as in ``pyproject.toml``; none for the package alone.
+        reinstall: Replace what is installed, dependencies included.
+    """
+    options = ["--force-reinstall"] if reinstall else []
+    versions = "constraints-gpu12.txt" if "gpu12" in extras else "constraints.txt"
+    suffix = f"[{','.join(extras)}]" if extras else ""
+    checkout = Path(__file__).resolve().parents[1]
+    if _is_checkout(checkout):
+        return _pip_install(*options, *_constraints(checkout / versions), "-e", f"{checkout}{suffix}")
+    origin = _origin()
+    if origin is None:
+        return f"{_pip_install(*options, '-c', versions, f'.{suffix}')} (in a checkout of KernelForge)"
+    if isinstance(origin, Path):
+        return _pip_install(*options, *_constraints(origin / versions), f"{origin}{suffix}")
+    return _pip_install(*options, f"{DISTRIBUTION}{suffix}{origin}")
+
+
+def _is_checkout(folder: Path) -> bool:
+    try:
+        return f'name = "{DISTRIBUTION}"' in (folder / "pyproject.toml").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _origin() -> Path | str | None:
+    """Where pip installed the distribution from: a folder or file that is still there; else what follows the name in a
+    requirement, which is nothing for an index; None where it is unknown or gone."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    if recorded is None:
+        return ""
+    origin = json.loads(recorded)
+    if "vcs_info" in origin:
+        return f" @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
+    url = urlsplit(origin["url"])
+    if url.scheme != "file":
+        return f" @ {origin['url']}"
+    path = Path(unquote(url.path))
+    return path if path.exists() else None
+
+
+def _constraints(path: Path) -> tuple[str, ...]:
+    """pip's option for the versions that the tests ran with, where the file is there."""
+    return ("-c", str(path)) if path.is_file() else ()
+
+
+def _pip_install(*words: str) -> str:
+    """A command for the Python that runs, whichever environment is active in the shell."""
+    if find_spec("pip") is None:
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
+    return shlex.join([sys.executable, "-m", "pip", "install", *words])

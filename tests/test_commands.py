@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer.main
 
+from kernelforge import commands
 from kernelforge.cli.main import app
-from kernelforge.commands import command, named_results
+from kernelforge.commands import command, install_hint, named_results
+from kernelforge.version import DISTRIBUTION
 
 HOSTILE = "$(touch gone); 'x' \"y\" `z`\n-n"
 
@@ -39,3 +43,85 @@ def test_the_folder_is_named_as_it_was_written_where_it_has_to_be(monkeypatch: p
     assert named_results(Path("../there")) == "../there"
     monkeypatch.setenv("KERNELFORGE_RESULTS", "")
     assert named_results(Path("results")) == ""
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PIP = [sys.executable, "-m", "pip", "install"]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The metadata folder of a distribution that is imported from no checkout."""
+    site = tmp_path / "site"
+    metadata = site / f"{DISTRIBUTION.replace('-', '_')}-9.9.9.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {DISTRIBUTION}\nVersion: 9.9.9\n")
+    monkeypatch.setattr(commands, "__file__", str(site / "kernelforge" / "commands.py"))
+    monkeypatch.syspath_prepend(site)
+    return metadata
+
+
+def test_extras_of_a_checkout_come_from_that_checkout() -> None:
+    pinned = ["-c", f"{ROOT}/constraints.txt"]
+    assert shlex.split(install_hint("gpu", "pycuda")) == [*PIP, *pinned, "-e", f"{ROOT}[gpu,pycuda]"]
+    assert shlex.split(install_hint(reinstall=True)) == [*PIP, "--force-reinstall", *pinned, "-e", str(ROOT)]
+
+
+def test_pip_takes_the_command_for_extras_of_a_checkout() -> None:
+    dry = ["--dry-run", "--no-deps", "--no-index", "--no-build-isolation"]
+    # Editable builds take a package that only pip's isolated builds have.
+    words = [word for word in shlex.split(install_hint("server")) if word != "-e"]
+    done = subprocess.run([*words, *dry], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"Would install {DISTRIBUTION}-" in done.stdout
+    assert "does not provide the extra" not in done.stderr
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_extras_come_from_the_folder_that_was_installed(installed: Path, tmp_path: Path, pinned: bool) -> None:
+    folder = tmp_path / "my checkout"
+    folder.mkdir()
+    (installed / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {}}))
+    if pinned:
+        (folder / "constraints.txt").touch()
+    options = ["-c", f"{folder}/constraints.txt"] if pinned else []
+    assert shlex.split(install_hint("ray")) == [*PIP, *options, f"{folder}[ray]"]
+
+
+@pytest.mark.parametrize(
+    ("record", "requirement"),
+    [
+        (None, f"{DISTRIBUTION}[mcp]"),
+        ({"url": "https://host.test/a.whl", "archive_info": {}}, f"{DISTRIBUTION}[mcp] @ https://host.test/a.whl"),
+        (
+            {"url": "https://host.test/a.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+            f"{DISTRIBUTION}[mcp] @ git+https://host.test/a.git@0a1b",
+        ),
+    ],
+    ids=["index", "archive", "repository"],
+)
+def test_extras_come_from_the_index_or_address_that_was_installed(
+    installed: Path, record: object, requirement: str
+) -> None:
+    if record is not None:
+        (installed / "direct_url.json").write_text(json.dumps(record))
+    assert shlex.split(install_hint("mcp")) == [*PIP, requirement]
+
+
+def test_a_name_that_is_on_no_index_is_not_asked_for(installed: Path, tmp_path: Path) -> None:
+    """A checkout that is gone, as in a container, and a package that is not installed at all."""
+    (installed / "direct_url.json").write_text(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
+    gone = install_hint("gpu")
+    (installed / "METADATA").unlink()
+    (installed / "direct_url.json").unlink()
+    installed.rmdir()
+    for hint in (gone, install_hint("gpu")):
+        assert DISTRIBUTION not in hint
+        assert shlex.split(hint)[: len(PIP) + 3] == [*PIP, "-c", "constraints.txt", ".[gpu]"]
+        assert hint.endswith("(in a checkout of KernelForge)")
+
+
+def test_an_environment_without_pip_is_served_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    uv = ["uv", "pip", "install", "--python", sys.executable]
+    assert shlex.split(install_hint("gpu"))[: len(uv)] == uv

@@ -28,11 +28,21 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def text_files() -> Iterator[Path]:
+    """The project's own files that hold text."""
+    for path in [*ROOT.glob("*"), *(path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*"))]:
+        if path.name == ".git":  # a file in a work tree of git's, with the path of the repository
+            continue
+        if path.is_file() and path.suffix in TEXT_SUFFIXES and "__pycache__" not in path.parts:
+            yield path
+
+
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """Words of every ``kernelforge`` command in the page's code, its own name left out."""
+    """Words of every ``kernelforge`` command in the page's code, its own name left out; in containers and jobs too."""
+    start = r"(?:^|&& |\S/bin/|^(?:docker|podman) (?:run|exec) .*\s|^sbatch sandbox/slurm\.sh )"
     for code in CODE.findall(page.read_text()):
-        for line in code.strip("`").splitlines():
-            found = re.search(r"(?:^|&& |\S/bin/)kernelforge (?!=)(.+)", line)
+        for line in code.strip("`").replace("\\\n", " ").splitlines():
+            found = re.search(start + r"(?:kernelforge(?::gpu)? |(?<=slurm\.sh ))(?!=)(.+)", line.removeprefix("$ "))
             if found and not line.startswith(("import", "from")):
                 yield shlex.split(found[1], comments=True)
 
@@ -86,7 +96,9 @@ def test_commands_that_are_named_exist(page: Path, command_line: Any) -> None:
             continue
         verb = next((verb for verb in known if words[: len(verb)] == list(verb)), None)
         assert verb, f"no such command: kernelforge {shlex.join(words)}"
-        options = {name for option in known[verb].params for name in option.opts} | {"--help"}
+        options = {name for option in known[verb].params for name in (*option.opts, *option.secondary_opts)} | {
+            "--help"
+        }
         for word in words[len(verb) :]:
             if word.startswith("--"):
                 assert word.partition("=")[0] in options, f"no such option: kernelforge {shlex.join(words)}"
@@ -107,11 +119,20 @@ def test_readme_leads_to_the_docs_and_the_licence() -> None:
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
     homes = re.compile("/" + r"(?:work|opt/kf|home/\w+|Users/\w+)/[\w.]")
     found = []
-    for path in [*ROOT.glob("*"), *(p for folder in TEXT_FOLDERS for p in (ROOT / folder).rglob("*"))]:
-        if not path.is_file() or path.suffix not in TEXT_SUFFIXES or "__pycache__" in path.parts:
-            continue
+    for path in text_files():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if homes.search(line):
+                found.append(f"{name_of(path)}:{number}: {line.strip()}")
+    assert not found
+
+
+def test_no_text_installs_the_package_of_another_project() -> None:
+    """``kernelforge`` on PyPI is not this project, so neither it nor extras of it may be asked for anywhere."""
+    wrong = re.compile(r"pip install\b[^&;|`]*(?<![\w./-])kernelforge(?![\w./-])|(?<![\w./-])kernelforge\[\w")
+    found = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if wrong.search(line):
                 found.append(f"{name_of(path)}:{number}: {line.strip()}")
     assert not found
 

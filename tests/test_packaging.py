@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kernelforge.version import __version__
+from kernelforge.version import DISTRIBUTION, __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -67,7 +67,7 @@ def test_every_module_is_inside_and_marked_as_typed(wheel: zipfile.ZipFile) -> N
 
 def test_nothing_else_is_inside(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert tops == {"kernelforge", f"kernelforge-{__version__}.dist-info"}
+    assert tops == {"kernelforge", f"{DISTRIBUTION.replace('-', '_')}-{__version__}.dist-info"}
     assert not [name for name in wheel.namelist() if "__pycache__" in name or name.endswith((".pyc", ".db"))]
 
 
@@ -85,6 +85,7 @@ def test_the_console_script_is_declared(wheel: zipfile.ZipFile) -> None:
 
 def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message) -> None:
     assert metadata["Version"] == __version__
+    assert metadata["Name"] == PROJECT["name"] == DISTRIBUTION
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert metadata.get_all("Provides-Extra") == sorted(
         ["gpu", "gpu12", "pycuda", "server", "ray", "mcp", "datasets", "figures", "dev"]

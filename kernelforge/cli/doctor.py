@@ -11,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
+from kernelforge.commands import install_hint
 from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +58,23 @@ def doctor(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False
     raise typer.Exit(0 if healthy else 1)
 
 
+_IMPORTED_FIRST = (
+    "kernelforge.cli.doctor_gpu",
+    "kernelforge.cli.doctor_path",
+    "kernelforge.devices.cuda.device",
+    "kernelforge.devices.cuda.discovery",
+    "kernelforge.devices.cuda.profiler",
+    "kernelforge.devices.emulated.device",
+    "kernelforge.evaluate.full",
+    "kernelforge.evaluate.stopwatch",
+    "kernelforge.evaluate.workshop",
+    "kernelforge.llm.keys",
+    "kernelforge.profiling.model",
+)
+"""What checks import, with all that it imports. A package imports its own modules: two threads that begin at different
+ends of one would wait for each other, and Python ends that with an error."""
+
+
 def examine(results: Path) -> list[Check]:
     """Every check, the slow ones side by side."""
     from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +83,9 @@ def examine(results: Path) -> list[Check]:
         check_python, check_install, check_torch, check_nvrtc, check_emulator, check_jail, check_gpus, check_device,
         check_paths, check_keys, lambda: check_folder("results", results), check_cache,
     ]  # fmt: skip
+    for name in _IMPORTED_FIRST:
+        with suppress(ImportError):  # the check that needs it says so
+            import_module(name)
     with ThreadPoolExecutor(max_workers=len(probes)) as pool:
         return [check for found in pool.map(_guarded, probes) for check in found]
 
@@ -74,7 +97,7 @@ def _guarded(probe: Callable[[], Check | list[Check]]) -> list[Check]:
         return found if isinstance(found, list) else [found]
     except (KernelForgeError, ImportError, OSError) as error:
         name = getattr(probe, "__name__", "check").removeprefix("check_")
-        advice = "reinstall kernelforge: pip install --force-reinstall kernelforge"
+        advice = f"reinstall KernelForge: {install_hint(reinstall=True)}"
         return [Check(name, "problem", f"{error}", advice)]
 
 

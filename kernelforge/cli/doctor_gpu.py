@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernelforge.cli.doctor import Check, probe_python
+from kernelforge.commands import install_hint
 from kernelforge.devices.cuda.gpu import GpuInfo
 
 _PAGE = "docs/gpus.md has the setting up, containers included"
@@ -96,7 +97,7 @@ def check_packages(found: Sequence[GpuInfo]) -> Check:
     lack = f"{told}; missing: {', '.join(missing)}"
     if missing == ("nvidia-ml-py",):
         return Check("gpu packages", "note", lack, "pip install nvidia-ml-py: without it clocks are not recorded")
-    return Check("gpu packages", "problem", lack, "pip install 'kernelforge[gpu]', or run with --device emulated")
+    return Check("gpu packages", "problem", lack, f"{install_hint('gpu')}; or run with --device emulated")
 
 
 def check_profiler(found: Sequence[GpuInfo]) -> Check:

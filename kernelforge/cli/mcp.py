@@ -18,6 +18,7 @@ from kernelforge.cli.common import (
     open_store,
 )
 from kernelforge.cli.settings import budget_of
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 
 
@@ -46,7 +47,7 @@ def mcp(
 ) -> None:
     """Serve tasks and judge to a coding agent as MCP tools, over stdio; what it submits is journalled as a run."""
     if find_spec("mcp") is None:
-        raise UsageError("the MCP server needs a package that is not installed: pip install 'kernelforge[mcp]'")
+        raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
     from kernelforge.devices import best_device, check_device
     from kernelforge.mcp import serving

@@ -24,6 +24,7 @@ from kernelforge.cli.common import (
 )
 from kernelforge.cli.measuring import MeasureOption, measure_settings
 from kernelforge.cli.token import require_server_packages
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _engine(name: EngineName, address: str | None, device: str, **options: Any) 
 
         return LocalEngine(device, **given)
     if find_spec("ray") is None:
-        raise UsageError("--engine ray needs a package that is not installed: pip install 'kernelforge[ray]'")
+        raise UsageError(f"--engine ray needs a package that is not installed: {install_hint('ray')}")
     from kernelforge.engine.ray_engine import RayEngine
 
     return RayEngine(device, address=address, **given)

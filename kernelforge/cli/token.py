@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def require_server_packages() -> None:
     missing = [name for name in ("fastapi", "uvicorn", "structlog", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise UsageError(
-            "the reward server needs packages that are not installed "
-            f"({', '.join(missing)}): pip install 'kernelforge[server]'"
+            f"the reward server needs packages that are not installed ({', '.join(missing)}): {install_hint('server')}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store
-from kernelforge.commands import RESULTS_VARIABLE
+from kernelforge.commands import RESULTS_VARIABLE, install_hint
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def view(
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the viewer needs packages that are not installed ({', '.join(missing)}): "
-            "pip install 'kernelforge[server]'"
+            f"the viewer needs packages that are not installed ({', '.join(missing)}): {install_hint('server')}"
         )
     with open_store(results, read_only=True) as store:
         store.run(run or "latest")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelforge.commands import install_hint
 from kernelforge.engine.ray_actor import Lease
 from kernelforge.errors import KernelForgeError, UsageError
 
@@ -80,7 +81,7 @@ class Cluster:
         try:
             import ray
         except ImportError:
-            raise UsageError("--engine ray needs Ray: pip install 'kernelforge[ray]'") from None
+            raise UsageError(f"--engine ray needs Ray: {install_hint('ray')}") from None
         self._ray = ray
 
     async def connect(self) -> None:

@@ -9,6 +9,7 @@ import json
 from types import ModuleType
 from typing import Any
 
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.report.figures import Figure
 
@@ -96,5 +97,5 @@ def _vl_convert() -> ModuleType:
     try:
         import vl_convert
     except ImportError:
-        raise UsageError("pictures need vl-convert: pip install 'kernelforge[figures]'") from None
+        raise UsageError(f"pictures need vl-convert: {install_hint('figures')}") from None
     return vl_convert

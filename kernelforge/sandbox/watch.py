@@ -74,11 +74,14 @@ def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = (), *, exactly: boo
     To ask takes 20 ms for a process with torch, which is not done unless ``exactly``.
     """
     tree = list(dict.fromkeys(one for head in (pid, *adopted) for one in _tree(head, proc)))
-    whole = [_sum(f"{one}/status", ("RssAnon:", "RssShmem:"), proc) for one in tree]
     if len(tree) == 1 or not exactly:
-        return sum(whole)
-    shares = (_sum(f"{one}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) for one in tree)
-    return sum(share or all_of_it for share, all_of_it in zip(shares, whole, strict=True))
+        return sum(_resident(one, proc) for one in tree)
+    # The share comes first: a process that ends in between has nothing, where the other order would count it whole.
+    return sum(_sum(f"{one}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(one, proc) for one in tree)
+
+
+def _resident(pid: int, proc: int) -> int:
+    return _sum(f"{pid}/status", ("RssAnon:", "RssShmem:"), proc)
 
 
 def _tree(pid: int, proc: int) -> Iterator[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,27 @@ def test_doctor_reports_every_part(cli, monkeypatch):
     assert "OPENAI_API_KEY set" in keys
     assert "ANTHROPIC_API_KEY not set" in keys
     assert "canary" not in done.out
+
+
+@pytest.mark.slow
+def test_its_threads_import_nothing_of_the_package(tmp_path):
+    """Two threads that come to a package and to a module of it at once end with a deadlock error of importlib's."""
+    script = """
+import sys, threading
+from pathlib import Path
+
+class Recorder:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("kernelforge") and threading.current_thread() is not threading.main_thread():
+            print(name)
+
+from kernelforge.cli import doctor
+sys.meta_path.insert(0, Recorder())
+assert len(doctor.examine(Path(sys.argv[1]))) > 10
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout
 
 
 def test_keys_in_a_file_are_found_and_not_shown(tmp_path, monkeypatch):

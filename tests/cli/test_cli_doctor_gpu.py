@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.cli import doctor, doctor_gpu
+from kernelforge.commands import install_hint
 from kernelforge.devices.cuda.gpu import GpuInfo
 
 H200 = GpuInfo(
@@ -99,7 +100,7 @@ def test_packages_are_named_with_versions_and_lacks_with_the_command(monkeypatch
     check = doctor_gpu.check_packages([H200])
     assert check.status == "problem"
     assert "missing: cupy-cuda13x, cuda-bindings" in check.detail
-    assert "pip install 'kernelforge[gpu]'" in check.advice
+    assert install_hint("gpu") in check.advice
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: ("nvidia-ml-py",))
     assert doctor_gpu.check_packages([H200]).status == "note"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from kernelforge.commands import install_hint
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -85,7 +87,7 @@ def test_it_names_what_is_not_installed(cli: Callable, journal: Path, monkeypatc
     done = cli("view")
     assert done.code == 2
     assert "(uvicorn)" in done.err
-    assert "pip install 'kernelforge[server]'" in done.err
+    assert install_hint("server") in done.err
 
 
 def test_the_viewer_forgets_what_its_environment_held(start: Start) -> None:

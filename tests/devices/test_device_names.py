@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge import compile as compiling
+from kernelforge.commands import install_hint
 from kernelforge.devices import (
     best_device,
     check_device,
@@ -139,7 +140,7 @@ def test_a_gpu_that_cannot_be_used_gives_way_to_another(monkeypatch: pytest.Monk
 def test_a_runtime_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 1)
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: (runtime,))
-    with pytest.raises(DeviceError, match=r"pip install 'kernelforge\[gpu,pycuda\]'"):
+    with pytest.raises(DeviceError, match=re.escape(install_hint("gpu", "pycuda"))):
         make_device("cuda:0", measure=MeasureSettings(runtime="pycuda"))
 
 

@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.slow,
     # Not importorskip: Ray reads whether it is to use a token when it is imported.
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'kernelforge[ray]'"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray, of the extra ray"),
 ]
 
 TOKEN = secrets.token_hex(32)

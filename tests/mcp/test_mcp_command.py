@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from kernelforge.cli.mcp import mcp
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.mcp import serving
 from kernelforge.tasks.catalogue import Catalogue
@@ -18,7 +20,7 @@ from kernelforge.tasks.catalogue import Catalogue
 
 def test_without_the_sdk_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(UsageError, match=r"pip install 'kernelforge\[mcp\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_hint("mcp"))):
         mcp()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import struct
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from jail_setup import LIMITS, gone
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.sandbox import watch
 
 
 def test_a_memory_hog_dies_of_memory(child, act):
@@ -151,3 +153,26 @@ def test_closing_a_child_ends_what_it_is_at(zygote):
     child.close()
     assert child.death().cause == "killed"
     assert gone(child.pid)
+
+
+def test_a_process_that_ends_while_memory_is_summed_counts_for_nothing(tmp_path, monkeypatch):
+    """The parent has 1 MiB of its own and shares 8 MiB with a fork that ends when its share is asked for."""
+    for pid, children in ((10, "11"), (11, "")):
+        task = tmp_path / f"{pid}/task/{pid}"
+        task.mkdir(parents=True)
+        (task / "children").write_text(children)
+        (tmp_path / f"{pid}/status").write_text("RssAnon: 9216 kB\nRssShmem: 0 kB\n")
+        (tmp_path / f"{pid}/smaps_rollup").write_text("Pss_Anon: 5120 kB\nPss_Shmem: 0 kB\n")
+    read = watch._read
+
+    def ends_when_asked(path, proc):
+        if path == "11/smaps_rollup":
+            shutil.rmtree(tmp_path / "11")
+        return read(path, proc)
+
+    monkeypatch.setattr(watch, "_read", ends_when_asked)
+    proc = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert watch.tree_bytes(10, proc) == 5 << 20
+    finally:
+        os.close(proc)

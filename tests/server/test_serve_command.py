@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
+from kernelforge.commands import install_hint
 from kernelforge.errors import KernelForgeError
 from kernelforge.server.http.tokens import Tokens
 
@@ -75,7 +76,7 @@ def test_it_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("kernelforge.cli.token.find_spec", lambda name: None if name == "uvicorn" else name)
     message = refusal()
     assert "uvicorn" in message
-    assert "kernelforge[server]" in message
+    assert install_hint("server") in message
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import libcuda, nvml
 from kernelforge.devices.cuda.gpu import GpuInfo, compute_mode
 from kernelforge.errors import DeviceError
@@ -57,7 +58,7 @@ _PACKAGES: dict[Runtime, dict[str, str]] = {
 }
 """Packages by the modules that they bring."""
 
-_EXTRAS: dict[Runtime, str] = {"cupy": "kernelforge[gpu]", "pycuda": "kernelforge[gpu,pycuda]"}
+_EXTRAS: dict[Runtime, tuple[str, ...]] = {"cupy": ("gpu",), "pycuda": ("gpu", "pycuda")}
 
 
 @dataclass(frozen=True)
@@ -303,4 +304,4 @@ def require_packages(runtime: Runtime) -> None:
 def _lacking(runtime: Runtime) -> str | None:
     """Which packages a runtime lacks and how to install them. It runs without NVML's, which only reads clocks."""
     missing = [name for name in missing_packages(runtime) if name != "nvidia-ml-py"]
-    return f"{runtime} needs {', '.join(missing)}: pip install '{_EXTRAS[runtime]}'." if missing else None
+    return f"{runtime} needs {', '.join(missing)}: {install_hint(*_EXTRAS[runtime])}" if missing else None

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kernelforge.commands import install_hint
 from kernelforge.errors import TaskError
 from kernelforge.records import first_fault
 from kernelforge.tasks.constants import Scalar, evaluate_expression
@@ -433,7 +434,7 @@ def _integers(path: Path, key: str, name: str) -> Any:
         from safetensors import SafetensorError, safe_open
     except ImportError:
         raise TaskError(
-            f"input '{name}' comes from a safetensors file; install what reads it: pip install 'kernelforge[datasets]'"
+            f"input '{name}' comes from a safetensors file; install what reads it: {install_hint('datasets')}"
         ) from None
     try:
         with safe_open(path, framework="numpy") as file:

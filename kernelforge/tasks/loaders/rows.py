@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 
 _MAX_LINE_BYTES = 4 << 20
@@ -148,6 +149,6 @@ def _parquet() -> Any:
         from pyarrow import parquet
     except ImportError:
         raise UsageError(
-            "parquet files are read with pyarrow, which is not installed: pip install 'kernelforge[datasets]'"
+            f"parquet files are read with pyarrow, which is not installed: {install_hint('datasets')}"
         ) from None
     return parquet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from functools import cache
@@ -10,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from golden_runs import golden_records
 
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.report import attempt_view, leaderboard, run_view, task_view
 from kernelforge.report.figures import (
@@ -114,5 +116,5 @@ def test_a_figure_that_wants_data_from_elsewhere_is_not_drawn() -> None:
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UsageError, match=r"pip install 'kernelforge\[figures\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_hint("figures"))):
         svg(figures()["funnel"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import kernelbench_files as files
 import pytest
 
+from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.tasks.loaders import loader_for, loader_named
 
@@ -94,5 +96,5 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkey
     (tmp_path / "x.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert loader_for(tmp_path).name == "kernelbench-parquet"
-    with pytest.raises(UsageError, match=r"pip install 'kernelforge\[datasets\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_hint("datasets"))):
         KERNELBENCH.load(tmp_path)

@@ -29,7 +29,7 @@ def software_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def software_nvml(software_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with both libraries."""
-    pytest.importorskip("pynvml", reason="needs nvidia-ml-py: pip install 'kernelforge[gpu]'")
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py, of the extra gpu")
     folder = tmp_path_factory.mktemp("libnvidia-ml")
     software_cuda.build_nvml(folder)
     shutil.copy(software_library / "libcuda.so.1", folder)
@@ -38,7 +38,7 @@ def software_nvml(software_library: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def server(software_library: Path) -> Iterator[software_cuda.Server]:
-    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'kernelforge[gpu]'")
+    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings, of the extra gpu")
     server = software_cuda.Server(software_library)
     yield server
     server.close()
@@ -56,7 +56,7 @@ def software(server: software_cuda.Server) -> Script:
 @pytest.fixture
 def software_cupy(server: software_cuda.Server) -> Script:
     """The same with the cupy driver; what cupy's own runtime does is done by the bindings."""
-    pytest.importorskip("cupy", reason="needs cupy: pip install 'kernelforge[gpu]'")
+    pytest.importorskip("cupy", reason="needs cupy, of the extra gpu")
     stand_in = "import software_cupy\nsoftware_cupy.stand_in()\n"
     return partial(server.run, f"{OWNER}{stand_in}from kernelforge.devices.cuda.cupy_driver import make\n")
 
@@ -65,7 +65,7 @@ def software_cupy(server: software_cuda.Server) -> Script:
 def software_pycuda(server: software_cuda.Server) -> Script:
     """The same with pycuda."""
     if importlib.util.find_spec("pycuda") is None:
-        pytest.skip("needs pycuda: pip install 'kernelforge[pycuda]' where CUDA's headers are")
+        pytest.skip("needs pycuda, of the extra pycuda, which takes CUDA's headers")
     return partial(server.run, f"{OWNER}from kernelforge.devices.cuda.pycuda_driver import make\n")
 
 

@@ -8,7 +8,7 @@ from kernelforge.devices.cuda.cupy_driver import make
 from kernelforge.devices.cuda.discovery import CONTROL
 from kernelforge.devices.cuda.driver import DriverError
 
-cupy = pytest.importorskip("cupy", reason="needs cupy: pip install 'kernelforge[gpu]'")
+cupy = pytest.importorskip("cupy", reason="needs cupy, of the extra gpu")
 
 
 def test_modules_memory_and_streams_have_their_names():

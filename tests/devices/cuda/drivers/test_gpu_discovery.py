@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.gpu import GpuInfo
 from kernelforge.errors import DeviceError
@@ -67,7 +68,7 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch, name
     monkeypatch.setitem(sys.modules, name, None)
     package = {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-bindings"}[name]
     assert discovery.missing_packages("cupy") == (package,)
-    with pytest.raises(DeviceError, match=rf"cupy needs {package}: pip install 'kernelforge\[gpu\]'"):
+    with pytest.raises(DeviceError, match=re.escape(f"cupy needs {package}: {install_hint('gpu')}")):
         discovery.require_packages("cupy")
 
 

@@ -1,0 +1,156 @@
+"""Images are built from what a wheel needs and nothing else; the job script takes results and signals where they belong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCKERFILES = [ROOT / "sandbox" / name for name in ("Dockerfile", "Dockerfile.gpu")]
+SLURM = ROOT / "sandbox" / "slurm.sh"
+
+
+def in_context(path: str) -> bool:
+    """Whether an image is built with this path of the checkout: the last pattern that fits decides."""
+    inside = True
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!")
+        if not pattern or line.startswith("#"):
+            continue
+        parts = Path(path).parts
+        heads = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        if any(fnmatch(head, pattern) for head in heads) or fnmatch(f"/{path}", pattern.replace("**/", "*/")):
+            inside = line.startswith("!")
+    return inside
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pyproject.toml",
+        "constraints.txt",
+        "constraints-gpu12.txt",
+        PROJECT["project"]["readme"],
+        *PROJECT["project"]["license-files"],
+        "kernelforge/cli/main.py",
+        "tasks/core/suite.toml",
+        "sandbox/jail.toml",
+        *PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"],
+    ],
+)
+def test_an_image_gets_what_the_wheel_needs(path: str) -> None:
+    assert (ROOT / path).exists()
+    assert in_context(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".env", "kernelforge/.env", ".git/config", ".venv/bin/python", "results/kernelforge.db", "tests/conftest.py"],
+)
+def test_an_image_gets_no_key_no_result_and_no_environment(path: str) -> None:
+    assert not in_context(path)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_names_what_exists(dockerfile: Path) -> None:
+    text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+    known = set(PROJECT["project"]["optional-dependencies"])
+    assert set(defaults["EXTRAS"].split(",")) <= known
+    files = re.findall(r"/src/([^\s\"]+)", re.sub(r"\$\{(\w+)\}", lambda name: defaults[name[1]], text))
+    assert files
+    assert all((ROOT / name).is_file() and in_context(name) for name in files)
+    stages = {name for name in re.findall(r"^FROM \S+ AS (\w+)", text, re.MULTILINE)}
+    assert set(re.findall(r"--from=(\w+)", text)) <= stages
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_as_an_ordinary_user_who_can_read_its_python(dockerfile: Path) -> None:
+    last = dockerfile.read_text().rpartition("\nFROM ")[2]
+    user = re.search(r"^USER (\w+)$", last, re.MULTILINE)
+    assert user
+    assert re.search(rf"useradd --uid [1-9]\d+ .*\b{user[1]}$", last, re.MULTILINE)
+    assert "/root" not in dockerfile.read_text()
+
+
+@pytest.mark.parametrize("script", [SLURM, *(ROOT / ".ci" / name for name in ("run", "matrix"))], ids=lambda p: p.name)
+def test_a_shell_takes_the_script(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    assert os.access(script, os.X_OK)
+
+
+def test_slurm_reads_the_options_of_the_script() -> None:
+    """It stops at the first line that is neither a comment nor empty."""
+    head = SLURM.read_text().partition("\nset -euo")[0]
+    options = re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", head, re.MULTILINE)
+    assert len(options) == SLURM.read_text().count("\n#SBATCH ")
+    assert {"gpus", "time", "signal", "output"} <= {name for name, _ in options}
+    assert all(line.startswith("#") for line in head.splitlines())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, str]:
+    """What Slurm would set, with a program of the name ``kernelforge`` that writes to the results as told."""
+    programs = tmp_path / "submit" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "scratch").mkdir()
+    program = programs / "kernelforge"
+    program.write_text(
+        "#!/bin/bash\n"
+        'trap "echo drained >> $KERNELFORGE_RESULTS/kernelforge.db; exit 5" TERM\n'
+        'echo "$* $XDG_CACHE_HOME $TMPDIR" >> "$KERNELFORGE_RESULTS/kernelforge.db"\n'
+        'if [ "$1" = wait ]; then echo ready; while :; do sleep 0.05; done; fi\n'
+        "exit 3\n"
+    )
+    program.chmod(0o755)
+    return {
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": "77",
+        "SLURM_SUBMIT_DIR": str(tmp_path / "submit"),
+        "KERNELFORGE_SCRATCH": str(tmp_path / "scratch"),
+    }
+
+
+def test_a_job_leaves_its_results_and_nothing_on_the_node(job: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run([SLURM], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    words = (tmp_path / "submit/results/77/kernelforge.db").read_text().split()
+    assert words[0] == "run"
+    assert all(word.startswith(str(tmp_path / "scratch")) for word in words[1:])
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_job_goes_on_with_the_results_of_another(job: dict[str, str], tmp_path: Path) -> None:
+    subprocess.run([SLURM], env=job, capture_output=True, check=False)
+    earlier = tmp_path / "submit/results/77"
+    job |= {"SLURM_JOB_ID": "78", "KERNELFORGE_RESULTS": str(earlier)}
+    done = subprocess.run([SLURM, "resume", "latest"], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    lines = (earlier / "kernelforge.db").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["run", "resume"]
+    assert [path.name for path in earlier.parent.iterdir()] == ["77"]
+
+
+def test_a_job_whose_time_is_nearly_over_is_drained_and_saved(job: dict[str, str], tmp_path: Path) -> None:
+    with subprocess.Popen([SLURM, "wait"], env=job, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 5
+    assert (tmp_path / "submit/results/77/kernelforge.db").read_text().splitlines()[-1] == "drained"
+
+
+def test_a_job_without_an_environment_says_how_to_name_one(job: dict[str, str], tmp_path: Path) -> None:
+    job["KERNELFORGE_VENV"] = str(tmp_path / "nowhere")
+    done = subprocess.run([SLURM], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "KERNELFORGE_VENV" in done.stderr
+    assert not (tmp_path / "submit/results").exists()
