@@ -1,8 +1,9 @@
 """Runs ``kernelforge run`` where the CUDA build of torch and a driver are installed, and prints what came of it.
 
 ``python first_run.py`` runs README's suite on a machine like a desktop. ``python first_run.py --places`` runs one task
-on each imitated machine, tries the processes with a GPU there, and prints the table of docs/gpus.md. Leaves with 1 where
-something neither worked nor was refused in a sentence.
+on each imitated machine, tries the processes with a GPU there, and prints the table of docs/gpus.md.
+
+Leaves with 1 where something neither worked nor was refused in a sentence.
 """
 
 from __future__ import annotations
