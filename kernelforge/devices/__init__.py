@@ -151,10 +151,14 @@ def make_device(
         return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
     from kernelforge.devices.cuda.discovery import require_packages
+    from kernelforge.devices.cuda.sanitizer import MISSING
+    from kernelforge.devices.cuda.tool import find_tool
     from kernelforge.records import MeasureSettings
 
     settings = measure or MeasureSettings()
     require_packages(settings.runtime)
+    if settings.sanitizer and find_tool("compute-sanitizer") is None:
+        raise DeviceError(f"--sanitizer cannot be had: {MISSING}")
     return CudaDevice(
         int(full.removeprefix(_CUDA)),
         runtime=settings.runtime,

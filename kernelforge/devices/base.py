@@ -288,7 +288,11 @@ class Device(Protocol):
     def open(self, artifact: Artifact) -> Session: ...
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
-        """What the device's sanitizer reports of one run; nothing from a device that checks every access anyway."""
+        """What the device's sanitizer reports of one run; nothing from a device that checks every access anyway.
+
+        Raises:
+            UnsupportedError: the sanitizer is missing or came to no result, which is never taken for a clean run.
+        """
         ...
 
     def interrupt(self) -> None:

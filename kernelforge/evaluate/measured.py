@@ -27,11 +27,11 @@ class Measured(FullStage):
     def check(self, profile: bool) -> Found | None:
         with self.checker.drawn(self.size, self.family, self.work) as draw:
             self.passed(self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work), self._note())
-        if self.settings.sanitizer:
-            self._sanitize()
+        unsanitized = self._sanitize() if self.settings.sanitizer else ()
         try:
             with self.work.clock("timing"):
                 timing, doubt = self._timed()
+            timing = timing.model_copy(update={"notes": (*timing.notes, *unsanitized)})
             found: Profile | None = None
             if profile:
                 # The same inputs once more: the first draw would have taken memory while others were timed.
@@ -105,15 +105,19 @@ class Measured(FullStage):
         timing = stopwatch.time(self.sessions.of(self.artifact).session)
         return believed(stopwatch, partial(device.open, self.artifact), timing)
 
-    def _sanitize(self) -> None:
-        """Run the small size under the device's sanitizer."""
+    def _sanitize(self) -> tuple[str, ...]:
+        """Run the small size under the device's sanitizer; a note where that came to no result."""
         size = self.checker.task.size("small")
         family = self.checker.oracle.families("small")[0]
         with self.checker.drawn(size, family, self.work) as draw, self.work.clock("sanitizer"):
             request = self.checker.request(self.work.plans["small"], draw, POISONS[0])
-            faults = self.checker.device.sanitize(self.work.artifacts["small"], request)
+            try:
+                faults = self.checker.device.sanitize(self.work.artifacts["small"], request)
+            except UnsupportedError as error:
+                return (f"not checked by the sanitizer: {error}",)
         if faults:
             self.checker.fault(faults[0], size, family, self.work, stage="sanitizer")
+        return ()
 
 
 def _without_counts(profile: Profile, screen: Device, why: str) -> Profile:

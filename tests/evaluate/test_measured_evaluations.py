@@ -23,6 +23,7 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFault, RunRequest, RunResult
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.errors import UnsupportedError
 from kernelforge.evaluate import EvaluationResult, Evaluator
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import (
@@ -163,6 +164,29 @@ def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: L
     assert speed.speedup_lower <= speed.speedup
     assert (leases.taken, leases.held) == (1, 0)
     assert {"timing", "oracle", "build"} <= evaluation.seconds.keys()
+
+
+def test_a_profile_and_a_sanitizer_that_cannot_be_had_are_noted_and_cost_nothing(
+    oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unprofiled(CudaSession):
+        def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+            raise UnsupportedError("no hardware counters: ncu was not found")
+
+    def sanitize(*arguments: object) -> tuple[RunFault, ...]:
+        raise UnsupportedError("compute-sanitizer memcheck came to no result")
+
+    monkeypatch.setattr(device, "session", Unprofiled)
+    monkeypatch.setattr(device, "sanitize", sanitize)
+    settings = SETTINGS.model_copy(update={"sanitizer": True})
+    evaluator = Evaluator(TASK, oracle, compiler, device, fingerprint_on(device), screen=screen, settings=settings)
+    evaluation, profile = evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11, profile=True)
+    assert (evaluation.verdict, profile) == (Verdict.OK, None), evaluation.reason
+    assert evaluation.performance is not None
+    assert evaluation.performance.timing is not None
+    notes = evaluation.performance.timing.notes
+    assert notes.count("no profile: no hardware counters: ncu was not found") == 1
+    assert notes.count("not checked by the sanitizer: compute-sanitizer memcheck came to no result") == 1
 
 
 SHARING = KERNEL.replace(

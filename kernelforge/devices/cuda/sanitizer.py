@@ -19,7 +19,7 @@ from kernelforge.devices.cuda.tool import (
     run_tool,
     tool_environment,
 )
-from kernelforge.errors import DeviceError
+from kernelforge.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.device import CudaDevice
@@ -35,6 +35,10 @@ PADDING_BYTES = 4096
 SLOWDOWN = 50.0
 START_S = 90.0
 MAX_FAULTS = 8
+MISSING = (
+    "compute-sanitizer was not found; install the CUDA toolkit or `pip install nvidia-cuda-sanitizer-api`, or evaluate "
+    "without it"
+)
 
 
 def arguments(sanitizer: str, tool: Tool, symbols: Sequence[str], log: str, program: Sequence[str]) -> list[str]:
@@ -73,19 +77,21 @@ def sanitize(
         tools: Which checks; the first that finds something ends it.
 
     Raises:
-        DeviceError: compute-sanitizer is missing, or did not come to a result. Never taken for a clean run.
+        UnsupportedError: compute-sanitizer is missing, or did not come to a result. Never taken for a clean run.
+        DeviceError: the GPU no longer passes its health probe.
     """
     sanitizer = find_tool("compute-sanitizer")
     if sanitizer is None:
-        raise DeviceError(
-            "compute-sanitizer was not found; install the CUDA toolkit or `pip install nvidia-cuda-sanitizer-api`, "
-            "or evaluate without it"
-        )
+        raise UnsupportedError(MISSING)
     symbols = {artifact.symbol(expression): expression for expression in request.plan.expressions}
     if not symbols:
         return ()
     for tool in tools:
-        faults = _check(sanitizer, tool, device, artifact, request, symbols)
+        try:
+            faults = _check(sanitizer, tool, device, artifact, request, symbols)
+        except DeviceError as error:
+            device.recover()
+            raise UnsupportedError(str(error)) from error
         if faults:
             return faults
     return ()

@@ -14,14 +14,16 @@ import pytest
 from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
 from devices.cuda.software import with_ptx
 
+from kernelforge import devices
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFault
-from kernelforge.devices.cuda import sanitizer, tool
+from kernelforge.devices.cuda import discovery, sanitizer, tool
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.sanitizer import ERROR_EXIT, arguments, sanitize, verdict
 from kernelforge.devices.cuda.sanitizer_log import SanitizerLog, parse_log
 from kernelforge.devices.cuda.tool import Ended, find_tool, run_tool
-from kernelforge.errors import DeviceError
+from kernelforge.errors import DeviceError, UnsupportedError
+from kernelforge.records import MeasureSettings
 
 DRIVER = "profiling.ncu.light_driver:create"
 
@@ -257,8 +259,27 @@ def test_a_missing_tool_says_what_to_install(
     monkeypatch.setattr(sanitizer, "find_tool", lambda name: None)
     arrays = [randoms(4), randoms(4)]
     plan = resolve(ADD_PLAN, arrays)
-    with CudaDevice(0, driver=DRIVER) as device, pytest.raises(DeviceError, match="nvidia-cuda-sanitizer-api"):
+    with CudaDevice(0, driver=DRIVER) as device, pytest.raises(UnsupportedError, match="nvidia-cuda-sanitizer-api"):
         sanitize(device, build(compiler, ADD, plan), request(plan, *arrays))
+    settings = MeasureSettings(sanitizer=True)
+    monkeypatch.setattr(devices, "check_device", lambda name: name)
+    monkeypatch.setattr(discovery, "require_packages", lambda runtime: None)
+    monkeypatch.setattr(tool, "find_tool", lambda name: None)
+    with pytest.raises(DeviceError, match="--sanitizer cannot be had: compute-sanitizer was not found; install"):
+        devices.make_device("cuda:0", measure=settings)
+
+
+def test_a_tool_without_a_result_is_no_fault_of_the_gpu_or_the_plan(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [randoms(4), randoms(4)]
+    plan = resolve(ADD_PLAN, arrays)
+    speak(tmp_path, monkeypatch, "========= Error: cannot attach", 1)
+    with CudaDevice(0, driver=DRIVER) as device:
+        artifact = with_ptx(build(compiler, ADD, plan))
+        with pytest.raises(UnsupportedError, match="came to no result"):
+            sanitize(device, artifact, request(plan, *arrays), ("memcheck",))
+        device.refuse_unhealthy()  # still in use
 
 
 @pytest.mark.skipif(find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
