@@ -1,4 +1,4 @@
-"""Images are built from what a wheel needs and nothing else; the job script takes results and signals where they belong."""
+"""Images are built from what a wheel needs and nothing else; the job script keeps results and passes signals on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_dockerfile_names_what_exists(dockerfile: Path) -> None:
     files = re.findall(r"/src/([^\s\"]+)", re.sub(r"\$\{(\w+)\}", lambda name: defaults[name[1]], text))
     assert files
     assert all((ROOT / name).is_file() and in_context(name) for name in files)
-    stages = {name for name in re.findall(r"^FROM \S+ AS (\w+)", text, re.MULTILINE)}
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)", text, re.MULTILINE))
     assert set(re.findall(r"--from=(\w+)", text)) <= stages
 
 
