@@ -185,10 +185,12 @@ class _Path:
 
     def stages(self, measures: bool) -> Sequence[tuple[str, Callable[[], None], bool, str]]:
         """Name, what is done, whether runs work without it, and what to do where it fails."""
+        from kernelforge.compile import installed_toolchain
+
         first = [
             ("runner", self.runner, False, f"see 'gpu' and 'jail' above; {_PAGE}; {_EMULATED}" if measures else ""),
             ("oracle", self.oracle, False, self._torch_advice(measures)),
-            ("build", self.build, False, "reinstall the compiler: pip install --force-reinstall nvidia-cuda-nvrtc"),
+            ("build", self.build, False, f"reinstall the compiler: {installed_toolchain().install} --force-reinstall"),
             ("check", self.check, False, "the kernel is right, so report this, with `kernelforge doctor --json`"),
         ]
         if not measures:

@@ -70,7 +70,7 @@ def evaluate(
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
     if device is None:
-        fallback = default_device(opens=lane is not Lane.MODELNEW, allow_unconfined=allow_unconfined)
+        fallback = default_device(opens=lane is not Lane.MODELNEW, measure=measuring, allow_unconfined=allow_unconfined)
         device = None if lane is Lane.MODELNEW else fallback
     if lane is Lane.MODELNEW:
         if choices:

@@ -76,16 +76,17 @@ def measure_settings(
         raise UsageError(f"--measure {first_fault(error)}") from error
 
 
-def default_device(*, opens: bool, allow_unconfined: bool) -> str:
+def default_device(*, opens: bool, measure: MeasureSettings, allow_unconfined: bool) -> str:
     """The device to use when none was named; says on stderr why a GPU is passed over.
 
     Args:
         opens: Open a GPU to see that it works, and take the emulated device where it does not.
+        measure: How the GPU will be used.
         allow_unconfined: Open it without a jail where none works.
     """
     from kernelforge.devices import best_device, unused_gpu, usable_device
 
-    name, why = usable_device(allow_unconfined=allow_unconfined) if opens else (best_device(), unused_gpu())
+    name, why = usable_device(measure, allow_unconfined=allow_unconfined) if opens else (best_device(), unused_gpu())
     if why is not None:
         typer.echo(f"note: {why}", err=True)
     return name

@@ -170,12 +170,10 @@ def run(
     measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
     from kernelforge.run import configure, start
 
-    if device is None:
-        device = default_device(opens=not dry_run, allow_unconfined=allow_unconfined)
-    config = configure(
+    settle = partial(
+        configure,
         suite=suite,
         tasks=task or (),
-        device=device,
         strategy=strategy,
         options=options,
         coder=coder or "builtin",
@@ -193,6 +191,12 @@ def run(
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
+    # All that was asked for is checked before a GPU is opened.
+    config = settle(device=device)
+    if device is None:
+        usable = default_device(opens=not dry_run, measure=measuring, allow_unconfined=allow_unconfined)
+        if usable != config.device:
+            config = settle(device=usable)
     if dry_run:
         from kernelforge.cli.estimate import print_estimate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
@@ -48,7 +49,7 @@ def unused_gpu() -> str | None:
     return None
 
 
-def usable_device(*, allow_unconfined: bool = False) -> tuple[str, str | None]:
+def usable_device(measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> tuple[str, str | None]:
     """The device to use when none is named, and why the first GPU is passed over, if it is.
 
     Unlike :func:`best_device` this opens the GPU once, which takes seconds: a driver may list one that no confined
@@ -57,7 +58,7 @@ def usable_device(*, allow_unconfined: bool = False) -> tuple[str, str | None]:
     name, why = best_device(), unused_gpu()
     if name.startswith(_CUDA):
         try:
-            with closing(make_device(name, allow_unconfined=allow_unconfined)) as device:
+            with closing(make_device(name, measure=measure, allow_unconfined=allow_unconfined)) as device:
                 device.start()
         except (DeviceError, SandboxError) as error:
             return _emulated_names()[0], f"{name} is there and not used: {error}"
@@ -184,12 +185,19 @@ def _nearest(arch: str, gpu_name: str) -> NearestSpec:
 
 def _builds_for(arch: str) -> bool:
     """Whether the compiler knows an architecture (``sm_90a`` is one of 90). Without a compiler, every one counts."""
+    known = _known_architectures()
+    return known is None or int(arch.removeprefix("sm_").rstrip("af")) in known
+
+
+@cache
+def _known_architectures() -> frozenset[int] | None:
+    """What the compiler builds for; None where there is none, which whoever builds something is told."""
     from kernelforge.compile import supported_architectures
 
     try:
-        return int(arch.removeprefix("sm_").rstrip("af")) in supported_architectures()
+        return frozenset(supported_architectures())
     except DeviceError:
-        return True  # whoever builds something is told what is missing
+        return None
 
 
 def _emulated_specs() -> tuple[DeviceSpec, ...]:

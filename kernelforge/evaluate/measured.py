@@ -7,7 +7,7 @@ from functools import partial
 
 from kernelforge.devices import screen_note
 from kernelforge.devices.base import Device, RunFaulted
-from kernelforge.errors import SandboxError, TimingError, UnsupportedError
+from kernelforge.errors import SandboxError, TaskError, TimingError, UnsupportedError
 from kernelforge.evaluate.checking import POISONS
 from kernelforge.evaluate.full import Found, FullStage
 from kernelforge.evaluate.oracle import Draw
@@ -32,23 +32,24 @@ class Measured(FullStage):
             with self.work.clock("timing"):
                 timing, doubt = self._timed()
             timing = timing.model_copy(update={"notes": (*timing.notes, *unsanitized)})
-            found: Profile | None = None
+            result: Profile | None = None
             if profile:
-                # The same inputs once more: the first draw would have taken memory while others were timed.
-                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
-                    with self.work.clock("profile"):
-                        try:
-                            found = self._profiled(draw)
-                        except UnsupportedError as unsupported:
-                            timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {unsupported}")})
+                try:
+                    # The same inputs once more: the first draw would have taken memory while others were timed.
+                    with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
+                        with self.work.clock("profile"):
+                            result = self._profiled(draw)
+                except (UnsupportedError, SandboxError, TaskError) as error:
+                    timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {error}")})
         except WrongWhenTimed as wrong:
-            error, message = wrong.comparison.error, f"right when checked, wrong when timed: {wrong}"
-            self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, error, stage="timing")
+            message = f"right when checked, wrong when timed: {wrong}"
+            worst = wrong.comparison.error
+            self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, worst, stage="timing")
         except RunFaulted as faulted:
             self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
-        except TimingError as error:
-            raise Failure(Verdict.INFRA, "timing", str(error)) from error
-        return found, performance(timing, doubt, found)
+        except TimingError as trouble:
+            raise Failure(Verdict.INFRA, "timing", str(trouble)) from trouble
+        return result, performance(timing, doubt, result)
 
     def _profiled(self, draw: Draw) -> Profile:
         """Hardware counters, and beside them what the emulated device counts over the same PTX.

@@ -108,7 +108,8 @@ def linked_driver(environment: str) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables, check=False)
     except subprocess.TimeoutExpired:
         return None  # a driver that hangs when it is loaded is told by whoever uses it
-    return os.path.dirname(done.stdout.strip()) or None
+    folder = os.path.dirname(done.stdout.strip())
+    return folder if os.path.isabs(folder) else None  # an empty entry of the path means the working directory
 
 
 def cuda_toolkit() -> str | None:

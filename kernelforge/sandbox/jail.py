@@ -50,8 +50,8 @@ class Grant:
     processes: int = 0
     tmp_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables whose values have ``{tmp}`` in them."""
-    stays_root: bool = False
-    """Keep user 0, without any capability: what is granted lies where no other user can read it."""
+    reads_as_root: bool = False
+    """Keep one capability of root, to read files whatever their mode: what is granted lies where only root can read."""
 
     @property
     def folder(self) -> str:
@@ -111,7 +111,8 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
     linux.exit_on_abort()
     was_root = 0 in (os.getuid(), os.geteuid())
     unprivileged = _drop_privileges(outer_pid, grant)
-    layers.append("no privileges" if unprivileged else "no capabilities")
+    privileges = "no privileges but reading" if grant.reads_as_root else "no privileges"
+    layers.append(privileges if unprivileged else "no capabilities")
     counts_threads = (was_root and unprivileged) or _counts_by_namespace(grant)
     _limit(grant, sizes, counts_threads=counts_threads, others=users_tasks)
     layers.append("limits")
@@ -140,14 +141,17 @@ def _copy_between_folders() -> None:
     moves: tuple[Callable[..., None], ...] = (os.rename, os.replace)
     for move in moves:
 
-        def copying(source: str, target: str, *, move: Callable[..., None] = move, **folders: int | None) -> None:
+        def copying(
+            src: str | bytes, dst: str | bytes, *, move: Callable[..., None] = move, **folders: int | None
+        ) -> None:
             try:
-                move(source, target, **folders)
+                move(src, dst, **folders)
             except OSError as error:
                 if error.errno != errno.EXDEV or any(folder is not None for folder in folders.values()):
                     raise
+                source, target = os.fsdecode(src), os.fsdecode(dst)
                 # Beside the target first, so that it appears whole.
-                beside = f"{os.fspath(target)}.{os.getpid()}.copy"
+                beside = f"{target}.{os.getpid()}.copy"
                 if os.path.isdir(source):
                     shutil.copytree(source, beside, symlinks=True)
                 else:
@@ -169,6 +173,7 @@ def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
         programs=grant.programs,
         signals=grant.programs and apart,
         sessions=not grant.leaves_orphans,
+        attributes=grant.tier == "namespaces",
         truncation=grant.tier == "namespaces" or landlock_version >= landlock.CLOSES_TRUNCATION,
     )
 
@@ -229,18 +234,19 @@ def _working_folder(grant: Grant) -> None:
 def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
     """Give up root and every capability; false when the user is still root, but one with no capability."""
     unprivileged = True
-    if 0 in (os.getuid(), os.geteuid()) and grant.stays_root:
-        unprivileged = False
-    elif 0 in (os.getuid(), os.geteuid()):
+    kept = linux.reading_capability() if grant.reads_as_root else None
+    if 0 in (os.getuid(), os.geteuid()):
         try:
             os.setgroups([])
+            if kept is not None:
+                linux.prctl("prctl(KEEPCAPS)", linux.PR_SET_KEEPCAPS, 1)
             _become_nobody(_FIRST_UID + outer_pid % 0x0FFFFFFF, grant)
         except PermissionError:
             if linux.has_capabilities():
                 raise
             unprivileged = False  # a container whose root can do nothing, not even change its user
     linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
-    linux.drop_capabilities()
+    linux.drop_capabilities(but=kept)
     linux.prctl("prctl(DUMPABLE)", linux.PR_SET_DUMPABLE, 0)
     # Changing ids clears the signal, so it is asked for last.
     linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -248,7 +254,12 @@ def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
 
 
 def others_can_read(paths: Iterable[str]) -> bool:
-    """Whether a user without rights can read files and enter folders; asked by root, in a process of its own."""
+    """Whether a user without rights can read files and enter folders; asked by root, in a process of its own.
+
+    Raises:
+        OSError: that process could not become such a user.
+    """
+    unreadable = 2
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -256,10 +267,14 @@ def others_can_read(paths: Iterable[str]) -> bool:
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-            code = 0 if all(os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)) for path in paths) else 2
+            readable = all(os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)) for path in paths)
+            code = 0 if readable else unreadable
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code not in (0, unreadable):
+        raise OSError(errno.EPERM, "a process of root could not become another user")
+    return code == 0
 
 
 def _become_nobody(distinct: int, grant: Grant) -> None:

@@ -24,7 +24,9 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 4, 24, 38, 47
-PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+PR_SET_KEEPCAPS = 8
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 PR_SET_CHILD_SUBREAPER = 36
 
 _CAPABILITY_VERSION = 0x20080522
@@ -125,8 +127,11 @@ def prctl(what: str, option: int, argument: int = 0) -> None:
     _check(libc().prctl(ctypes.c_int(option), ctypes.c_ulong(argument), zero, zero, zero), what)
 
 
-def drop_capabilities() -> None:
-    """Empty the bounding, ambient, permitted, effective and inheritable sets."""
+def drop_capabilities(*, but: int | None = None) -> None:
+    """Empty the bounding, ambient, permitted, effective and inheritable sets, but for one capability where it is given.
+
+    That one is passed on to programs that are run, too.
+    """
     for capability in range(64):
         try:
             prctl("prctl(CAPBSET_DROP)", PR_CAPBSET_DROP, capability)
@@ -136,17 +141,34 @@ def drop_capabilities() -> None:
             if error.errno != 1:
                 raise
     prctl("prctl(CAP_AMBIENT)", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    bits = 0 if but is None else 1 << but
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
-    syscall("capset", number("capset"), ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
+    sets = struct.pack("<6I", bits, bits, bits, 0, 0, 0)
+    syscall("capset", number("capset"), ctypes.c_char_p(header), ctypes.c_char_p(sets))
+    if but is not None:
+        zero = ctypes.c_ulong(0)
+        arguments = (PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, but)
+        _check(libc().prctl(*map(ctypes.c_ulong, arguments), zero, zero), "prctl(CAP_AMBIENT_RAISE)")
 
 
 def has_capabilities() -> bool:
     """Whether this thread may use any capability."""
+    return bool(permitted_capabilities())
+
+
+def permitted_capabilities() -> int:
+    """This thread's permitted set, a bit each."""
     header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
     data = ctypes.create_string_buffer(24)
     syscall("capget", number("capget"), ctypes.c_char_p(header), data)
     _, low, _, _, high, _ = struct.unpack("<6I", data.raw)
-    return bool(low | high)
+    return int(low | high << 32)
+
+
+def reading_capability() -> int | None:
+    """The capability by which this thread may read any file: the narrowest that it has; None where it has none."""
+    permitted = permitted_capabilities()
+    return next((bit for bit in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if permitted >> bit & 1), None)
 
 
 def exit_on_abort() -> None:
@@ -235,7 +257,7 @@ class Process:
         try:
             with open(os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)) as file:
                 fields = file.read().rpartition(")")[2].split()
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return True
         return fields[0] in "ZX" and int(fields[17]) <= 1
 

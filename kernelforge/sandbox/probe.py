@@ -27,7 +27,7 @@ from kernelforge.sandbox.zygote import Child, Zygote
 _ADVICE = (
     "Allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or "
     "kernel.apparmor_restrict_unprivileged_userns=0), run in a container with a seccomp profile that allows unshare, "
-    "or use Linux 6.2 or newer with Landlock."
+    "or use Linux 5.13 or newer with Landlock."
 )
 _LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=256 << 20, tmp_bytes=1 << 20, file_bytes=1 << 20)
 """Far above what any door takes: on a busy machine, a wait that ran out would pass for a jail that does not work."""
@@ -149,7 +149,7 @@ def gpu_tier() -> Tier | None:
             "processes with a GPU need a /proc in which CUDA can name its threads. The kernel refuses to mount a "
             "private one, as it does where a container hides parts of /proc, and Landlock does not work "
             f"({landlock.reason}). "
-            "Use a host kernel with Landlock (Linux 6.2 or newer), a container with its whole /proc "
+            "Use a host kernel with Landlock (Linux 5.13 or newer), a container with its whole /proc "
             "(--security-opt systempaths=unconfined), or --device emulated."
         )
     return "landlock"
@@ -219,6 +219,11 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
         "write outside tmp": ("write_file", [planted.public_file]),
         "truncate a file": ("truncate_file", [planted.private_file]),
         "truncate by opening": ("open_truncating", [planted.private_file]),
+        "truncate without access": ("open_truncating_without_access", [planted.private_file]),
+        "mode of a file": ("change_mode", [planted.private_file]),
+        "times of a file": ("change_times", [planted.private_file]),
+        "owner of a file": ("change_owner", [planted.private_file]),
+        "attributes of a file": ("change_attributes", [planted.private_file]),
         "tcp": ("tcp", [planted.tcp_port]),
         "udp": ("udp", [planted.udp_port]),
         "unix socket": ("unix", [planted.unix_path]),
@@ -233,6 +238,7 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
         trials[f"{who}'s environ"] = ("read_file", [f"/proc/{pid}/environ"])
         trials[f"{who}'s mem"] = ("read_file", [f"/proc/{pid}/mem"])
         trials[f"signal {who}"] = ("signal_process", [pid])
+        trials[f"limits of {who}"] = ("limit_process", [pid])
         trials[f"trace {who}"] = ("trace_process", [pid])
     return trials
 

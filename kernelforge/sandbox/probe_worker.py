@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -38,6 +39,46 @@ def open_truncating(path: str) -> str:
     """Open for reading and truncate all the same, which Linux does."""
     os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
     return "truncated"
+
+
+def open_truncating_without_access(path: str) -> str:
+    """Open neither for reading nor for writing, which Linux allows, and truncate."""
+    os.close(os.open(path, os.O_ACCMODE | os.O_TRUNC))
+    return "truncated"
+
+
+def change_mode(path: str) -> str:
+    os.chmod(path, 0o604)
+    return _changed(os.stat(path).st_mode & 0o777 == 0o604)
+
+
+def change_times(path: str) -> str:
+    os.utime(path, (1, 1))
+    return _changed(os.stat(path).st_mtime == 1)
+
+
+def change_owner(path: str) -> str:
+    before = os.stat(path).st_uid
+    os.chown(path, os.getuid(), os.getgid())
+    return _changed(os.stat(path).st_uid != before)
+
+
+def change_attributes(path: str) -> str:
+    os.setxattr(path, "user.kernelforge", b"x")
+    return _changed("user.kernelforge" in os.listxattr(path))
+
+
+def _changed(changed: bool) -> str:
+    if not changed:
+        raise PermissionError("it seemed to succeed, and changed nothing")
+    return "changed"
+
+
+def limit_process(pid: int) -> str:
+    if pid == os.getpid():
+        raise ProcessLookupError("no other process has this number here")
+    resource.prlimit(pid, resource.RLIMIT_CORE, resource.prlimit(pid, resource.RLIMIT_CORE))
+    return "limited"
 
 
 def environment() -> str:
@@ -129,8 +170,9 @@ def gain_privileges() -> str:
 DOORS: dict[str, Callable[..., str]] = {
     door.__name__: door
     for door in (
-        read_file, write_file, truncate_file, open_truncating, environment, descriptors, tcp, udp, unix, peek_memory,
-        signal_process, trace_process, fork, run_program, gain_privileges,
+        read_file, write_file, truncate_file, open_truncating, open_truncating_without_access, change_mode,
+        change_times, change_owner, change_attributes, limit_process, environment, descriptors, tcp, udp, unix,
+        peek_memory, signal_process, trace_process, fork, run_program, gain_privileges,
     )
 }  # fmt: skip
 

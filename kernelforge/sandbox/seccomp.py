@@ -64,7 +64,13 @@ _TRUNCATION = {
     "aarch64": (45, ((56, 32),)),
 }
 _OPENAT2 = 437
-_WRITES, _TRUNCATES = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
+_ATTRIBUTES = {
+    # chmod, chown, utime, setxattr, removexattr in all their forms; then prlimit64
+    "x86_64": ((90, 91, 92, 93, 94, 132, 188, 189, 190, 197, 198, 199, 235, 260, 261, 268, 280), 302),
+    "aarch64": ((5, 6, 7, 14, 15, 16, 52, 53, 54, 55, 88), 261),
+}
+_ATTRIBUTES_EVERYWHERE = (452, 463, 466)
+"""``fchmodat2``, ``setxattrat``, ``removexattrat``."""
 _CLONE3 = 435
 _CLONE_THREAD = 0x00010000
 _CLONE_APART = 0x7E028000
@@ -97,6 +103,10 @@ class Openings:
     seems to succeed and changes nothing: ninja and Python's ``start_new_session`` fail where it is refused."""
     truncation: bool = True
     """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
+    attributes: bool = True
+    """Modes, owners, times and extended attributes of files, and limits of other processes. Landlock rules none of
+    them, so what shares a user with others could change theirs. Where this is closed, changes to files seem to succeed
+    and change nothing, since compilers ask for modes and times of what they make; limits of others are refused."""
 
     def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
         """What is left of ``calls``."""
@@ -146,12 +156,26 @@ def build(pid: int, openings: Openings = Openings()) -> bytes:
         emit(_JEQ, _OPENAT2, 0, 1)
         emit(_RETURN, enosys)
         for nr, flags in opening:
-            emit(_JEQ, nr, 0, 5)
+            emit(_JEQ, nr, 0, 8)
             emit(_LOAD, flags)
-            emit(_JSET, _WRITES, 2, 0)
-            emit(_JSET, _TRUNCATES, 0, 1)
+            emit(_AND, os.O_ACCMODE)
+            emit(_JEQ, os.O_WRONLY, 4, 0)
+            emit(_JEQ, os.O_RDWR, 3, 0)
+            emit(_LOAD, flags)
+            emit(_JSET, os.O_TRUNC, 0, 1)
             emit(_RETURN, deny)
             emit(_RETURN, allow)
+    if not openings.attributes:
+        same_file, limits = _ATTRIBUTES[platform.machine()]
+        for nr in (*same_file, *_ATTRIBUTES_EVERYWHERE):
+            emit(_JEQ, nr, 0, 1)
+            emit(_RETURN, _ERRNO | 0)
+        emit(_JEQ, limits, 0, 5)
+        emit(_LOAD, _OFFSET_ARG0)
+        emit(_JEQ, 0, 1, 0)
+        emit(_JEQ, pid, 0, 1)
+        emit(_RETURN, allow)
+        emit(_RETURN, deny)
     for nr in () if openings.sessions else _GROUPS[platform.machine()]:
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, _ERRNO | 0)

@@ -224,6 +224,7 @@ class Zygote:
             "tmp_environment": {name: value for name, value in self._environment.items() if "{tmp}" in value},
             "headroom_bytes": policy.headroom_bytes,
             "tier": self.tier,
+            "python": role_policy("oracle").mounts,
             "options": self._options,
         }
         try:

@@ -42,7 +42,7 @@ def main(control_fd: int) -> NoReturn:
     setup = json.loads(control.recv(MAX_CONTROL_BYTES))
     gc.disable()  # what is imported stays: to search it for garbage as it grows takes a sixth of torch's start
     try:
-        setup["stays_root"] = _stays_root(setup)
+        setup["reads_as_root"] = _reads_as_root(setup)
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
         _check_forkable(setup["gpu_nodes"])
@@ -60,19 +60,30 @@ def main(control_fd: int) -> NoReturn:
     os._exit(0)
 
 
-def _stays_root(setup: dict[str, Any]) -> bool:
-    """Whether children of root must stay root, without capabilities, to read what they are granted.
+def _reads_as_root(setup: dict[str, Any]) -> bool:
+    """Whether children of root must keep the right to read any file, to read the Python that they are granted.
 
     Without a private root they open files where these lie, and Python may lie under ``/root``, which no other user can
-    enter. Where root may not change its user, the question does not arise.
+    enter. Landlock lets them read what is granted and nothing else. All roles are alike in this, so that what the
+    self-test tries is what the others have.
+
+    Raises:
+        SandboxError: they could not read Python at all.
     """
     if setup["tier"] != "landlock" or os.geteuid() != 0 or not linux.has_capabilities():
         return False
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        return not jail.others_can_read(setup["mounts"])
+        if jail.others_can_read(setup["python"]):
+            return False
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if linux.reading_capability() is None:
+        raise SandboxError(
+            f"processes in the jail are other users here, and cannot read {sys.prefix}: install Python and KernelForge "
+            "where every user can read them, outside /root"
+        )
+    return True
 
 
 def _check_forkable(gpu_nodes: list[str]) -> None:
@@ -105,7 +116,7 @@ def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any
         programs=setup["programs"],
         processes=setup["processes"],
         tmp_environment=setup["tmp_environment"],
-        stays_root=setup["stays_root"],
+        reads_as_root=setup["reads_as_root"],
     )
     pid = os.fork()
     if pid == 0:

@@ -180,7 +180,7 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
     assert why is not None
     assert why.startswith("cuda:0 is there and not used: cuda:0 cannot be used: ")
     note = "cuda:0 is there and not used: x"
-    monkeypatch.setattr(devices, "usable_device", lambda **options: ("emulated:h100", note))
+    monkeypatch.setattr(devices, "usable_device", lambda measure, **options: ("emulated:h100", note))
     done = cli("run", "--task", "softmax", "--rounds", "1", "--quiet")
     assert (done.code, done.err.count(f"note: {note}")) == (0, 1), done.err
 

@@ -140,6 +140,7 @@ def replayed(driver: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="kernelforge-") as name:
         folder = Path(name)
         request = {"mode": "time", "driver": {"driver": driver, "ordinal": 0}, "tensors": []}
+        request["readable"] = role_policy("gpu-runner").mounts
         (folder / "request.json").write_text(json.dumps(request))
         (folder / "cubin").touch()
         ended = run_tool(replay_command(folder), folder=folder, environment=tool_environment(folder), deadline_s=120)

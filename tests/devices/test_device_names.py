@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge import compile as compiling
+from kernelforge import devices
 from kernelforge.commands import install_hint
 from kernelforge.devices import (
     best_device,
@@ -191,7 +191,7 @@ def test_a_gpu_that_the_compiler_does_not_build_for_is_refused_with_why(monkeypa
     assert "emulated:v100" not in device_names()
     with pytest.raises(DeviceError, match=r"emulated:v100 is not available: nvrtc 13\.0\.\d+ does not build for sm_70"):
         check_device("emulated:v100")
-    monkeypatch.setattr(compiling, "supported_architectures", lambda: (70, 75, 90))
+    monkeypatch.setattr(devices, "_known_architectures", lambda: frozenset({70, 75, 90}))
     assert check_device("emulated:v100") == "emulated:v100"
     with pytest.raises(DeviceError, match="does not build for sm_80"):
         check_device("emulated:a100")

@@ -240,11 +240,15 @@ def _exclusive(gpu: GpuInfo) -> str | None:
 def _shared_by_mps() -> str | None:
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER
     try:
-        running = stat.S_ISFIFO(os.stat(os.path.join(folder, "control")).st_mode)
+        # Opens only where a daemon reads at the other end: one that was killed leaves its pipe behind.
+        descriptor = os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    if not running:
-        return None
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return None
+    finally:
+        os.close(descriptor)
     return (
         f"an MPS daemon shares it (its pipes are in {folder}), which a jailed process cannot reach and which would "
         "spoil times: stop it (`echo quit | nvidia-cuda-mps-control`) or set CUDA_MPS_PIPE_DIRECTORY to an empty folder"
@@ -255,18 +259,25 @@ def _without_uvm() -> str | None:
     """Make the node that CUDA needs where it is missing; why it cannot be had."""
     if UVM.exists() or not CONTROL[0].exists():
         return None
-    _asked_of_cuda.cache_clear()
-    with suppress(DeviceError):  # what counts is whether the node is there afterwards
-        _from_cuda()
-    helper = shutil.which("nvidia-modprobe")
-    if not UVM.exists() and helper is not None:
-        subprocess.run([helper, "-u", "-c", "0"], capture_output=True, timeout=_WAIT_S, check=False)
+    _make_uvm()
     if UVM.exists():
         return None
     return (
         f"the device node {UVM} is missing, and a jailed process cannot make it: run `nvidia-modprobe -u -c 0` as "
         "root, or, in a container, start the container with --gpus all"
     )
+
+
+@cache
+def _make_uvm() -> None:
+    """Start what makes the node, once in a process: CUDA outside a jail, whose helper does, then the helper itself."""
+    _asked_of_cuda.cache_clear()
+    with suppress(DeviceError):  # what counts is whether the node is there afterwards
+        _from_cuda()
+    helper = shutil.which("nvidia-modprobe")
+    if not UVM.exists() and helper is not None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run([helper, "-u", "-c", "0"], capture_output=True, timeout=_WAIT_S, check=False)
 
 
 def _version(text: str) -> tuple[int, ...]:

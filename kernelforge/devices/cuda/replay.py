@@ -33,10 +33,9 @@ from kernelforge.devices.cuda.limits import Kernel, refusal
 from kernelforge.devices.cuda.steps import Binder, Bound
 from kernelforge.devices.cuda.worker import open_driver, warm_up
 from kernelforge.devices.library import cuda_tensor
-from kernelforge.sandbox import gpu, landlock, linux
+from kernelforge.sandbox import gpu, landlock, linux, procfs
 from kernelforge.sandbox.jail import others_can_read
 from kernelforge.sandbox.memory import Blob
-from kernelforge.sandbox.policy import role_policy
 
 Mode = Literal["profile", "check", "time"]
 REQUEST, CUBIN, RESULT = "request.json", "cubin", "result.json"
@@ -153,33 +152,42 @@ class Replay:
             raise faulted(error, placed(bound.step)) from error
 
 
-def confine(folder: Path) -> list[str]:
-    """Give up root, and writing to anything but this folder, the GPU's nodes and names of threads.
+def confine(folder: Path, readable: Sequence[str]) -> list[str]:
+    """Give up root, reading anything but what is granted, and writing to anything but this folder and the GPU's nodes.
 
     CUDA names its threads through ``/proc/self/task`` and does not start where it may not (drivers 570 and newer).
+
+    Args:
+        folder: The request's.
+        readable: Paths that a runner is granted.
 
     Returns:
         The layers in force.
     """
-    layers = []
+    layers, kept = [], None
     if os.geteuid() == 0:
         try:
-            if not others_can_read(role_policy("gpu-runner").mounts):
-                raise PermissionError
+            kept = None if others_can_read(readable) else linux.reading_capability()
             for path in (folder, *folder.iterdir()):
                 os.chown(path, _NOBODY, _NOBODY)
             os.setgroups([])
+            if kept is not None:
+                linux.prctl("prctl(KEEPCAPS)", linux.PR_SET_KEEPCAPS, 1)
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
             layers.append("no root")
         except PermissionError:
-            layers.append("root without capabilities")
+            layers.append("root without the right to change its user")
     linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
-    linux.drop_capabilities()
+    linux.drop_capabilities(but=kept)
     nodes = [f"/dev/{name}" for name in (*gpu.device_nodes(), "null", "zero", "urandom")]
     nodes = [node for node in nodes if os.path.exists(node)]
     shared = [path for path in ("/dev/shm",) if os.path.isdir(path)]
-    version = landlock.restrict(readable=["/"], writable=[str(folder), *shared, "/proc/self/task"], drivable=nodes)
+    version = landlock.restrict(
+        readable=[*(path for path in readable if os.path.exists(path)), *procfs.readable_paths()],
+        writable=[str(folder), *shared, "/proc/self/task"],
+        drivable=nodes,
+    )
     return [*layers, f"landlock {version}"] if version else layers
 
 
@@ -190,7 +198,7 @@ def run(folder: Path) -> dict[str, Any]:
     cubin = (folder / CUBIN).read_bytes()
     mode: Mode = request["mode"]
     warm_up(request["driver"])  # before files are given up
-    result: dict[str, Any] = {"layers": confine(folder) if mode == "time" else []}
+    result: dict[str, Any] = {"layers": confine(folder, request["readable"]) if mode == "time" else []}
     driver = open_driver(request["driver"])
     try:
         replay = Replay(driver, request, cubin, contents)

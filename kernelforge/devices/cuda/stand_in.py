@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelforge.candidate.resolved import Fill
 from kernelforge.compile.artifact import Artifact
-from kernelforge.devices.base import RunFault, RunFaulted, RunRequest
+from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda.facts import figures_note, nearest_figures
 from kernelforge.devices.cuda.tool import (
     read_result,
@@ -114,7 +114,7 @@ def _times(device: CudaDevice, artifact: Artifact, request: RunRequest) -> list[
         ended = run_tool(replay_command(folder), folder=folder, environment=environment, deadline_s=deadline_s)
         result = read_result(folder)
     if result is None and ended.timed_out:
-        raise RunFaulted(RunFault("timeout", f"the plan did not end within {deadline_s:g} s"))
+        raise DeviceError(f"the replay program did not end within {deadline_s:g} s")
     if result is None:
         raise DeviceError(f"the replay program ended with status {ended.status}: {ended.output.strip()[-600:]}")
     if result.faults:
@@ -149,7 +149,7 @@ def _emulated(
     try:
         with _emulator(nearest.spec.key, device.allow_unconfined).open(artifact) as session:
             profile, _ = session.profile(request, facts)
-    except (RunFaulted, UnsupportedError, SandboxError) as error:
+    except (RunFaulted, UnsupportedError, SandboxError, DeviceError) as error:
         return None, f"No counters at all: the emulator cannot run this plan ({error})."
     return profile, (
         f"Counters are the emulator's, for {modelled}, from the same PTX: 'counted' ones are exact, 'modelled' ones "

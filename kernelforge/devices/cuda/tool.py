@@ -224,6 +224,7 @@ def request_folder(
             "kernels": kernels,
             "tensors": sorted(request.tensors),
             "mutable": sorted(request.mutable),
+            "readable": role_policy("gpu-runner").mounts,
             **more,
         }
         (folder / REQUEST).write_text(json.dumps(wire))

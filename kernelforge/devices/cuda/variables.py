@@ -7,6 +7,7 @@ needs no watch.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -36,42 +37,28 @@ _NOT_FOUND = "CUDA_ERROR_NOT_FOUND"
 _LOADS = frozenset({"ld", "ldu"})
 """Read through an address; what they read is no address of a variable, unless one is stored in memory."""
 
-_COMPUTES = frozenset(
-    {
-        *(
-            "abs",
-            "add",
-            "and",
-            "bfe",
-            "bfi",
-            "cnot",
-            "cvt",
-            "cvta",
-            "fma",
-            "isspacep",
-            "lop3",
-            "mad",
-            "max",
-            "min",
-            "mov",
-        ),
-        *("mul", "neg", "not", "or", "prmt", "rem", "div", "selp", "set", "setp", "shf", "shl", "shr", "slct", "sub"),
-        *("mul24", "mad24", "sad", "xor", "clz", "popc", "brev", "addc", "subc", "madc"),
-    }
-)
-"""Make a register of others: the first operand, of those that follow."""
+_ADDS = frozenset({"mov", "cvta", "add", "mad"})
+"""Make an address of another by adding to it. With bit operations, comparisons or tables an address could be taken
+apart and put together again unseen, so whatever else an address goes into may write."""
+
+_LARGEST_BYTES = 1 << 20
+"""Of a variable with an initialiser that is read here; tables of the mathematical functions take a kilobyte."""
 
 
 def unwritten_variables(ptx: bytes) -> frozenset[str]:
     """Module variables that no instruction of a build can write; none of PTX that cannot be read.
 
-    Each address is followed from where its name stands, register by register, through arithmetic to loads. Where it
-    goes anywhere else (a store or an atomic operation through it, memory, a call), the variable may be written.
+    Each address is followed from where its name stands, register by register, through additions to loads. Where it
+    goes anywhere else (a store or an atomic operation through it, memory, a call, a comparison), the variable may be
+    written. The text comes from a process that ran a compiler on a candidate: whatever is wrong with it proves nothing.
     """
     try:
         module = parse(ptx.decode("ascii"))
-        written = {name for variable in module.variables.values() for _, name, _ in parse_initialiser(variable)[1]}
-    except (UnicodeDecodeError, PtxSyntaxError):
+        initialised = [variable for variable in module.variables.values() if variable.initialiser is not None]
+        if any(variable.size > _LARGEST_BYTES for variable in initialised):
+            return frozenset()
+        written = {name for variable in initialised for _, name, _ in parse_initialiser(variable)[1]}
+    except (PtxSyntaxError, ValueError, ArithmeticError, LookupError, struct.error, MemoryError, RecursionError):
         return frozenset()
     for function in module.functions.values():
         written |= _written_by(function, module)
@@ -99,9 +86,11 @@ def _written_by(function: Function, module: Module) -> set[str]:
         for item in body:
             if item.opcode in _LOADS:
                 continue
-            if item.opcode not in _COMPUTES:
+            if item.opcode not in _ADDS:
                 written |= reaches(item.operands)
                 continue
+            if item.opcode == "mad":
+                written |= reaches(item.operands[1:3])  # a product of an address is none
             new = reaches(item.operands[1:])
             for target in _parts(item.operands[:1]):
                 if isinstance(target, Reg) and not new <= holds.get(target.name, set()):

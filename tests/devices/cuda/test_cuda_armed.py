@@ -229,6 +229,16 @@ def test_variables_that_no_instruction_writes_need_not_be_found(compiler: Compil
         ("__device__ int mark; __device__ __noinline__ void put(int* p) { *p = 1; }", "put(&mark);"),
         ("__device__ int mark;", 'asm volatile("st.global.u32 [mark], %0;" :: "r"(i)); if (i == -1) out[0] = mark;'),
         ("__device__ int mark;", "unsigned long long p = (unsigned long long)&mark; *(int*)(p ^ 0ull) = i;"),
+        (
+            "__device__ int mark;",
+            "unsigned long long p = (unsigned long long)&mark, q = 0; for (int k = 0; k < 64; k++) "
+            "if (p >> k & 1) q += 1ull << k; *(int*)q = i;",
+        ),
+        (
+            "__device__ int mark[256] = {0, 1, 2, 3};",
+            "unsigned long long p = (unsigned long long)mark, q = 0; for (int k = 0; k < 64; k += 2) "
+            "q += (unsigned long long)mark[p >> k & 3] << k; *(int*)q = i;",
+        ),
         ("__device__ int mark;", "int* kept[2] = {&mark, &mark}; *((int* volatile*)kept)[i & 1] = i;"),
     ],
 )
@@ -245,6 +255,10 @@ def test_a_variable_that_an_instruction_may_write_is_not_overlooked(
 
 def test_ptx_that_cannot_be_read_proves_nothing() -> None:
     assert unwritten_variables(b".version 9.0\n.global .b32 mark; nonsense {") == frozenset()
+    head = b".version 9.0\n.target sm_90a\n.address_size 64\n"
+    assert unwritten_variables(head + b".global .align 4 .b32 mark = 7;") == {"mark"}
+    assert unwritten_variables(head + b".global .align 4 .f32 mark = 0fZZ;") == frozenset()
+    assert unwritten_variables(head + b".global .align 1 .b8 mark[9000000000000] = {1};") == frozenset()
 
 
 def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: SoftwareDevice) -> None:
