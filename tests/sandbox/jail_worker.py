@@ -258,8 +258,8 @@ def shell(command):
     return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
-def forks():
-    """Processes that can be made before the limit."""
+def forks(stay_s=0):
+    """Processes that can be made before the limit; all of them stay for a while if told."""
     pids = []
     try:
         while len(pids) < 4096:
@@ -270,6 +270,7 @@ def forks():
             pids.append(pid)
     except OSError:
         pass
+    time.sleep(stay_s)
     for pid in pids:
         with contextlib.suppress(PermissionError):
             os.kill(pid, signal.SIGKILL)

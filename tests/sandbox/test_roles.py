@@ -207,6 +207,11 @@ def test_a_new_process_gets_no_namespace_and_no_other_parent(act):
 
 @each(RUN_PROGRAMS)
 def test_processes_are_bounded(act):
+    if "no capabilities" in act.child.layers:
+        # The kernel counts no processes of user 0: the sum of their memory bounds them.
+        with pytest.raises(ChildDied, match="out of memory"):
+            act("forks", 60)
+        return
     made = act("forks")["gave"]
     if os.getuid() == 0 or act.tier == "namespaces":
         assert 8 <= made <= LIMITS.processes + hostile(act.role).processes
