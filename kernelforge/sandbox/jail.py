@@ -123,7 +123,7 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         elif grant.tier == "landlock":
             raise OSError(38, "this kernel has no Landlock")
         try:
-            seccomp.install(_openings(grant, version))
+            seccomp.install(_openings(grant, version, shares_user=not (was_root and unprivileged)))
             layers.append("seccomp")
         except OSError:
             if grant.tier == "landlock":
@@ -165,7 +165,7 @@ def _copy_between_folders() -> None:
         setattr(os, move.__name__, copying)
 
 
-def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
+def _openings(grant: Grant, landlock_version: int, *, shares_user: bool) -> seccomp.Openings:
     """Calls that this child may make although others may not."""
     apart = grant.tier == "namespaces" or landlock_version >= landlock.SCOPES_SIGNALS
     return seccomp.Openings(
@@ -174,6 +174,7 @@ def _openings(grant: Grant, landlock_version: int) -> seccomp.Openings:
         signals=grant.programs and apart,
         sessions=not grant.leaves_orphans,
         attributes=grant.tier == "namespaces",
+        modes=grant.tier == "namespaces" or not shares_user,
         truncation=grant.tier == "namespaces" or landlock_version >= landlock.CLOSES_TRUNCATION,
     )
 

@@ -65,12 +65,11 @@ _TRUNCATION = {
 }
 _OPENAT2 = 437
 _ATTRIBUTES = {
-    # chmod, chown, utime, setxattr, removexattr in all their forms; then prlimit64
-    "x86_64": ((90, 91, 92, 93, 94, 132, 188, 189, 190, 197, 198, 199, 235, 260, 261, 268, 280), 302),
-    "aarch64": ((5, 6, 7, 14, 15, 16, 52, 53, 54, 55, 88), 261),
+    # utime, setxattr and removexattr in all their forms; chmod and chown in theirs; prlimit64
+    "x86_64": ((132, 188, 189, 190, 197, 198, 199, 235, 261, 280), (90, 91, 92, 93, 94, 260, 268), 302),
+    "aarch64": ((5, 6, 7, 14, 15, 16, 88), (52, 53, 54, 55), 261),
 }
-_ATTRIBUTES_EVERYWHERE = (452, 463, 466)
-"""``fchmodat2``, ``setxattrat``, ``removexattrat``."""
+_SETXATTRAT, _REMOVEXATTRAT, _FCHMODAT2 = 463, 466, 452
 _CLONE3 = 435
 _CLONE_THREAD = 0x00010000
 _CLONE_APART = 0x7E028000
@@ -104,9 +103,11 @@ class Openings:
     truncation: bool = True
     """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
     attributes: bool = True
-    """Modes, owners, times and extended attributes of files, and limits of other processes. Landlock rules none of
-    them, so what shares a user with others could change theirs. Where this is closed, changes to files seem to succeed
-    and change nothing, since compilers ask for modes and times of what they make; limits of others are refused."""
+    """Times and extended attributes of files, and limits of other processes, which Landlock does not rule. Where this
+    is closed, changes to files seem to succeed and change nothing, since compilers ask for them; the rest is refused."""
+    modes: bool = True
+    """Modes and owners of files. Closed in the same way where the child shares its user with others, whose files it
+    could open to everybody; programs that it links are then not executable, and libraries load."""
 
     def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
         """What is left of ``calls``."""
@@ -165,11 +166,12 @@ def build(pid: int, openings: Openings = Openings()) -> bytes:
             emit(_JSET, os.O_TRUNC, 0, 1)
             emit(_RETURN, deny)
             emit(_RETURN, allow)
+    attributes, modes, limits = _ATTRIBUTES[platform.machine()]
+    unchanged = () if openings.attributes else (*attributes, _SETXATTRAT, _REMOVEXATTRAT)
+    for nr in (*unchanged, *(() if openings.modes else (*modes, _FCHMODAT2))):
+        emit(_JEQ, nr, 0, 1)
+        emit(_RETURN, _ERRNO | 0)
     if not openings.attributes:
-        same_file, limits = _ATTRIBUTES[platform.machine()]
-        for nr in (*same_file, *_ATTRIBUTES_EVERYWHERE):
-            emit(_JEQ, nr, 0, 1)
-            emit(_RETURN, _ERRNO | 0)
         emit(_JEQ, limits, 0, 5)
         emit(_LOAD, _OFFSET_ARG0)
         emit(_JEQ, 0, 1, 0)

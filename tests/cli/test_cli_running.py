@@ -170,12 +170,13 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
         def __init__(self, ordinal: int, **options: object) -> None:
             super().__init__(ordinal, driver="cuda_stack.start_worker:make")
 
-    monkeypatch.setattr("kernelforge.devices.cuda.device.CudaDevice", Broken)
-    monkeypatch.setattr(devices, "best_device", lambda: "cuda:0")
-    monkeypatch.setattr(devices, "unused_gpu", lambda: None)
-    monkeypatch.setattr(devices, "check_device", lambda name: name)
-    monkeypatch.setattr("kernelforge.devices.cuda.discovery.require_packages", lambda runtime: None)
-    name, why = devices.usable_device()
+    with monkeypatch.context() as broken:
+        broken.setattr("kernelforge.devices.cuda.device.CudaDevice", Broken)
+        broken.setattr(devices, "best_device", lambda: "cuda:0")
+        broken.setattr(devices, "unused_gpu", lambda: None)
+        broken.setattr(devices, "check_device", lambda name: name)
+        broken.setattr("kernelforge.devices.cuda.discovery.require_packages", lambda runtime: None)
+        name, why = devices.usable_device()
     assert name == "emulated:h100"
     assert why is not None
     assert why.startswith("cuda:0 is there and not used: cuda:0 cannot be used: ")

@@ -411,9 +411,9 @@ def test_an_endless_kernel_ends_with_the_deadline(
     monkeypatch.setattr(stand_in, "START_S", 3.0)
     x = randoms(32)
     plan = resolve("def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n", [x])
-    with pytest.raises(RunFaulted) as caught:
+    # It was right and was timed before: that a tool does not end with it costs the profile, and nothing else.
+    with pytest.raises(UnsupportedError, match="the replay program did not end within 4 s"):
         profile(device, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
-    assert caught.value.fault.kind == "timeout"
 
 
 @pytest.mark.skipif(find_tool("ncu") is None or bool(gpus()), reason="needs ncu, and no GPU")
