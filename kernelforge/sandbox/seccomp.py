@@ -104,7 +104,7 @@ class Openings:
     """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
     attributes: bool = True
     """Times and extended attributes of files, and limits of other processes, which Landlock does not rule. Where this
-    is closed, changes to files seem to succeed and change nothing, since compilers ask for them; the rest is refused."""
+    is closed, changes to files seem to succeed and change nothing (compilers ask for them); limits are refused."""
     modes: bool = True
     """Modes and owners of files. Closed in the same way where the child shares its user with others, whose files it
     could open to everybody; programs that it links are then not executable, and libraries load."""
