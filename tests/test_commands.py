@@ -108,13 +108,16 @@ def test_extras_come_from_the_index_or_address_that_was_installed(
     assert shlex.split(install_hint("mcp")) == [*PIP, requirement]
 
 
-def test_a_name_that_is_on_no_index_is_not_asked_for(installed: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_on_no_index_is_not_asked_for(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A checkout that is gone, as in a container, and a package that is not installed at all."""
     (installed / "direct_url.json").write_text(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
     gone = install_hint("gpu")
     (installed / "METADATA").unlink()
     (installed / "direct_url.json").unlink()
     installed.rmdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])  # where this project is not installed
     for hint in (gone, install_hint("gpu")):
         assert DISTRIBUTION not in hint
         assert shlex.split(hint)[: len(PIP) + 3] == [*PIP, "-c", "constraints.txt", ".[gpu]"]

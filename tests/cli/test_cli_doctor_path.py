@@ -39,7 +39,7 @@ class CpuOracle(Oracle):
         if baseline in self.lacking:
             raise BaselineError(f"no {baseline} here")
         side = super().arm("eager", handles, flush_bytes=flush_bytes, flush_each=flush_each)
-        side.captured = True
+        side.in_graph = True
         return side
 
 

@@ -204,7 +204,7 @@ def test_only_the_first_image_of_a_gpus_convolution_is_summed_in_order(as_on_a_g
 
 
 def test_values_are_compared_in_pieces_wherever_the_wrong_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.evaluate.comparison._PIECE", 7)
+    monkeypatch.setattr("kernelforge.evaluate.tolerance.PIECE", 7)
     reference = torch.randn(4, 8)
     want = expected_output(reference, reference.double(), reference)
     for wrong in (0, 6, 7, 31):

@@ -332,7 +332,12 @@ def test_an_mps_daemon_is_refused(installed, monkeypatch, tmp_path):
     os.mkfifo(tmp_path / "control")
     assert discovery.unusable(H200) is None
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert re.search(r"MPS daemon.*nvidia-cuda-mps-control", discovery.unusable(H200))
+    assert discovery.unusable(H200) is None, "a pipe that a daemon left behind"
+    daemon = os.open(tmp_path / "control", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert re.search(r"MPS daemon.*nvidia-cuda-mps-control", discovery.unusable(H200))
+    finally:
+        os.close(daemon)
 
 
 UVM = """
