@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,11 @@ def test_a_name_that_is_on_no_index_is_not_asked_for(
     (installed / "METADATA").unlink()
     (installed / "direct_url.json").unlink()
     installed.rmdir()
-    monkeypatch.setattr("sys.path", [str(tmp_path)])  # where this project is not installed
+
+    def missing(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
     for hint in (gone, install_hint("gpu")):
         assert DISTRIBUTION not in hint
         assert shlex.split(hint)[: len(PIP) + 3] == [*PIP, "-c", "constraints.txt", ".[gpu]"]
