@@ -27,6 +27,7 @@ from kernelforge.errors import DeviceError, UsageError
 _GPU = "cuda:"
 _POLL_S = 0.02
 _HOLDER_BYTES = 4096
+_MACHINE_FOLDER = Path("/tmp")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What ``flock`` fails with on a file system without locks."""
 
@@ -328,7 +329,7 @@ def _take(wait: _Wait, task: str) -> int:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-        # Whoever else wants the device finds the same, and comes here too.
+        # Every process of this user finds the same, and locks there, too.
         wait.path = local_folder() / wait.path.name
         return _take_at(wait, task)
     except OSError as error:
@@ -353,16 +354,13 @@ def _take_at(wait: _Wait, task: str) -> int:
 
 
 def local_folder() -> Path:
-    """A folder of this machine and user for lock files: in ``XDG_RUNTIME_DIR``, else in ``/tmp``.
+    """A folder of this machine and user for lock files, the same in every session of that user.
 
     Raises:
         OSError: it cannot be made, or somebody else made it.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime) and os.path.isdir(runtime):
-        folder = Path(runtime, "kernelforge-leases")
-    else:
-        folder = Path(f"/tmp/kernelforge-leases-{os.getuid()}")
+    # Not in XDG_RUNTIME_DIR: a batch job has none, and would not see what a login holds.
+    folder = _MACHINE_FOLDER / f"kernelforge-leases-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

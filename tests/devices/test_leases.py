@@ -305,12 +305,12 @@ def unlockable(tmp_path, monkeypatch):
 
 
 def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockable, tmp_path, monkeypatch):
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setattr(module, "_MACHINE_FOLDER", tmp_path)
+    folder = module.local_folder()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "elsewhere"))
     mine = Leases(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
     # Another process that finds no locks there either holds one in the folder of the machine.
-    with python(HOLDER, runtime / "kernelforge-leases", "cuda:3") as holder:
+    with python(HOLDER, folder, "cuda:3") as holder:
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(DeviceError, match=rf"process {holder.pid} has had it for task softmax"),
@@ -319,26 +319,29 @@ def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockab
             pass
         holder.kill()
     with mine.lease("cuda:0", timeout_s=120):
-        assert (runtime / "kernelforge-leases" / "GPU-aa.lock").read_text()
+        assert (folder / "GPU-aa.lock").read_text()
 
 
-def test_a_machine_without_a_runtime_folder_has_its_locks_under_tmp(monkeypatch):
+def test_sessions_with_and_without_a_runtime_folder_have_their_locks_in_the_same_place(monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    without = module.local_folder()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run")
     folder = module.local_folder()
     assert str(folder) == f"/tmp/kernelforge-leases-{os.getuid()}"
+    assert folder == without
     assert folder.stat().st_mode & 0o022 == 0
 
 
 def test_a_folder_that_others_can_write_to_holds_no_locks(unlockable, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    (tmp_path / "kernelforge-leases").mkdir()
-    (tmp_path / "kernelforge-leases").chmod(0o777)
+    monkeypatch.setattr(module, "_MACHINE_FOLDER", tmp_path)
+    module.local_folder().chmod(0o777)
     with (
         pytest.raises(DeviceError, match="not a folder that this user alone can write to"),
         Leases(["cuda:0"], unlockable).lease("cuda:0"),
     ):
         pass
-    (tmp_path / "kernelforge-leases").rmdir()
-    (tmp_path / "kernelforge-leases").symlink_to(tmp_path)
+    folder = tmp_path / f"kernelforge-leases-{os.getuid()}"
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
     with pytest.raises(DeviceError, match="not a folder"), Leases(["cuda:0"], unlockable).lease("cuda:0"):
         pass
