@@ -21,9 +21,7 @@ from typing import Any, Final
 import torch
 
 from kernelforge.errors import TaskError
-
-GPU_SHARE: Final = 0.6
-"""Part of a GPU's memory that torch may take in the oracle's process; the rest is the candidate's runner's."""
+from kernelforge.evaluate.settings import GPU_SHARE
 
 _IDLE_BYTES: Final = 1 << 30
 """Memory that torch keeps for later, above which it is given back when a draw is released."""

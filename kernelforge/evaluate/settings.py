@@ -1,9 +1,14 @@
-"""Whether settings of measuring and a device go together."""
+"""How a device that measures is used: whether settings suit it, and how its memory is shared out."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from kernelforge.errors import UsageError
 from kernelforge.records import MeasureSettings
+
+GPU_SHARE: Final = 0.6
+"""Part of a GPU's memory that torch may take in the oracle's process; the rest is the candidate's runner's."""
 
 
 def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:

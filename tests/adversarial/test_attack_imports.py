@@ -146,7 +146,7 @@ def test_a_reference_finds_no_canary_while_it_is_judged_and_audited(planted: Pat
         assert CANARY not in audit.model_dump_json()
 
 
-COST: dict[str, Any] = {"elements": 1, "bytes": 4, "work": 1, "calls": 1, "flops": 0, "seconds": 0.5}
+COST: dict[str, Any] = {"elements": 1, "bytes": 4, "outputs": 1, "work": 1, "calls": 1, "flops": 0, "seconds": 0.5}
 COSTS = {
     "infinite": COST | {"elements": float("inf")},
     "no number": COST | {"bytes": float("nan")},

@@ -77,6 +77,10 @@ def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> 
     assert missing["level3/1_Huge.py"].startswith("inputs, weights and outputs take 202 GB at its own sizes")
     assert missing[HUNG] == "it hangs: no answer in 2.5 s"
     assert "transformers" in missing["level4/1_Fetches.py"]
+    # 4,096 x 393,216 elements: 75 bytes of each in 60 % of a GPU's memory.
+    (relu,) = (line for line in lines if line.startswith("level1_19_relu: "))
+    assert "to check its full size takes a GPU with about 201 GB" in relu
+    assert sum("to check its full size" in line for line in lines) == 1
     assert lines[-1].startswith(f"6 tasks, {len(missing)} not loaded; suite ")
     assert len(lines) == len(ALL) + 1
 

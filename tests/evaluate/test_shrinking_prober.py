@@ -12,7 +12,7 @@ from kernelforge.evaluate.shrinking.prober import Prober
 from kernelforge.evaluate.shrinking.search import Bounds, Outcome
 from kernelforge.sandbox import Frame, Limits
 
-COST = {"elements": 1, "bytes": 4, "work": 1, "calls": 1, "flops": 0, "seconds": 0.5}
+COST = {"elements": 1, "bytes": 4, "outputs": 1, "work": 1, "calls": 1, "flops": 0, "seconds": 0.5}
 
 
 class Scripted:

@@ -33,7 +33,8 @@ def searched(
             return Outcome(None, "sizes do not fit")
         count = elements(values) if elements else math.prod(values.values())
         seconds = count / 1e8 if count < 1 << 26 else None
-        return Outcome(Cost(elements=count, bytes=4 * count, work=count, calls=1, flops=0, seconds=seconds))
+        cost = Cost(elements=count, bytes=4 * count, outputs=count, work=count, calls=1, flops=0, seconds=seconds)
+        return Outcome(cost)
 
     return Search(extents, run, Bounds(), others).choose()
 

@@ -106,6 +106,7 @@ def _read(reply: Mapping[str, Any]) -> Outcome:
             Cost(
                 elements=_count(reply["elements"]),
                 bytes=_count(reply["bytes"]),
+                outputs=_count(reply["outputs"]),
                 work=_count(reply["work"]),
                 calls=_count(reply["calls"]),
                 flops=_count(reply["flops"]),

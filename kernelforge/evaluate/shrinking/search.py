@@ -66,7 +66,10 @@ class Cost:
     """What one run of the reference takes. ``seconds`` is None where it was run on shapes alone."""
 
     elements: int
+    """Of inputs, weights and outputs together."""
     bytes: int
+    outputs: int
+    """Elements of the outputs alone."""
     work: int
     calls: int
     flops: int

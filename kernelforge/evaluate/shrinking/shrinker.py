@@ -14,10 +14,11 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
+from kernelforge.evaluate.settings import GPU_SHARE
 from kernelforge.evaluate.shrinking.extents import movable_extents
 from kernelforge.evaluate.shrinking.judging import refused_sizes
 from kernelforge.evaluate.shrinking.prober import Prober, prober_zygote
-from kernelforge.evaluate.shrinking.search import Bounds, Chosen, Search, TooLarge
+from kernelforge.evaluate.shrinking.search import Bounds, Chosen, Cost, Search, TooLarge
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Size, Task, content_hash, first_fault
 from kernelforge.records.base import Record
@@ -29,7 +30,7 @@ from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.tasks.reading import read_plain_file
 from kernelforge.tasks.syntax import parse_python
 
-VERSION = 2
+VERSION = 3
 """Of the choice itself: raised whenever the same task would get other sizes."""
 
 _CASTS = "task-precision"
@@ -40,6 +41,14 @@ _MOST_KEPT_BYTES = 1 << 20
 
 _JUDGE_S = 60.0
 """Longest wait for the oracle's word on one size."""
+
+
+_BYTES_PER_OUTPUT = 59
+"""GPU memory that the oracle takes for each output element while a candidate is timed, beside two sets of tensors:
+75 bytes in all for an elementwise float32 task of two operators (``docs/baselines.md``, Memory)."""
+
+_USUAL_GPU_BYTES = 80 * 10**9
+"""Memory of the GPUs that kernels are mostly optimised on (A100, H100); a task that needs more says so."""
 
 
 class ChosenSizes(Record):
@@ -144,6 +153,7 @@ class Shrinker:
                 f"inputs, weights and outputs take {full.cost.bytes / 1e9:,.0f} GB at its own sizes; the largest GPU "
                 f"known here has {room / 1e9:,.0f} GB"
             )
+        notes = [] if full.cost is None else _memory_notes(full.cost)
         extents = movable_extents(task.source, task.fixed)
         others = [
             value
@@ -157,7 +167,7 @@ class Shrinker:
         except TaskError as error:
             # At its own sizes it says best what is wrong: small ones may be refused for being small.
             raise TaskError(full.error or str(error)) from error
-        return chosen, self._named(task, prober)
+        return chosen, [*notes, *self._named(task, prober)]
 
     def _named(self, task: ExternalTask, prober: Prober) -> list[str]:
         """Notes on sizes that the benchmark names itself: those within the bounds are taken as they are."""
@@ -201,6 +211,17 @@ class Shrinker:
             notes.append("the reference casts: it is judged at its own precision")
         kept = tuple(size for size in chosen.sizes if size.name not in refused)
         return chosen.model_copy(update={"sizes": kept, "notes": tuple(notes), "admitted": True})
+
+
+def _memory_notes(cost: Cost) -> list[str]:
+    """A note where the values of the full size can only be checked on a GPU larger than the usual ones."""
+    needed = (2 * cost.bytes + _BYTES_PER_OUTPUT * cost.outputs) / GPU_SHARE
+    if needed <= _USUAL_GPU_BYTES:
+        return []
+    return [
+        f"to check its full size takes a GPU with about {needed / 1e9:,.0f} GB; on a smaller one, give it a smaller "
+        "`full` size"
+    ]
 
 
 def as_task(task: ExternalTask, sizes: tuple[Size, ...], suite: str = "import") -> Task:

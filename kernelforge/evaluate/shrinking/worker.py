@@ -168,6 +168,7 @@ def _cost(reference: Reference, inputs: Sequence[Value]) -> dict[str, Any]:
     return {
         "elements": sum(tensor.numel() for tensor in held),
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+        "outputs": sum(tensor.numel() for tensor in outputs),
         "work": work.elements,
         "calls": work.calls,
         "flops": int(flops.get_total_flops()),
