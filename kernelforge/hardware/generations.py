@@ -2,6 +2,7 @@
 
 Limits and lanes are published by NVIDIA. Latencies and attained bandwidths are not: they are an estimate from somebody
 else's measurement on one GPU of that compute capability, and the source of an estimate begins with that word.
+:mod:`~kernelforge.hardware.references` says how sources are worded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
+
+from kernelforge.hardware.references import AI_KERNELS, QUICK_RUN
 
 GUIDE = "CUDA C++ Programming Guide, Technical Specifications per Compute Capability"
 THROUGHPUT = "CUDA C++ Programming Guide, Throughput of Native Arithmetic Instructions"
@@ -88,13 +91,21 @@ class Generation:
 
 
 RRZE = "RRZE-HPC gpu-benches (github.com/te42kyfo/gpu-benches)"
-_DEWING = "estimate: AI_kernels (github.com/markdewing/AI_kernels), latency, "
-_AMPERE_PAPER = "estimate: Abdelkhalik et al., Demystifying the NVIDIA Ampere Architecture (2022)"
-_HOPPER_PAPER = "estimate: Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU Architecture (2024)"
-_VOLTA_PAPER = "estimate: Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (2018)"
-_TURING_PAPER = "estimate: Jia et al., Dissecting the NVidia Turing T4 GPU via Microbenchmarking (2019)"
+_DEWING = f"estimate: {AI_KERNELS}, "
+_AMPERE_PAPER = (
+    "estimate: Abdelkhalik et al., Demystifying the NVIDIA Ampere Architecture (2022), as quoted in public repositories"
+)
+_HOPPER_PAPER = (
+    "estimate: Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU Architecture (2024), as quoted in public "
+    "repositories"
+)
+_VOLTA_PAPER = (
+    "estimate: not confirmed: Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking (2018)"
+)
+_TURING_PAPER = "estimate: not confirmed: Jia et al., Dissecting the NVidia Turing T4 GPU via Microbenchmarking (2019)"
 H100_WHITEPAPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
 A100_WHITEPAPER = "NVIDIA A100 Tensor Core GPU Architecture whitepaper"
+_AMPERE_SHARED = "estimate: not confirmed: Abdelkhalik et al. (2022), of which no quotation with this figure was found"
 _TWO_FP64 = Figure(2, THROUGHPUT)
 _SIXTY_FOUR_INT32 = Figure(64, THROUGHPUT)
 _L40_LAUNCH = RRZE + ", gpu-small-kernels, L40 in a graph: 64 kB at 68 GB/s"
@@ -140,7 +151,7 @@ GENERATIONS: Mapping[tuple[int, int], Generation] = MappingProxyType(
             fp64_lanes=Figure(32, A100_WHITEPAPER),
             int32_lanes=Figure(64, A100_WHITEPAPER),
             l1_latency_cycles=Figure(33, _AMPERE_PAPER),
-            shared_latency_cycles=Figure(23, _AMPERE_PAPER),
+            shared_latency_cycles=Figure(23, _AMPERE_SHARED),
             l2_latency_cycles=Figure(200, _AMPERE_PAPER),
             dram_latency_cycles=Figure(
                 510, "estimate: the A100's L2 latency plus the H100's step from L2 to DRAM in seconds"
@@ -158,7 +169,7 @@ GENERATIONS: Mapping[tuple[int, int], Generation] = MappingProxyType(
             fp64_lanes=_TWO_FP64,
             int32_lanes=_SIXTY_FOUR_INT32,
             l1_latency_cycles=Figure(39, _DEWING + "RTX A2000 (there: RTX 2000, 6 GiB, 3 MiB of L2)"),
-            shared_latency_cycles=Figure(23, "estimate: as on the A100, " + _AMPERE_PAPER.removeprefix("estimate: ")),
+            shared_latency_cycles=Figure(23, "estimate: as on the A100, " + _AMPERE_SHARED.removeprefix("estimate: ")),
             l2_latency_cycles=Figure(214, _DEWING + "RTX A2000 (there: RTX 2000, 6 GiB, 3 MiB of L2)"),
             dram_latency_cycles=Figure(570, _DEWING + "RTX A2000 (there: RTX 2000, 6 GiB, 3 MiB of L2)"),
             l2_bytes_per_cycle_per_sm=Figure(
@@ -195,11 +206,15 @@ GENERATIONS: Mapping[tuple[int, int], Generation] = MappingProxyType(
             dram_sustained_share=Figure(
                 0.81, f"estimate: {RRZE}, gpu-l2-cache, H200, data over 100 MB: 3890 of 4800 GB/s"
             ),
-            launch_overhead_us=Figure(2.3, RRZE + ", gpu-small-kernels, H200 in a graph: 64 kB at 29 GB/s"),
+            launch_overhead_us=Figure(
+                2.3,
+                f"not confirmed: {RRZE}, gpu-small-kernels, H200: 64 kB at 26 to 29 GB/s without a graph, at 48 to 52 "
+                "in one, which is 1.3 us",
+            ),
         ),
         (10, 0): Generation(
             arch="sm_100a",
-            fp64_lanes=Figure(64, "NVIDIA Blackwell datasheet: FP64 at half of the FP32 peak"),
+            fp64_lanes=Figure(64, "hmc-tech.com, NVIDIA B200: FP64 at half of the FP32 peak"),
             int32_lanes=_SIXTY_FOUR_INT32,
             l1_latency_cycles=Figure(40, _DEWING + "B200"),
             shared_latency_cycles=Figure(29, "estimate: as on the H100, " + _HOPPER_PAPER.removeprefix("estimate: ")),
@@ -207,11 +222,12 @@ GENERATIONS: Mapping[tuple[int, int], Generation] = MappingProxyType(
             dram_latency_cycles=Figure(860, _DEWING + "B200"),
             l2_bytes_per_cycle_per_sm=Figure(34.5, f"estimate: as on the H100 PCIe in {RRZE}, gpu-l2-cache"),
             dram_sustained_share=Figure(
-                0.91,
-                "estimate: QuickRunCUDA (github.com/ademeure/QuickRunCUDA), b300_clean, B300: 7.3 of 8 TB/s",
+                0.95,
+                f"estimate: {QUICK_RUN}, B300: 7.29 of 7.67 TB/s",
             ),
             launch_overhead_us=Figure(
-                1.8, "estimate: QuickRunCUDA (github.com/ademeure/QuickRunCUDA), b300_clean, B300: empty kernel"
+                1.8,
+                f"not confirmed: {QUICK_RUN}, B300: 1.85 us of the host per launch, 0.56 us an empty kernel in a graph",
             ),
         ),
         (12, 0): Generation(

@@ -1,6 +1,7 @@
 """Public figures of GPUs, each with its source, and which of them a GPU that the driver names has.
 
-The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so.
+The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so;
+:mod:`~kernelforge.hardware.references` says how sources are worded.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DeviceSpec:
     """Warp schedulers, each issuing one warp instruction per cycle; also the register file's partitions."""
     dram_bytes: int
     dram_bandwidth_gbps: float
-    """Peak, as on the datasheet."""
+    """Peak, as on the datasheet or, where that rounds it, by the bus width and the memory clock."""
     dram_sustained_gbps: float
     """What a reading kernel attains in practice."""
     l2_bytes: int

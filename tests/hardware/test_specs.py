@@ -7,6 +7,11 @@ import pytest
 from kernelforge.hardware.generations import GENERATIONS
 from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec, NearestSpec, find_spec, nearest_spec
 
+OF_A_CARD = (
+    "sm_count", "max_clock_mhz", "dram_bytes", "dram_bandwidth_gbps", "l2_bytes", "tf32_tensor_tflops",
+    "fp16_tensor_tflops",
+)  # fmt: skip
+NOT_CONFIRMED = "not confirmed: "
 NOT_FIGURES = {"key", "title", "names", "compute_capability", "arch", "sources"}
 EVERY_GPU = pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
 
@@ -33,6 +38,7 @@ NAMES = {
     "Tesla T4": "t4", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA A100-SXM4-40GB": "a100-40gb",
     "NVIDIA A100-PCIE-40GB": "a100-40gb", "NVIDIA A100 80GB PCIe": "a100-pcie", "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H100 NVL": "h100-nvl", "NVIDIA GH200 480GB": "gh200",
+    "NVIDIA GH200 120GB": "gh200",
     "NVIDIA H200": "h200", "NVIDIA B200": "b200", "NVIDIA GB200": "gb200", "Tesla V100-SXM2-16GB": "v100",
     "Tesla V100-SXM2-32GB": "v100", "Tesla V100-PCIE-16GB": "v100-pcie", "NVIDIA A10": "a10", "NVIDIA A10G": "a10g",
     "NVIDIA L4": "l4", "NVIDIA L20": "l20", "NVIDIA L40S": "l40s", "NVIDIA RTX A6000": "rtx-a6000",
@@ -63,6 +69,54 @@ def test_what_nvidia_does_not_publish_is_told_as_an_estimate() -> None:
     for spec in SPECS.values():
         for name in ("dram_sustained_gbps", "l2_bandwidth_gbps", "shared_latency_cycles"):
             assert spec.sources[name].startswith("estimate: "), (spec.key, name)
+
+
+@EVERY_GPU
+def test_a_document_of_nvidia_is_not_named_as_read_where_only_a_quotation_was(spec: DeviceSpec) -> None:
+    for name in OF_A_CARD:
+        source = spec.sources[name]
+        assert "NVIDIA" not in source or ", as quoted in " in source, name
+        assert "datasheet" not in source or ", as quoted in " in source, name
+
+
+@EVERY_GPU
+def test_what_is_not_confirmed_begins_with_these_words_or_with_those_of_an_estimate(spec: DeviceSpec) -> None:
+    for name, source in spec.sources.items():
+        assert NOT_CONFIRMED not in source or source.startswith((NOT_CONFIRMED, "estimate: ")), name
+
+
+def test_the_figures_of_cards_that_nothing_confirms_are_these() -> None:
+    l2 = {(key, "l2_bytes") for key in ("rtx-4060", "rtx-4070", "rtx-4080", "rtx-5070", "rtx-5070-ti")}
+    peaks = {("a10g", "fp16_tensor_tflops"), ("a10g", "tf32_tensor_tflops")}
+    found = {
+        (spec.key, name)
+        for spec in SPECS.values()
+        for name in OF_A_CARD
+        if spec.sources[name].startswith(NOT_CONFIRMED)
+    }
+    assert found == l2 | peaks
+
+
+def test_l2_sizes_are_those_that_the_devices_report() -> None:
+    assert SPECS["b200"].l2_bytes == SPECS["gb200"].l2_bytes == 132_644_864
+    assert SPECS["rtx-3060"].l2_bytes == 2_359_296
+    assert {SPECS[key].l2_bytes for key in ("h200", "h100-nvl", "gh200")} == {62_914_560}
+
+
+TENSOR_CLOCK_MHZ = {"h100": 1830, "h200": 1830, "gh200": 1830, "h100-pcie": 1620, "h100-nvl": 1545, "b200": 1860}
+"""At which NVIDIA gives the peaks of tensor cores, where it is not the boost clock."""
+FP16_FLOPS_PER_CYCLE_PER_SM = {
+    (7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (12, 0): 1024,
+}  # fmt: skip
+HALVED = {"a10g", "l20", *(key for key in SPECS if key.startswith("rtx-") and key != "rtx-a6000")}
+"""Cards that accumulate in FP32 at half of the rate of FP16."""
+
+
+@EVERY_GPU
+def test_the_peak_of_tensor_cores_is_sms_by_clock_by_rate(spec: DeviceSpec) -> None:
+    clock = TENSOR_CLOCK_MHZ.get(spec.key, spec.max_clock_mhz)
+    rate = FP16_FLOPS_PER_CYCLE_PER_SM[spec.compute_capability] // (2 if spec.key in HALVED else 1)
+    assert spec.fp16_tensor_tflops == pytest.approx(spec.sm_count * clock * rate * 1e-6, rel=0.03)
 
 
 @EVERY_GPU
