@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from kernelforge.evaluate.known import KnownTasks
     from kernelforge.evaluate.workshop import Workshop
     from kernelforge.sandbox import Zygote
 
@@ -104,10 +105,21 @@ def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
         Started.close(one)
 
 
+@cache
+def shared_knowledge() -> KnownTasks:
+    """What oracles of this process found out about tasks: facts, admitted input families, whether wrong answers fail.
+    To find it out again takes a sixth of the time of tests that evaluate."""
+    from kernelforge.evaluate.known import KnownTasks
+
+    return KnownTasks()
+
+
 @contextmanager
 def sharing(make: Callable[..., Zygote]) -> Iterator[None]:
-    """Who starts a helper process meanwhile gets it from ``make``."""
+    """Who starts a helper process meanwhile gets it from ``make``, and knows what others found out about tasks."""
     with pytest.MonkeyPatch.context() as patch:
+        for module in ("engine.preparing", "evaluate.workshop"):
+            patch.setattr(f"kernelforge.{module}.KnownTasks", shared_knowledge)
         for module in SHARERS:
             patch.setattr(f"kernelforge.{module}.Zygote", make)
         yield

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from kernelforge.engine.base import BriefFacts, Order, Prepared, Report
 from kernelforge.engine.interruption import Ongoing
-from kernelforge.engine.preparing import KnownTasks, Preparer, Target
+from kernelforge.engine.preparing import Preparer, Target
 from kernelforge.engine.troubles import report_of, trouble_of
 from kernelforge.errors import Interrupted
 from kernelforge.evaluate.briefing import check_admitted
@@ -92,13 +92,12 @@ class Bench:
         except BaseException:
             self._workshop.close()
             raise
-        self._known = KnownTasks()
         self._ongoing = Ongoing(lambda oracles: self._workshop.interrupt(oracles=oracles))
         self._preparer = Preparer(
             self.target,
             self._workshop.compiler,
             lambda task, known: self._workshop.oracle(task, known=known),
-            known=self._known,
+            known=self._workshop.known,
             ongoing=self._ongoing,
         )
 
@@ -181,7 +180,7 @@ class Bench:
         if place is None:
             while len(self._warm) >= self._warm_tasks:
                 self._forget(next(iter(self._warm)))
-            evaluator = self._workshop.evaluator(task, known=self._known.of(task))
+            evaluator = self._workshop.evaluator(task)
             try:
                 with evaluator.lease():
                     check_admitted(evaluator.oracle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,15 +14,12 @@ from kernelforge.engine.troubles import report_of, trouble_of
 from kernelforge.errors import Interrupted
 from kernelforge.evaluate.briefing import check_admitted, told_facts
 from kernelforge.evaluate.evaluator import failed
-from kernelforge.evaluate.known import Known
+from kernelforge.evaluate.known import Known, KnownTasks
 from kernelforge.evaluate.oracle import Oracle, shared_facts
 from kernelforge.evaluate.preparation import Failure, Preparation, compile_plans, resolve_plans
 from kernelforge.evaluate.workshop import make_compiler
 from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
-
-KNOWN_TASKS = 4096
-"""Tasks whose facts are kept: some ten kilobytes each."""
 
 
 class Target(Record):
@@ -32,22 +28,6 @@ class Target(Record):
     fingerprint: Fingerprint
     description: dict[str, str]
     """Facts that a Coder may use."""
-
-
-class KnownTasks:
-    """What was found out about tasks, by digest; what was unused for longest goes first."""
-
-    def __init__(self, most: int = KNOWN_TASKS) -> None:
-        self._most = most
-        self._known: OrderedDict[str, Known] = OrderedDict()
-
-    def of(self, task: Task) -> Known:
-        """What is known of a task, to be added to."""
-        known = self._known.setdefault(task.digest, Known())
-        self._known.move_to_end(task.digest)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return known
 
 
 class Preparer:

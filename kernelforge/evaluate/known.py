@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from kernelforge.records import TaskFacts
+from kernelforge.records import Task, TaskFacts
+
+KNOWN_TASKS = 4096
+"""Tasks whose facts are kept: some ten kilobytes each."""
 
 
 @dataclass
@@ -17,3 +22,21 @@ class Known:
     """By size: input families that torch itself passes, each with the factor at which it does; the task's own first."""
     admitted: bool = False
     """Whether it was proved at the small size that wrong answers earn nothing."""
+
+
+class KnownTasks:
+    """What was found out about tasks, by digest; what was unused for longest goes first. Several threads may use it."""
+
+    def __init__(self, most: int = KNOWN_TASKS) -> None:
+        self._most = most
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, task: Task) -> Known:
+        """What is known of a task, to be added to."""
+        with self._lock:
+            known = self._known.setdefault(task.digest, Known())
+            self._known.move_to_end(task.digest)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return known

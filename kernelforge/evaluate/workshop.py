@@ -22,7 +22,7 @@ from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.leases import Leases, parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, Evaluator
-from kernelforge.evaluate.known import Known
+from kernelforge.evaluate.known import Known, KnownTasks
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, probe
@@ -82,6 +82,8 @@ class Workshop:
             self._set_aside(name, why)
         self._screens: dict[str, Device] = {}
         self._oracle_zygotes: dict[str, Zygote] = {}
+        self.known = KnownTasks()
+        """What oracles found out about tasks; later ones of the same task take it over."""
         self._lock = threading.Lock()
 
     @property
@@ -144,13 +146,10 @@ class Workshop:
                 self._oracle_zygotes[place.name] = zygote
         return zygote
 
-    def evaluator(
-        self, task: Task, generators: Sequence[InputGenerator] = (), *, known: Known | None = None
-    ) -> Evaluator:
+    def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
         """An evaluator with an oracle of its own, on the device that the task has; the caller closes its oracle.
 
-        ``generators`` are further tests that were agreed on; those not admitted are left out. ``known`` is what earlier
-        oracles of the task found out on the same device.
+        ``generators`` are further tests that were agreed on; those not admitted are left out.
 
         Raises:
             DeviceError: no device is left to run on.
@@ -159,18 +158,16 @@ class Workshop:
         while True:
             device = self._devices[self._leases.assign(task.name)]
             try:
-                return self._evaluator_on(device, task, generators, known)
+                return self._evaluator_on(device, task, generators)
             except DeviceError as error:
                 self.quarantine(device, error)
 
-    def _evaluator_on(
-        self, device: Device, task: Task, generators: Sequence[InputGenerator], known: Known | None
-    ) -> Evaluator:
+    def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
         lease = partial(self.lease, device, task)
         with lease():
             evaluator = Evaluator(
                 task,
-                self.oracle(task, device, known),
+                self.oracle(task, device, self.known.of(task)),
                 self.compiler,
                 device,
                 self._fingerprint(device),
