@@ -14,18 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import SandboxError
+from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
 from kernelforge.sandbox import gpu
 
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
-
-CUDA_HEADERS: Mapping[int, tuple[str, ...]] = {
-    13: ("cu13/include", "cu13/include/cccl"),
-    12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
-}
-"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's.
-Wheels of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +51,6 @@ def data_folder() -> Path:
         if (folder / "jail.toml").is_file():
             return folder
     raise SandboxError("the jail policy (sandbox/jail.toml) is missing; reinstall kernelforge")
-
-
-def nvidia_folder(path: str) -> Path | None:
-    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where that is not installed."""
-    for entry in sys.path:
-        folder = Path(entry or ".", "nvidia", path)
-        if folder.is_dir():
-            return folder.resolve()
-    return None
-
-
-def cuda_include_folders(major: int) -> tuple[Path, ...]:
-    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
-
-    Args:
-        major: A key of :data:`CUDA_HEADERS`.
-    """
-    folders = (nvidia_folder(path) for path in CUDA_HEADERS[major])
-    return tuple(folder for folder in folders if folder is not None)
 
 
 def import_path() -> list[str]:
@@ -143,7 +118,7 @@ def interpreter_libraries() -> tuple[str, ...]:
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
-            return [str(folder) for major in CUDA_HEADERS for folder in cuda_include_folders(major)]
+            return [str(folder) for major in RELEASES for folder in cuda_include_folders(major)]
         case "python":
             return _python_folders()
         case "system_libraries":

@@ -189,10 +189,11 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
 def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge.devices.cuda import discovery
     from kernelforge.devices.cuda.gpu import GpuInfo
+    from kernelforge.hardware.wheels import InstalledCuda
 
     old = GpuInfo(0, "NVIDIA A100", "GPU-0a", 40 << 30, "570.124.06", "12.8", (8, 0))
     monkeypatch.setattr(discovery, "gpus", lambda: (old,))
-    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     why = "its driver (570.124.06, CUDA 12.8) is older than 580"
     done = cli("run", "--task", "softmax", "--dry-run")
     assert done.code == 0, done.err
