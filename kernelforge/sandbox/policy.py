@@ -20,6 +20,7 @@ from kernelforge.sandbox import gpu
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
+_LIBRARY_NAME = re.compile(r".+\.so(\.[\w.+-]+)?")
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ def import_path() -> list[str]:
     return list(dict.fromkeys([*kept, home]))
 
 
-def _python_folders() -> list[str]:
+def _python_paths() -> list[str]:
     """The interpreter's libraries, installed packages and this package: not the folder that holds it."""
     package = Path(__file__).resolve().parent.parent
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [entry for entry in sys.path if _holds_packages(Path(entry))]
     folders += [str(package), str(Path(sys.base_prefix, "lib"))]
-    return [*folders, *interpreter_libraries()]
+    return [*folders, *(path for folder in interpreter_libraries() for path in _library_files(folder))]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -106,6 +107,7 @@ def interpreter_libraries() -> tuple[str, ...]:
     """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of clusters' modules do.
 
     Helper processes get none of this process's environment, and without these folders such a Python does not start.
+    They get the folders in ``LD_LIBRARY_PATH``, and may read the libraries in them and no other file.
     """
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
     if not listed:
@@ -115,12 +117,23 @@ def interpreter_libraries() -> tuple[str, ...]:
     return tuple(folder for folder in dict.fromkeys(listed) if os.path.realpath(folder) in mapped)
 
 
+def _library_files(folder: str) -> list[str]:
+    """Shared libraries that the dynamic linker may find by a folder of ``LD_LIBRARY_PATH``: by name in the folder
+    itself and in those of ``glibc-hwcaps`` (ld.so(8)).
+
+    All of them, not only those that this process has loaded: a helper process loads more. One that imports torch also
+    needs libstdc++, libgomp and libssl, which this process need not have by then.
+    """
+    searched = (Path(folder), *Path(folder).glob("glibc-hwcaps/*"))
+    return [str(path) for place in searched for path in place.glob("*.so*") if _LIBRARY_NAME.fullmatch(path.name)]
+
+
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
             return [str(folder) for major in RELEASES for folder in cuda_include_folders(major)]
         case "python":
-            return _python_folders()
+            return _python_paths()
         case "system_libraries":
             return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
         case "programs":
