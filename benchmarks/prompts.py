@@ -24,7 +24,7 @@ from kernelforge.agents.prompting.examples import (
     render_case,
 )
 from kernelforge.agents.prompts import PROMPTS
-from kernelforge.devices import best_device
+from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.llm.tokens import estimate_tokens
@@ -80,7 +80,7 @@ def main() -> int:
     count = tokenizer()
     print("| task | prompt | characters | tokens | of them stable | estimate |\n|---|---|---|---|---|---|")
     worst = 0.0
-    with Workshop(arguments.device or best_device(), threads=2) as workshop:
+    with Workshop(arguments.device or default_device(), threads=2) as workshop:
         for task in arguments.task or ["softmax", "matmul"]:
             for row in rows(workshop, task, count):
                 counted = "- | -" if row.tokens is None else f"{row.tokens:,} | {row.stable:,}"

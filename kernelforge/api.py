@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kernelforge.devices import default_device
 from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start
@@ -59,7 +60,8 @@ def optimize(
 
     Args:
         task: ``suite/name``, a name within suite ``core``, or the path of a task file.
-        device: where candidates run; None for the best device here.
+        device: where candidates run; None for the first GPU here that starts, else an emulated device. Why a GPU is
+            passed over is logged as a warning.
         strategy: what decides which candidate to try next.
         options: the strategy's own options; what is left out takes the published default.
         coder: who writes candidates, ``provider`` or ``provider:model``; several take turns.
@@ -89,7 +91,7 @@ def optimize(
     config = configure(
         suite=suite,
         tasks=(loaded.name,),
-        device=device,
+        device=device or default_device(measure, allow_unconfined=allow_unconfined),
         strategy=strategy,
         options=options,
         coder=coder,

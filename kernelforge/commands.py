@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kernelforge.version import DISTRIBUTION
+
+_OF_EXTRA = re.compile(r"\s*(.+?)\s*;\s*extra\s*==\s*['\"]([\w-]+)['\"]\s*")
+"""``Requires-Dist`` of an extra (core metadata specifications): the requirement, and the extra's name."""
 
 RESULTS = Path("results")
 """The results folder where no other is named."""
@@ -40,9 +44,10 @@ def install_hint(*extras: str, reinstall: bool = False) -> str:
     """The command that installs this package with extras into the Python that runs.
 
     It installs from where the package came from: the checkout that it is imported from, else what pip recorded in
-    ``direct_url.json`` (PEP 610), which is a folder, a wheel or a repository. A distribution without that record came
-    from a package index, and is named. Where the place is unknown or gone, the command is one to run in a checkout: a
-    name that is on no index could be taken there by anybody.
+    ``direct_url.json`` (PEP 610), which is a folder, a wheel or a repository. Where that is unknown (pip records none
+    for a wheel that it found by name, in a folder or on an index) or gone, the command installs what the extras require
+    according to the installed metadata; for the package itself it is one to run in a checkout. The distribution is
+    never asked for by its name: it is not on PyPI, where anybody could take that name.
 
     Args:
         extras: Names of extras, as in ``pyproject.toml``; none for the package alone.
@@ -55,6 +60,9 @@ def install_hint(*extras: str, reinstall: bool = False) -> str:
     if _is_checkout(checkout):
         return _pip_install(*options, *_constraints(checkout / versions), "-e", f"{checkout}{suffix}")
     origin = _origin()
+    required = [] if reinstall else _requirements(extras)
+    if origin is None and required:
+        return _pip_install(*required)
     if origin is None:
         return f"{_pip_install(*options, '-c', versions, f'.{suffix}')} (in a checkout of KernelForge)"
     if isinstance(origin, Path):
@@ -71,7 +79,7 @@ def _is_checkout(folder: Path) -> bool:
 
 def _origin() -> Path | str | None:
     """Where pip installed the distribution from: a folder or file that is still there; else what follows the name in a
-    requirement, which is nothing for an index; None where it is unknown or gone."""
+    requirement; None where it is unknown or gone."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit
@@ -81,7 +89,7 @@ def _origin() -> Path | str | None:
     except PackageNotFoundError:
         return None
     if recorded is None:
-        return ""
+        return None
     origin = json.loads(recorded)
     if "vcs_info" in origin:
         return f" @ {origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
@@ -90,6 +98,18 @@ def _origin() -> Path | str | None:
         return f" @ {origin['url']}"
     path = Path(unquote(url.path))
     return path if path.exists() else None
+
+
+def _requirements(extras: Sequence[str]) -> list[str]:
+    """What extras require by the metadata of the installed distribution; empty where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        listed = distribution(DISTRIBUTION).requires or []
+    except PackageNotFoundError:
+        return []
+    parsed = (_OF_EXTRA.fullmatch(line) for line in listed)
+    return [found[1] for found in parsed if found is not None and found[2] in extras]
 
 
 def _constraints(path: Path) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def test_the_folder_is_named_as_it_was_written_where_it_has_to_be(monkeypatch: p
 
 
 ROOT = Path(__file__).resolve().parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PIP = [sys.executable, "-m", "pip", "install"]
 
 
@@ -92,21 +94,37 @@ def test_extras_come_from_the_folder_that_was_installed(installed: Path, tmp_pat
 @pytest.mark.parametrize(
     ("record", "requirement"),
     [
-        (None, f"{DISTRIBUTION}[mcp]"),
         ({"url": "https://host.test/a.whl", "archive_info": {}}, f"{DISTRIBUTION}[mcp] @ https://host.test/a.whl"),
         (
             {"url": "https://host.test/a.git", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
             f"{DISTRIBUTION}[mcp] @ git+https://host.test/a.git@0a1b",
         ),
     ],
-    ids=["index", "archive", "repository"],
+    ids=["archive", "repository"],
 )
-def test_extras_come_from_the_index_or_address_that_was_installed(
-    installed: Path, record: object, requirement: str
-) -> None:
-    if record is not None:
-        (installed / "direct_url.json").write_text(json.dumps(record))
+def test_extras_come_from_the_address_that_was_installed(installed: Path, record: object, requirement: str) -> None:
+    (installed / "direct_url.json").write_text(json.dumps(record))
     assert shlex.split(install_hint("mcp")) == [*PIP, requirement]
+
+
+@pytest.mark.parametrize("origin", ["none recorded", "gone"])
+def test_what_extras_require_is_named_where_the_package_cannot_be_had_again(
+    installed: Path, tmp_path: Path, origin: str
+) -> None:
+    """Found by its name in a folder of wheels, or installed from a checkout that is gone: it works either way."""
+    with (installed / "METADATA").open("a") as metadata:
+        for extra, requirements in EXTRAS.items():
+            metadata.write(f"Provides-Extra: {extra}\n")
+            metadata.writelines(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in requirements)
+        metadata.write("Requires-Dist: torch<2.14,>=2.9\n")
+    if origin == "gone":
+        (installed / "direct_url.json").write_text(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
+    for extra, requirements in EXTRAS.items():
+        assert shlex.split(install_hint(extra)) == [*PIP, *requirements]
+    assert shlex.split(install_hint("gpu", "pycuda")) == [*PIP, *EXTRAS["gpu"], *EXTRAS["pycuda"]]
+    reinstalled = install_hint(reinstall=True)
+    assert DISTRIBUTION not in reinstalled
+    assert reinstalled.endswith("(in a checkout of KernelForge)")
 
 
 def test_a_name_that_is_on_no_index_is_not_asked_for(

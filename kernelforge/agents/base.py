@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernelforge.hardware.specs import EMULATED, DeviceSpec, nearest_spec
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
 from kernelforge.search.base import DEFAULT_SIGHT, Sight
 
@@ -23,18 +23,11 @@ class Brief:
     graph: Graph
     """The reference at the full size."""
     device: Mapping[str, str]
-    """What the device says of itself."""
+    """What the device says of itself, for people and models to read."""
+    spec: DeviceSpec
+    """Public figures of the device's GPU, or of the nearest that is known."""
     lessons: tuple[str, ...] = ()
     """What earlier tasks of the same operator family taught, most useful first."""
-
-    @property
-    def spec(self) -> DeviceSpec:
-        """Public figures of the device, or of the nearest that is known."""
-        name, _, device = self.device.get("device", "").rpartition(" (")
-        emulated = device.removesuffix(")") if device.startswith(EMULATED) else ""
-        sms = self.device.get("multiprocessors", "")
-        count = int(sms) if sms.isdecimal() else None
-        return nearest_spec(emulated or name, self.device.get("architecture", ""), count).spec
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,10 @@ def check_packages(found: Sequence[GpuInfo]) -> Check:
     from importlib.metadata import PackageNotFoundError, version
 
     from kernelforge.devices.cuda.discovery import missing_packages
+    from kernelforge.hardware.wheels import RELEASES
 
     have = []
-    for name in ("cupy-cuda13x", "cuda-bindings", "nvidia-ml-py", "pycuda"):
+    for name in (*(release.cupy for release in RELEASES.values()), "cupy", "cuda-bindings", "nvidia-ml-py", "pycuda"):
         try:
             have.append(f"{name} {version(name)}")
         except PackageNotFoundError:

@@ -70,8 +70,9 @@ def evaluate(
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
     if device is None:
-        fallback = default_device(opens=lane is not Lane.MODELNEW, measure=measuring, allow_unconfined=allow_unconfined)
-        device = None if lane is Lane.MODELNEW else fallback
+        device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
+        if lane is Lane.MODELNEW and not device.startswith("cuda:"):
+            device = "cpu"  # an emulated device runs no Python
     if lane is Lane.MODELNEW:
         if choices:
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")

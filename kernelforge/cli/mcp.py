@@ -17,6 +17,7 @@ from kernelforge.cli.common import (
     UnconfinedOption,
     open_store,
 )
+from kernelforge.cli.measuring import default_device
 from kernelforge.cli.settings import budget_of
 from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
@@ -49,15 +50,19 @@ def mcp(
     if find_spec("mcp") is None:
         raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
-    from kernelforge.devices import best_device, check_device
+    from kernelforge.devices import check_device
     from kernelforge.mcp import serving
     from kernelforge.mcp.bench import Bench
     from kernelforge.mcp.service import Service
+    from kernelforge.records import MeasureSettings
     from kernelforge.run.config import cores
     from kernelforge.tasks.catalogue import Catalogue
 
     token = serving.token_from_environment() if http is not None else None
-    catalogue, chosen = Catalogue(suite or (), task or ()), check_device(device or best_device())
+    catalogue = Catalogue(suite or (), task or ())
+    if device is None:
+        device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
+    chosen = check_device(device)
     typer.echo(f"kernelforge: judging on {chosen}, submissions go to {results.resolve()}", err=True)
     with (
         open_store(results) as store,

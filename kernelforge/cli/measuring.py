@@ -1,4 +1,4 @@
-"""Options of how a GPU measures, shared by ``run`` and ``eval``."""
+"""Options of how a GPU measures, and the device that is used where none is named, shared by commands."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from kernelforge.cli.common import (
     print_json,
     task_reference,
 )
+from kernelforge.cli.measuring import default_device
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def _case(
 ) -> Case:
     """What the prompt is rendered with."""
     from kernelforge.agents.prompting.examples import journalled, made_here
-    from kernelforge.devices import best_device
     from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.records import MeasureSettings
     from kernelforge.run.task import make_brief
 
     attempts: list[Attempt] = []
@@ -143,7 +144,9 @@ def _case(
         if task is not None or suite is not None:
             raise UsageError("--attempt names a task already; leave --task and --suite out")
         loaded, attempts, number, device = _journalled(attempt, device, results)
-    with Workshop(device or best_device(), threads=2, allow_unconfined=allow_unconfined) as workshop:
+    if device is None:
+        device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
+    with Workshop(device, threads=2, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
             brief = make_brief(evaluator)

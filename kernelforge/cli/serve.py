@@ -22,7 +22,7 @@ from kernelforge.cli.common import (
     ResultsOption,
     UnconfinedOption,
 )
-from kernelforge.cli.measuring import MeasureOption, measure_settings
+from kernelforge.cli.measuring import MeasureOption, default_device, measure_settings
 from kernelforge.cli.token import require_server_packages
 from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
@@ -113,7 +113,6 @@ def serve(
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
-    from kernelforge.devices import best_device
     from kernelforge.server.http.listening import is_loopback, listen, run
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.tokens import Tokens
@@ -129,10 +128,13 @@ def serve(
                 f"{host} can be reached from other machines, so it needs a token: "
                 f"kernelforge token create NAME --results {shlex.quote(str(results))}"
             )
+        if device is None:  # the GPUs of a cluster are other machines'
+            local = engine is EngineName.LOCAL
+            device = _all_of(default_device(opens=local, measure=measuring, allow_unconfined=allow_unconfined))
         workers = _engine(
             engine,
             address,
-            device or _all_of(best_device()),
+            device,
             slots=slots,
             compilers=compilers,
             run_limit_s=run_limit,

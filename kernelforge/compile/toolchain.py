@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -20,9 +20,10 @@ from pathlib import Path
 from kernelforge.compile import nvrtc
 from kernelforge.compile.worker import supplied_headers
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.wheels import RELEASES, cuda_include_folders, installed_cuda, nvidia_folder
 from kernelforge.records import content_hash
 from kernelforge.sandbox import data_folder
-from kernelforge.sandbox.policy import cuda_include_folders, import_path, nvidia_folder
+from kernelforge.sandbox.policy import import_path
 
 _WAIT_S = 120.0
 _RUN = (
@@ -30,30 +31,6 @@ _RUN = (
     "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
 )
 
-
-@dataclass(frozen=True)
-class _Wheels:
-    """NVIDIA's wheels of one major version of CUDA."""
-
-    distributions: tuple[str, ...]
-    """As pip names them, NVRTC's first."""
-    libraries: str
-    """Folder of NVRTC's libraries, under ``nvidia``."""
-    versions: str
-    """What pip is asked for."""
-
-
-_WHEELS: Mapping[int, _Wheels] = {
-    13: _Wheels(
-        ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl"), "cu13/lib", "==13.0.*"
-    ),
-    12: _Wheels(
-        ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12"),
-        "cuda_nvrtc/lib",
-        "==12.9.*",
-    ),
-}
-"""By CUDA's major version, the default first."""
 
 _EMBEDDED = frozenset({53, 62, 72, 87, 101, 110})
 """Architectures of Jetson, whose cubins run on no other (CUDA C++ Programming Guide, *Binary Compatibility*)."""
@@ -95,7 +72,7 @@ class Toolchain:
     @property
     def install(self) -> str:
         """The command that installs what the toolchain is made of."""
-        return _install(self.major, _WHEELS[self.major].distributions)
+        return RELEASES[self.major].install()
 
     def architectures(self) -> tuple[int, ...]:
         """What it builds for, oldest first: ``75`` stands for ``sm_75``. NVRTC is asked once, in a process of its own.
@@ -168,50 +145,24 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     """The toolchain of this environment.
 
     Args:
-        major: CUDA's major version. By default 12 beside cupy-cuda12x without cupy-cuda13x, where NVRTC 12 and its
-            headers are installed, too; otherwise 13, or the one that is installed alone.
+        major: CUDA's major version; by default the one that :func:`kernelforge.hardware.wheels.installed_cuda` chooses.
 
     Raises:
         DeviceError: a wheel is missing; the message says how to install it.
     """
-    chosen = fitting_major() if major is None else major
-    missing = _missing(chosen)
+    release = RELEASES[installed_cuda().compiler if major is None else major]
+    missing = release.missing()
     if missing:
-        raise DeviceError(f"{missing[0]} is not installed, so nothing can be compiled; {_install(chosen, missing)}")
-    wheels = _WHEELS[chosen]
-    folder = nvidia_folder(wheels.libraries)
-    library = None if folder is None else folder / f"libnvrtc.so.{chosen}"
+        raise DeviceError(f"{missing[0]} is not installed, so nothing can be compiled; {release.install(missing)}")
+    folder = nvidia_folder(release.libraries)
+    library = None if folder is None else folder / f"libnvrtc.so.{release.major}"
     if library is None or not library.is_file():
-        raise DeviceError(
-            f"the libraries of {wheels.distributions[0]} are gone; {_install(chosen, wheels.distributions)}"
-        )
-    versions = [metadata.version(wheel) for wheel in wheels.distributions]
+        raise DeviceError(f"the libraries of {release.compiler[0]} are gone; {release.install()}")
+    versions = [metadata.version(distribution) for distribution in release.compiler]
     headers = data_folder() / "headers"
     digest = content_hash("toolchain/1", versions, supplied_headers(headers))
-    return Toolchain(f"nvrtc {versions[0]}", chosen, digest, headers, cuda_include_folders(chosen), library)
-
-
-def fitting_major() -> int:
-    """CUDA's major version that fits the installed packages: see :func:`installed_toolchain`."""
-    wanted = 12 if _installed("cupy-cuda12x") and not _installed("cupy-cuda13x") else 13
-    complete = [major for major in _WHEELS if not _missing(major)]
-    return wanted if wanted in complete or not complete else complete[0]
-
-
-def _missing(major: int) -> list[str]:
-    return [wheel for wheel in _WHEELS[major].distributions if not _installed(wheel)]
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _install(major: int, distributions: Sequence[str]) -> str:
-    return "pip install " + " ".join(f"'{wheel}{_WHEELS[major].versions}'" for wheel in distributions)
+    includes = cuda_include_folders(release.major)
+    return Toolchain(f"nvrtc {versions[0]}", release.major, digest, headers, includes, library)
 
 
 def warm_up_options(known: Toolchain, arch: str = "sm_90a") -> dict[str, str | Sequence[str]]:

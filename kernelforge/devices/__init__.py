@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from difflib import get_close_matches
 from functools import cache
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from kernelforge.records import MeasureSettings
 
 __all__ = [
-    "Device", "best_device", "check_device", "device_list", "device_names", "make_device", "screen_for", "screen_note",
-    "unused_gpu", "usable_device",
+    "Device", "best_device", "check_device", "default_device", "device_list", "device_names", "make_device",
+    "screen_for", "screen_note", "unused_gpu", "usable_device",
 ]  # fmt: skip
+
+_LOG = logging.getLogger(__name__)
 
 _CUDA = "cuda:"
 _SHOWN = 3
@@ -34,7 +37,12 @@ def device_names() -> tuple[str, ...]:
 def best_device() -> str:
     """Name of the device that is used when none is named: the first GPU that can be used, if there is one and what it
     takes is installed, else the first emulated device."""
-    return next((_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None), _emulated_names()[0])
+    return next((_name(gpu) for gpu in _default_gpus()), _emulated_names()[0])
+
+
+def _default_gpus() -> tuple[GpuInfo, ...]:
+    """GPUs of which the first is the default device: nothing is known against them, and what they take is installed."""
+    return tuple(gpu for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None)
 
 
 def unused_gpu() -> str | None:
@@ -52,17 +60,45 @@ def unused_gpu() -> str | None:
 def usable_device(measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> tuple[str, str | None]:
     """The device to use when none is named, and why the first GPU is passed over, if it is.
 
-    Unlike :func:`best_device` this opens the GPU once, which takes seconds: a driver may list one that no confined
-    process can start.
+    Unlike :func:`best_device` this opens GPUs until one starts, which takes seconds: a driver may list one that no
+    confined process can start. A process opens each once; what came of it is remembered.
     """
-    name, why = best_device(), unused_gpu()
-    if name.startswith(_CUDA):
-        try:
-            with closing(make_device(name, measure=measure, allow_unconfined=allow_unconfined)) as device:
-                device.start()
-        except (DeviceError, SandboxError) as error:
-            return _emulated_names()[0], f"{name} is there and not used: {error}"
-    return name, why
+    from kernelforge.records import MeasureSettings
+
+    why = unused_gpu()
+    for gpu in _default_gpus():
+        failure = _start_failure(gpu, measure or MeasureSettings(), allow_unconfined)
+        if failure is None:
+            return _name(gpu), why
+        why = why or f"{_name(gpu)} is there and not used: {failure}"
+    return _emulated_names()[0], why
+
+
+@cache
+def _start_failure(gpu: GpuInfo, measure: MeasureSettings, allow_unconfined: bool) -> str | None:
+    """Why a GPU does not start; None where it does."""
+    try:
+        with closing(make_device(_name(gpu), measure=measure, allow_unconfined=allow_unconfined)) as device:
+            device.start()
+    except (DeviceError, SandboxError) as error:
+        return str(error)
+    return None
+
+
+def default_device(measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
+    """The device to use when none is named, for callers from Python: see :func:`usable_device`.
+
+    Why a GPU is passed over is logged as a warning, once in a process.
+    """
+    name, why = usable_device(measure, allow_unconfined=allow_unconfined)
+    if why is not None:
+        _warn_once(why)
+    return name
+
+
+@cache
+def _warn_once(message: str) -> None:
+    _LOG.warning("%s", message)
 
 
 def check_device(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile.artifact import Artifact
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox.memory import Blob
 
@@ -245,6 +246,11 @@ class Device(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """Public figures of its GPU, or of the nearest that is known."""
+        ...
 
     @property
     def environment(self) -> Mapping[str, str]:

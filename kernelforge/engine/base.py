@@ -69,6 +69,8 @@ class BriefFacts(Record):
     shared: dict[str, str]
     graph: Graph
     device: dict[str, str]
+    spec: str
+    """Key of the device's figures in :data:`kernelforge.hardware.specs.SPECS`."""
 
 
 @dataclass(frozen=True)

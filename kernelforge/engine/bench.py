@@ -88,7 +88,9 @@ class Bench:
         try:
             self._workshop.start()
             place = self._workshop.device
-            self.target = Target(fingerprint=self._workshop.fingerprint, description=dict(place.describe()))
+            self.target = Target(
+                fingerprint=self._workshop.fingerprint, description=dict(place.describe()), spec=place.spec.key
+            )
         except BaseException:
             self._workshop.close()
             raise

@@ -28,6 +28,8 @@ class Target(Record):
     fingerprint: Fingerprint
     description: dict[str, str]
     """Facts that a Coder may use."""
+    spec: str
+    """See :attr:`kernelforge.engine.base.BriefFacts.spec`."""
 
 
 class Preparer:
@@ -138,6 +140,7 @@ class Preparer:
                 shared=shared_facts(task, facts),
                 graph=oracle.trace("full"),
                 device=self.target.description,
+                spec=self.target.spec,
             )
 
     def interrupt(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernelforge.candidate import parse_reply
-from kernelforge.devices import best_device
+from kernelforge.devices import default_device
 from kernelforge.errors import CandidateError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.settings import check_measure
@@ -33,7 +33,8 @@ def evaluate(
         task: a task, ``suite/name``, or the path of a task file.
         candidate: a candidate, or the text of a reply with its two fenced blocks.
         choices: values of the plan's ``# tune:`` names, before those that the candidate has.
-        device: where to run; None for the best device here.
+        device: where to run; None for the first GPU here that starts, else an emulated device. Why a GPU is passed
+            over is logged as a warning.
         profile: also profile at the full size.
         seed: secret seed of the inputs; None draws a fresh one.
         measure: how a GPU is used; None for the defaults. An emulated device has no use for it.
@@ -45,7 +46,7 @@ def evaluate(
             wrong in any way is a verdict, never an exception.
     """
     loaded = task if isinstance(task, Task) else load_task(task)
-    chosen = device or best_device()
+    chosen = device or default_device(measure, allow_unconfined=allow_unconfined)
     check_measure(measure or MeasureSettings(), chosen)
     with Workshop(chosen, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)

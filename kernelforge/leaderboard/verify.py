@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernelforge.devices import best_device
+from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.checks import solved_rows, static_checks
@@ -42,9 +42,10 @@ def drawn(rows: Sequence[TaskRow], sample: int | None, seed: int) -> tuple[TaskR
 
 
 def device_for(entry: EntryFile) -> str:
-    """Where the entry's candidates can run here: the emulated device that it names, else the best device here."""
+    """Where the entry's candidates can run here: the emulated device that it names, else the first GPU here that
+    starts, or an emulated device; why a GPU is passed over is logged as a warning."""
     claimed = entry.fingerprints[0]
-    return claimed.device if claimed.device_kind == "emulated" else best_device()
+    return claimed.device if claimed.device_kind == "emulated" else default_device(measure_of(entry))
 
 
 def measure_of(entry: EntryFile) -> MeasureSettings:

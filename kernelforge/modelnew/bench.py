@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.metadata import version
 from types import TracebackType
 
-from kernelforge.devices import best_device, check_device
+from kernelforge.devices import check_device, default_device
 from kernelforge.errors import UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
 from kernelforge.evaluate.oracle import Oracle
@@ -22,16 +22,21 @@ CPU = "cpu"
 """Torch on the host: values are checked, nothing is timed."""
 
 
-def lane_device(name: str | None) -> str:
-    """Where ``ModelNew`` candidates run: a GPU if there is one, else torch on the CPU.
+def lane_device(name: str | None, measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
+    """Where ``ModelNew`` candidates run: by default the first GPU that starts, else torch on the CPU.
+
+    Args:
+        name: A GPU, ``cpu``, or None for the default. Why a GPU is passed over is then logged as a warning.
+        measure: How the GPU will be used.
+        allow_unconfined: Start it without a jail where none works.
 
     Raises:
         UsageError: an emulated device is named; it runs no Python.
         DeviceError: there is no such device.
     """
     if name is None:
-        best = best_device()
-        return CPU if best.startswith("emulated") else best
+        found = default_device(measure, allow_unconfined=allow_unconfined)
+        return CPU if found.startswith("emulated") else found
     if name == CPU:
         return CPU
     full = check_device(name)
@@ -60,7 +65,7 @@ class LaneBench:
         measure: MeasureSettings | None = None,
         allow_unconfined: bool = False,
     ) -> None:
-        self.device = lane_device(device)
+        self.device = lane_device(device, measure, allow_unconfined=allow_unconfined)
         self._jail = probe().usable_tier(allow_unconfined)
         self._settings = measure or MeasureSettings()
         self._stack = ExitStack()

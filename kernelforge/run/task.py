@@ -422,4 +422,5 @@ def make_brief(evaluator: Evaluator) -> Brief:
         shared=shared_facts(task, facts),
         graph=evaluator.oracle.trace("full"),
         device=evaluator.device.describe(),
+        spec=evaluator.device.spec,
     )

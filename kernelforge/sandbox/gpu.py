@@ -14,6 +14,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from kernelforge.hardware.wheels import RELEASES, nvidia_folders
+
 NODES = (r"nvidia\d+", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", r"nvidia-caps/nvidia-cap\d+", "dxg")
 """Device nodes that computing needs, by pattern, under ``/dev``. Not ``nvidia-modeset``: that is for displays. ``dxg``
 is the one node of a GPU under WSL 2."""
@@ -123,7 +125,7 @@ def cuda_toolkit() -> str | None:
             return os.path.realpath(folder)
     on_path = shutil.which("nvcc")
     around = [str(Path(on_path).resolve().parents[1])] if on_path else []
-    wheels = [os.path.join(entry, "nvidia", "cu13") for entry in sys.path if os.path.isabs(entry)]
+    wheels = [str(folder.parent) for release in RELEASES.values() for folder in nvidia_folders(release.programs)]
     for folder in (*around, *wheels):
         # nvcc starts cicc, which is beside it or in nvvm: a folder such as /usr that lacks both is no toolkit.
         if Path(folder, "bin", "nvcc").is_file() and any(Path(folder, *path).is_file() for path in _CICC):

@@ -14,18 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import SandboxError
+from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
 from kernelforge.sandbox import gpu
 
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
 )  # fmt: skip
-
-CUDA_HEADERS: Mapping[int, tuple[str, ...]] = {
-    13: ("cu13/include", "cu13/include/cccl"),
-    12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
-}
-"""Where NVIDIA's wheels put CUDA's headers, by CUDA's major version: the runtime's, those in ``crt/`` and CCCL's.
-Wheels of CUDA 13 share one folder; each of CUDA 12 has its own, and ``crt/`` is in that of nvcc."""
+_LIBRARY_NAME = re.compile(r".+\.so(\.[\w.+-]+)?")
 
 
 @dataclass(frozen=True)
@@ -59,25 +54,6 @@ def data_folder() -> Path:
     raise SandboxError("the jail policy (sandbox/jail.toml) is missing; reinstall kernelforge")
 
 
-def nvidia_folder(path: str) -> Path | None:
-    """A folder that one of NVIDIA's wheels brings, by its path under ``nvidia``; None where that is not installed."""
-    for entry in sys.path:
-        folder = Path(entry or ".", "nvidia", path)
-        if folder.is_dir():
-            return folder.resolve()
-    return None
-
-
-def cuda_include_folders(major: int) -> tuple[Path, ...]:
-    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
-
-    Args:
-        major: A key of :data:`CUDA_HEADERS`.
-    """
-    folders = (nvidia_folder(path) for path in CUDA_HEADERS[major])
-    return tuple(folder for folder in folders if folder is not None)
-
-
 def import_path() -> list[str]:
     """``sys.path`` for a zygote: absolute, with the folder of this package, never the working directory as such."""
     home = str(Path(__file__).resolve().parent.parent.parent)
@@ -87,14 +63,14 @@ def import_path() -> list[str]:
     return list(dict.fromkeys([*kept, home]))
 
 
-def _python_folders() -> list[str]:
+def _python_paths() -> list[str]:
     """The interpreter's libraries, installed packages and this package: not the folder that holds it."""
     package = Path(__file__).resolve().parent.parent
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [entry for entry in sys.path if _holds_packages(Path(entry))]
     folders += [str(package), str(Path(sys.base_prefix, "lib"))]
-    return [*folders, *interpreter_libraries()]
+    return [*folders, *(path for folder in interpreter_libraries() for path in _library_files(folder))]
 
 
 def _holds_packages(folder: Path) -> bool:
@@ -131,6 +107,7 @@ def interpreter_libraries() -> tuple[str, ...]:
     """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of clusters' modules do.
 
     Helper processes get none of this process's environment, and without these folders such a Python does not start.
+    They get the folders in ``LD_LIBRARY_PATH``, and may read the libraries in them and no other file.
     """
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
     if not listed:
@@ -140,12 +117,23 @@ def interpreter_libraries() -> tuple[str, ...]:
     return tuple(folder for folder in dict.fromkeys(listed) if os.path.realpath(folder) in mapped)
 
 
+def _library_files(folder: str) -> list[str]:
+    """Shared libraries that the dynamic linker may find by a folder of ``LD_LIBRARY_PATH``: by name in the folder
+    itself and in those of ``glibc-hwcaps`` (ld.so(8)).
+
+    All of them, not only those that this process has loaded: a helper process loads more. One that imports torch also
+    needs libstdc++, libgomp and libssl, which this process need not have by then.
+    """
+    searched = (Path(folder), *Path(folder).glob("glibc-hwcaps/*"))
+    return [str(path) for place in searched for path in place.glob("*.so*") if _LIBRARY_NAME.fullmatch(path.name)]
+
+
 def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
-            return [str(folder) for major in CUDA_HEADERS for folder in cuda_include_folders(major)]
+            return [str(folder) for major in RELEASES for folder in cuda_include_folders(major)]
         case "python":
-            return _python_folders()
+            return _python_paths()
         case "system_libraries":
             return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
         case "programs":

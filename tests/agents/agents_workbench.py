@@ -183,7 +183,7 @@ def known(name: str) -> TaskFacts:
 def brief(name: str, graph: Graph | None = None) -> Brief:
     task = task_of(f"core/{name}")
     device = {"device": "H100, emulated", "architecture": "sm_90a"}
-    return Brief(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device)
+    return Brief(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device, SPECS["h100"])
 
 
 FINGERPRINT = Fingerprint(

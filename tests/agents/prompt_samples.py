@@ -10,6 +10,7 @@ from builders import make_build, make_evaluation, make_fingerprint, make_task, m
 
 from kernelforge.agents import Brief, CoderRequest, JudgeRequest
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt, tester_prompt
+from kernelforge.hardware.specs import H100, H200
 from kernelforge.llm.base import Prompt
 from kernelforge.records import (
     Attempt,
@@ -83,11 +84,13 @@ BRIEF = Brief(
         "architecture": "sm_90a",
         "memory bandwidth": "3350 GB/s",
     },
+    spec=H100,
     lessons=("softmax: keep the row in registers where it fits; DRAM reads halved",),
 )
 GPU_BRIEF = replace(
     BRIEF,
     device={"device": "NVIDIA H200 (cuda:0)", "architecture": "sm_90a", "memory bandwidth": "4800 GB/s"},
+    spec=H200,
     lessons=(),
 )
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from faulty_kernels import FAULTY, SOUND, Faulty, profiled
-from prompt_samples import BRIEF
+from prompt_samples import BRIEF, FAST, HISTORY
 
+from kernelforge.agents import JudgeRequest, prompts
 from kernelforge.agents.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis import Diagnosis, diagnose
 from kernelforge.agents.evidence import KernelEvidence
 from kernelforge.compile import Compiler
-from kernelforge.hardware.specs import H100
+from kernelforge.hardware.specs import A100, H100, DeviceSpec
 from kernelforge.profiling.merging import with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
 
@@ -131,21 +132,18 @@ def test_local_memory_is_seen_by_hardwares_names_too() -> None:
     assert evidence.value("ptx__local_sectors.sum") == 16
 
 
-@pytest.mark.parametrize(
-    ("device", "key"),
-    [
-        ({"device": "NVIDIA H200 (cuda:0)", "architecture": "sm_90a"}, "h200"),
-        ({"device": "NVIDIA A30 (cuda:1)", "architecture": "sm_80"}, "a100"),
-        ({"device": "NVIDIA H100 SXM5 80 GB, emulated on the CPU (emulated:h100)"}, "h100"),
-        ({"device": "NVIDIA RTX A6000 48 GB, emulated on the CPU (emulated:rtx-a6000)"}, "rtx-a6000"),
-        ({"device": "NVIDIA RTX A1000 (cuda:0)", "architecture": "sm_86", "multiprocessors": "18"}, "rtx-3060"),
-        ({"device": "NVIDIA GeForce RTX 4090 (cuda:0)", "architecture": "sm_89", "multiprocessors": "128"}, "rtx-4090"),
-        ({"device": "NVIDIA H100 PCIe (cuda:0)", "architecture": "sm_90a", "multiprocessors": "114"}, "h100-pcie"),
-        ({}, "h100"),
-    ],
-)
-def test_agents_weigh_a_profile_by_the_figures_of_its_gpu(device: dict[str, str], key: str) -> None:
-    assert replace(BRIEF, device=device).spec.key == key
+def test_agents_weigh_a_profile_by_the_figures_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the device's description, which is for reading."""
+    weighed: list[DeviceSpec] = []
+
+    def note(profile: Profile, build: object, facts: object, spec: DeviceSpec) -> tuple[Diagnosis, ...]:
+        weighed.append(spec)
+        return ()
+
+    monkeypatch.setattr(prompts, "diagnose", note)
+    brief = replace(BRIEF, spec=A100, device={"device": "NVIDIA H200 (cuda:0)", "architecture": "sm_90a"})
+    prompts.judge_prompt(JudgeRequest(brief, FAST, HISTORY, FAST))
+    assert {spec.key for spec in weighed} == {"a100"}
 
 
 def test_a_plan_that_launches_nothing_has_nothing_to_say() -> None:

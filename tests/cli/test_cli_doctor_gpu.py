@@ -10,6 +10,7 @@ import pytest
 from kernelforge.cli import doctor, doctor_gpu
 from kernelforge.commands import install_hint
 from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.hardware.wheels import InstalledCuda
 
 H200 = GpuInfo(
     ordinal=0, name="NVIDIA H200", uuid="GPU-0a", memory_bytes=150754820096, driver="580.159.03", cuda="13.0"
@@ -77,7 +78,7 @@ def test_every_gpu_is_named_with_memory_driver_and_cuda() -> None:
 def test_a_driver_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, cuda: str, status: str) -> None:
     from kernelforge.devices.cuda import discovery
 
-    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     check = doctor_gpu.check_driver([replace(H200, cuda=cuda)])
     assert check.status == status
     assert ("580" in check.advice) == (status == "note")

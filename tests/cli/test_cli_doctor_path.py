@@ -19,6 +19,7 @@ from kernelforge.errors import BaselineError, SandboxError, TaskError
 from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.oracle import Oracle
 from kernelforge.evaluate.workshop import Workshop
+from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, probe
 
@@ -167,7 +168,7 @@ def test_gpus_that_would_be_used_are_tried_and_else_the_emulated_device(monkeypa
     assert [check.name for check in doctor.check_paths()] == ["path emulated:h100"]
     pair = [GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.159.03", "13.0", (9, 0)) for n in range(2)]
     monkeypatch.setattr(discovery, "gpus", lambda: tuple(pair))
-    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: ())
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
     assert [check.name for check in doctor.check_paths()] == ["path cuda:0", "path cuda:1"]

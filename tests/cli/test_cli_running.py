@@ -165,6 +165,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
 def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge import devices
     from kernelforge.devices.cuda.device import CudaDevice
+    from kernelforge.devices.cuda.gpu import GpuInfo
 
     class Broken(CudaDevice):
         def __init__(self, ordinal: int, **options: object) -> None:
@@ -172,11 +173,14 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
 
     with monkeypatch.context() as broken:
         broken.setattr("kernelforge.devices.cuda.device.CudaDevice", Broken)
-        broken.setattr(devices, "best_device", lambda: "cuda:0")
+        gpu = GpuInfo(0, "NVIDIA H200", "GPU-0", 150 << 30, "580.1", "13.0")
+        broken.setattr(devices, "_default_gpus", lambda: (gpu,))
         broken.setattr(devices, "unused_gpu", lambda: None)
         broken.setattr(devices, "check_device", lambda name: name)
         broken.setattr("kernelforge.devices.cuda.discovery.require_packages", lambda runtime: None)
+        devices._start_failure.cache_clear()
         name, why = devices.usable_device()
+        devices._start_failure.cache_clear()
     assert name == "emulated:h100"
     assert why is not None
     assert why.startswith("cuda:0 is there and not used: cuda:0 cannot be used: ")
@@ -189,10 +193,11 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
 def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge.devices.cuda import discovery
     from kernelforge.devices.cuda.gpu import GpuInfo
+    from kernelforge.hardware.wheels import InstalledCuda
 
     old = GpuInfo(0, "NVIDIA A100", "GPU-0a", 40 << 30, "570.124.06", "12.8", (8, 0))
     monkeypatch.setattr(discovery, "gpus", lambda: (old,))
-    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     why = "its driver (570.124.06, CUDA 12.8) is older than 580"
     done = cli("run", "--task", "softmax", "--dry-run")
     assert done.code == 0, done.err

@@ -31,7 +31,9 @@ class EngineWithBriefs(InProcessEngine):
 
     async def brief(self, task: Task) -> BriefFacts:
         known = await TinyCore().brief(task)
-        return BriefFacts(facts=known.facts, shared=known.shared, graph=known.graph, device=known.device)
+        return BriefFacts(
+            facts=known.facts, shared=known.shared, graph=known.graph, device=known.device, spec=known.spec.key
+        )
 
 
 class Served:

@@ -15,13 +15,13 @@ from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.compile import Artifact, Compiler, Toolchain, installed_toolchain, supported_architectures
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
 from kernelforge.records import Build
-from kernelforge.sandbox.policy import CUDA_HEADERS, cuda_include_folders
 
 MODULE = importlib.import_module("kernelforge.compile.toolchain")
 ADD = "__global__ void add(const float* a, float* b, int n) { if (threadIdx.x < n) b[threadIdx.x] += a[threadIdx.x]; }"
 ALL = Design(tuple(MOVES))
-MAJORS = sorted(CUDA_HEADERS)
+MAJORS = sorted(RELEASES)
 
 
 def toolchain(major: int) -> Toolchain:
@@ -52,10 +52,6 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     installed_toolchain.cache_clear()
     yield there
     installed_toolchain.cache_clear()
-
-
-def wheels(major: int) -> tuple[str, ...]:
-    return tuple(MODULE._WHEELS[major].distributions)
 
 
 def test_every_architecture_that_nvrtc_knows_is_built_for(either: Compiler) -> None:
@@ -127,30 +123,10 @@ def test_what_is_supported_is_what_the_chosen_toolchain_builds_for() -> None:
     assert 90 in supported_architectures()
 
 
-@pytest.mark.parametrize(
-    ("cupy", "majors", "chosen"),
-    [
-        ([], (12, 13), 13),
-        (["cupy-cuda13x"], (12, 13), 13),
-        (["cupy-cuda12x"], (12, 13), 12),
-        (["cupy-cuda12x", "cupy-cuda13x"], (12, 13), 13),
-        (["cupy-cuda12x"], (13,), 13),
-        ([], (12,), 12),
-    ],
-)
-def test_the_toolchain_fits_the_package_that_runs_candidates(
-    cupy: list[str], majors: tuple[int, ...], chosen: int, packages: set[str]
-) -> None:
-    packages.update(cupy)
-    for major in majors:
-        packages.update(wheels(major))
-    assert MODULE.fitting_major() == chosen
-
-
 def test_a_part_of_cuda_12_is_no_toolchain(packages: set[str]) -> None:
     """Builds of torch for CUDA 12 bring NVRTC and the runtime, and neither crt/ nor CCCL."""
-    packages.update(["cupy-cuda12x", *wheels(12)[:2], *wheels(13)])
-    assert MODULE.fitting_major() == 13
+    packages.update(["cupy-cuda12x", *RELEASES[12].compiler[:2], *RELEASES[13].compiler])
+    assert installed_toolchain().major == 13
     with pytest.raises(
         DeviceError, match=r"nvidia-cuda-nvcc-cu12 is not installed.* pip install 'nvidia-cuda-nvcc-cu12==12"
     ):

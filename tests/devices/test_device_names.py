@@ -26,6 +26,7 @@ from kernelforge.devices.cuda.gpu import GpuInfo
 from kernelforge.devices.leases import parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import SPECS
+from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
 
 
@@ -78,7 +79,7 @@ def machine(
 
     monkeypatch.setattr(discovery, "gpus", found)
     monkeypatch.setattr(discovery, "_installed", lambda module: True)
-    monkeypatch.setattr(discovery, "need", lambda: ("cupy-cuda13x", discovery.NEEDS["cupy-cuda13x"]))
+    monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
 
 

@@ -42,7 +42,9 @@ def test_a_slot_on_a_gpu_takes_the_gpu_and_a_cpu(
 
 
 def gpu(**changes: str) -> Target:
-    return Target(fingerprint=make_fingerprint(device_kind="cuda", **{"device": "cuda:0", **changes}), description={})
+    return Target(
+        fingerprint=make_fingerprint(device_kind="cuda", **{"device": "cuda:0", **changes}), description={}, spec="h100"
+    )
 
 
 HERE = {name: str(value) for name, value in gpu().fingerprint if name in ("kernelforge", "toolchain", "python")}

@@ -17,7 +17,7 @@ from kernelforge.engine.ray_engine import RayEngine
 from kernelforge.engine.seat import Seat
 from kernelforge.engine.worker import WorkerSettings
 
-TARGET = Target(fingerprint=make_fingerprint(), description={})
+TARGET = Target(fingerprint=make_fingerprint(), description={}, spec="h100")
 
 
 class Puppet:

@@ -1,5 +1,6 @@
 """What of a machine is granted for its GPUs, on machines made of folders."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -161,6 +162,33 @@ def test_helpers_find_the_libraries_of_a_python_that_a_clusters_module_brings(tm
     policy.interpreter_libraries.cache_clear()
     assert granted.environment["LD_LIBRARY_PATH"] == folder
     assert any(folder == mount or folder.startswith(f"{mount}/") for mount in granted.mounts)
+
+
+def test_of_a_folder_of_libraries_nothing_else_is_granted(tmp_path, monkeypatch):
+    """A helper process loads more than this process has, so that every library is granted, and its links' targets."""
+    with open("/proc/self/maps") as file:
+        found = next(line.split(maxsplit=5)[-1].strip() for line in file if "/libm.so" in line)
+    folder, elsewhere = tmp_path / "lib", tmp_path / "elsewhere"
+    fast = folder / "glibc-hwcaps/x86-64-v3"
+    for made in (fast, elsewhere, folder / "results"):
+        made.mkdir(parents=True)
+    shutil.copy(found, folder / "libmine.so.1.2")
+    (folder / "libmine.so.1").symlink_to("libmine.so.1.2")
+    (elsewhere / "libother.so.3").touch()
+    (folder / "libother.so.3").symlink_to(elsewhere / "libother.so.3")
+    (fast / "libmine.so.1").touch()
+    for private in ("notes.txt", "results/kernelforge.db", "mine.sock", ".so"):
+        (folder / private).touch()
+    ctypes.CDLL(str(folder / "libmine.so.1"))
+    policy.interpreter_libraries.cache_clear()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    granted = policy.role_policy.__wrapped__("oracle")
+    policy.interpreter_libraries.cache_clear()
+    assert granted.environment["LD_LIBRARY_PATH"] == str(folder)
+    assert {mount for mount in granted.mounts if mount.startswith(str(tmp_path))} == {
+        str(folder / "libmine.so.1"), str(folder / "libmine.so.1.2"), str(folder / "libother.so.3"),
+        str(elsewhere / "libother.so.3"), str(fast / "libmine.so.1"),
+    }  # fmt: skip
 
 
 def test_folders_that_packages_are_installed_into_are_granted_and_a_checkout_is_not(tmp_path, monkeypatch):

@@ -129,7 +129,11 @@ class InProcessEngine:
         self.briefs += 1
         await asyncio.sleep(0)
         return BriefFacts(
-            facts=TaskFacts(task_digest=task.digest, sizes=()), shared={}, graph=Graph(size="full", nodes=()), device={}
+            facts=TaskFacts(task_digest=task.digest, sizes=()),
+            shared={},
+            graph=Graph(size="full", nodes=()),
+            device={},
+            spec="h100",
         )
 
     async def close(self) -> None:

@@ -25,6 +25,7 @@ from kernelforge.client.wire import (
 )
 from kernelforge.engine.base import Health
 from kernelforge.errors import UsageError
+from kernelforge.hardware.specs import H100
 from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, Evaluated, Refusal
@@ -258,7 +259,7 @@ class TinyCore:
         )
         device = {"device": "emulated:h100", "architecture": "sm_90a"}
         facts = TaskFacts(task_digest=task.digest, sizes=sizes)
-        return Brief(task, facts, {}, Graph(size="full", nodes=nodes), device)
+        return Brief(task, facts, {}, Graph(size="full", nodes=nodes), device, H100)
 
     async def drain(self) -> None:
         self.state = "draining"

@@ -15,12 +15,12 @@ from typing import Any, Literal
 from kernelforge.compile import Artifact, installed_toolchain
 from kernelforge.devices.base import Capabilities, RunFault, RunRequest
 from kernelforge.devices.cuda.driver import GpuFacts
-from kernelforge.devices.cuda.facts import description, facts_from_wire
+from kernelforge.devices.cuda.facts import description, facts_from_wire, nearest_figures
 from kernelforge.devices.cuda.health import complaint, last_line
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.devices.cuda.spares import Spares
 from kernelforge.errors import ChildDied, ChildTimeout, DeviceError
-from kernelforge.hardware.specs import GIB
+from kernelforge.hardware.specs import GIB, DeviceSpec
 from kernelforge.records import Clocks
 from kernelforge.sandbox import Child, Limits, Zygote
 
@@ -157,6 +157,11 @@ class CudaDevice:
             tensor_maps=hopper and "tensor_maps" not in lacks,
             library="torch" not in lacks,
         )
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """Public figures of the GPU, or of the nearest that is known."""
+        return nearest_figures(self.facts).spec
 
     def describe(self) -> Mapping[str, str]:
         """Facts for a Coder."""

@@ -15,9 +15,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +24,7 @@ from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import libcuda, nvml
 from kernelforge.devices.cuda.gpu import GpuInfo, compute_mode
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.wheels import RELEASES, InstalledCuda, installed_cuda
 
 Runtime = Literal["cupy", "pycuda"]
 
@@ -59,28 +59,6 @@ _PACKAGES: dict[Runtime, dict[str, str]] = {
 """Packages by the modules that they bring."""
 
 _EXTRAS: dict[Runtime, tuple[str, ...]] = {"cupy": ("gpu",), "pycuda": ("gpu", "pycuda")}
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a package needs of the driver and of the GPU."""
-
-    cuda: tuple[int, int]
-    """Least version of CUDA that the driver must support."""
-    release: str
-    """First release of the driver that supports it (CUDA Toolkit Release Notes, *CUDA Driver*)."""
-    compute_capability: tuple[int, int]
-    """Oldest that the compiler of that CUDA release builds for (NVRTC documentation, *Supported Compile Options*)."""
-    cards: str
-    """The oldest GPUs that are meant, for people."""
-
-
-NEEDS: Mapping[str, Need] = {
-    "cupy-cuda13x": Need((13, 0), "580", (7, 5), "Turing, such as T4 and RTX 20"),
-    "cupy-cuda12x": Need((12, 0), "525", (5, 0), "Maxwell, such as GTX 900"),
-}
-"""By the package that runs candidates. The first driver of a CUDA release supports all its minor versions (CUDA
-Compatibility, *Minor Version Compatibility*)."""
 
 
 def gpus() -> tuple[GpuInfo, ...]:
@@ -199,32 +177,35 @@ def unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
     return _too_old(gpu) or packages or _exclusive(gpu) or _shared_by_mps() or _without_uvm()
 
 
-def need() -> tuple[str, Need]:
-    """The package that runs candidates, and its needs: the one of CUDA 13 where none is installed."""
-    for package, what in NEEDS.items():
-        try:
-            version(package)
-        except PackageNotFoundError:
-            continue
-        return package, what
-    return next(iter(NEEDS.items()))
-
-
 def _too_old(gpu: GpuInfo) -> str | None:
-    package, what = need()
-    older = "" if package == "cupy-cuda12x" else ", or install the packages of CUDA 12 (the extra gpu12)"
-    if _version(gpu.cuda) < what.cuda:
+    installed = installed_cuda()
+    needed, compiler = installed.needed, RELEASES[installed.compiler]
+    if _version(gpu.cuda) < (needed.major,):
         release = f"{gpu.driver}, " if gpu.driver else ""
         return (
-            f"its driver ({release}CUDA {gpu.cuda}) is older than {what.release}, the first that supports "
-            f"CUDA {what.cuda[0]}, which {package} needs: update the driver{older}"
+            f"its driver ({release}CUDA {gpu.cuda}) is older than {needed.driver}, the first that supports "
+            f"CUDA {needed.major}, which {installed.needed_by} needs: update the driver{_older_cuda(gpu, installed)}"
         )
-    if gpu.compute_capability is not None and gpu.compute_capability < what.compute_capability:
+    if gpu.compute_capability is not None and gpu.compute_capability < compiler.compute_capability:
         return (
-            f"its compute capability {_dotted(gpu.compute_capability)} is below {_dotted(what.compute_capability)} "
-            f"({what.cards}), the least that the compiler of CUDA {what.cuda[0]} builds for: use another GPU{older}"
+            f"its compute capability {_dotted(gpu.compute_capability)} is below {_dotted(compiler.compute_capability)} "
+            f"({compiler.cards}), the least that the compiler of CUDA {compiler.major} builds for: use another GPU"
+            f"{_older_cuda(gpu, installed)}"
         )
     return None
+
+
+def _older_cuda(gpu: GpuInfo, installed: InstalledCuda) -> str:
+    """The end of a sentence: which packages of an older CUDA a GPU can be used with; empty where none help."""
+    for release in RELEASES.values():
+        supported = _version(gpu.cuda) >= (release.major,)
+        built_for = gpu.compute_capability is None or gpu.compute_capability >= release.compute_capability
+        if release.major >= installed.needed.major or not supported or not built_for:
+            continue
+        if installed.runner == release.major:  # cupy is of that CUDA, and its compiler is not all there
+            return f", or install the compiler of CUDA {release.major}: {release.install(release.missing())}"
+        return f", or install the packages of CUDA {release.major} (the extra {release.extra})"
+    return ""
 
 
 def _exclusive(gpu: GpuInfo) -> str | None:

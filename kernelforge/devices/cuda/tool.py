@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kernelforge.compile.artifact import Artifact
-from kernelforge.compile.toolchain import fitting_major
 from kernelforge.devices.base import RunFault, RunRequest
 from kernelforge.devices.cuda.replay import CUBIN, REQUEST, RESULT, Mode
 from kernelforge.devices.replies import MAX_MESSAGE, FaultKind
 from kernelforge.errors import DeviceError
-from kernelforge.sandbox.policy import import_path, nvidia_folder, role_policy
+from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folder
+from kernelforge.sandbox.policy import import_path, role_policy
 
 OUTPUT_BYTES = 4 << 20
 _MAX_RESULT_BYTES = 16 << 20
@@ -42,9 +42,6 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
         "/usr/local/cuda/compute-sanitizer/compute-sanitizer",
     ),
 }
-
-_SANITIZER_FOLDERS: Mapping[int, str] = {13: "cu13/compute-sanitizer", 12: "cuda_sanitizer_api/bin"}
-"""Where NVIDIA's wheels put compute-sanitizer, by CUDA's major version."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,9 @@ def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
         return found
     places = [path for pattern in _PLACES[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
     if name == "compute-sanitizer":
-        wheels = sorted(_SANITIZER_FOLDERS, key=lambda major: major != fitting_major())
-        folders = [nvidia_folder(_SANITIZER_FOLDERS[major]) for major in wheels]
+        compiler = installed_cuda().compiler
+        releases = sorted(RELEASES.values(), key=lambda release: release.major != compiler)
+        folders = [nvidia_folder(release.sanitizer) for release in releases]
         places += [str(folder / name) for folder in folders if folder is not None]
     return next((path for path in places if os.access(path, os.X_OK)), None)
 

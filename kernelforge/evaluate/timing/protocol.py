@@ -238,13 +238,11 @@ class _Session:
 
         A second one whose memory is not to be had beside the first leaves the choice to the quick pass.
         """
-        ranked = sorted(
-            (side for side in others if side.name not in UNRANKED), key=lambda side: side.per_execution(side.visits)
-        )
+        ranked = self._ranked(others)
         if len(ranked) < 2:
-            return next(iter(ranked), None)
-        first, second = ranked[:2]
-        if second.per_execution(second.visits) > NEAR * first.per_execution(first.visits):
+            return ranked[0][1] if ranked else None
+        (first_us, first), (second_us, second) = ranked[:2]
+        if second_us > NEAR * first_us:
             return first
         visits: dict[str, list[Visit]] = {first.name: [], second.name: []}
         try:
@@ -263,6 +261,18 @@ class _Session:
             first.rest()
             second.rest()
         return min((first, second), key=lambda side: times[side.name])
+
+    def _ranked(self, others: list[Side]) -> list[tuple[float, Side]]:
+        """Time of one execution in µs of each baseline that may be the fastest, in ascending order. One that has no
+        time, for its visits since the quick pass have hidden it in its overhead, is left out from here on."""
+        timed: list[tuple[float, Side]] = []
+        for side in [side for side in others if side.name not in UNRANKED]:
+            try:
+                with self._failures_of(side):
+                    timed.append((side.per_execution(side.visits), side))
+            except _BaselineFailed as failed:
+                self._leave_out(failed, others)
+        return sorted(timed, key=lambda entry: entry[0])
 
     def _against_fastest(self, ours: Side, others: list[Side]) -> tuple[Side | None, bool, list[Rounds]]:
         """Compare with the fastest baseline; where it fails, with the next one, and with none where none is left."""

@@ -7,6 +7,7 @@ import asyncio
 from kernelforge.agents.base import Brief
 from kernelforge.engine.base import Engine, WorkerDied
 from kernelforge.errors import KernelForgeError, TaskError
+from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Task
 from kernelforge.server.base import Refusal
 from kernelforge.server.jobs.cache import Recent
@@ -53,7 +54,14 @@ class Briefs:
                 continue
             except KernelForgeError as error:
                 raise Refusal(503, "engine", f"the engine cannot tell of this task now: {error}") from error
-            brief = Brief(task=task, facts=told.facts, shared=told.shared, graph=told.graph, device=told.device)
+            brief = Brief(
+                task=task,
+                facts=told.facts,
+                shared=told.shared,
+                graph=told.graph,
+                device=told.device,
+                spec=SPECS[told.spec],
+            )
             self._known.put(digest, brief)
             return brief
         raise Refusal(

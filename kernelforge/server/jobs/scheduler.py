@@ -68,9 +68,9 @@ class Scheduler:
         self._again: deque[Work] = deque()
         """Works to be prepared that have had their turn."""
         self._ready: deque[Work] = deque()
-        self._preparing: set[Work] = set()
-        self._evaluating: dict[str, Work] = {}
-        """By slot."""
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._evaluating: dict[asyncio.Task[None], str] = {}
+        """Slots, by the calls that occupy them."""
         self._costs: dict[str, float] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -158,9 +158,8 @@ class Scheduler:
                 return
             work.tries += 1
             work.started_at = work.started_at or time.time()
-            self._preparing.add(work)
             self._move(work, "preparing")
-            self._call(work, self._prepare(work))
+            self._preparing.add(self._call(work, self._prepare(work)))
 
     def _next(self) -> Work | None:
         if self._again:
@@ -172,28 +171,36 @@ class Scheduler:
         return taken.item
 
     def _fill_slots(self) -> None:
-        idle = [slot for slot in self._engine.slots() if slot.state == "idle" and slot.name not in self._evaluating]
+        taken = set(self._evaluating.values())
+        idle = [slot for slot in self._engine.slots() if slot.state == "idle" and slot.name not in taken]
         while idle and self._ready:
             slot, work = match(idle, self._ready)
             idle.remove(slot)
             self._ready.remove(work)
-            self._evaluating[slot.name] = work
             self._move(work, "evaluating")
-            self._call(work, self._evaluate(work, slot.name))
+            self._evaluating[self._call(work, self._evaluate(work, slot.name))] = slot.name
 
-    def _call(self, work: Work, coroutine: Coroutine[Any, Any, None]) -> None:
-        work.call = asyncio.create_task(coroutine)
-        self._calls.add(work.call)
-        work.call.add_done_callback(self._calls.discard)
+    def _call(self, work: Work, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a call of the engine.
+
+        What the call occupies is given back by a callback of its task, never by the coroutine: a task that is cancelled
+        before its first step runs none of the coroutine's lines, not even a ``finally``.
+        """
+        call = work.call = asyncio.create_task(coroutine)
+        self._calls.add(call)
+        call.add_done_callback(lambda _: self._call_ended(work, call))
+        return call
+
+    def _call_ended(self, work: Work, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        self._preparing.discard(call)
+        self._evaluating.pop(call, None)
+        if work.bill is not None:  # those who waited for it pay the time that it took, in place of the estimate
+            work.bill = self.queue.settle(work.bill, work.seconds)
+        self._wake.set()
 
     async def _prepare(self, work: Work) -> None:
-        start = time.monotonic()
-        try:
-            report = await self._leased(work, self._engine.prepare(work.order()))
-        finally:
-            self._preparing.discard(work)
-            self._settle(work, time.monotonic() - start)
-            self._wake.set()
+        report = await self._leased(work, self._engine.prepare(work.order()))
         if work.phase != "preparing":
             return
         if isinstance(report, Report):
@@ -204,18 +211,13 @@ class Scheduler:
             self._move(work, "ready")
 
     async def _evaluate(self, work: Work, slot: str) -> None:
-        start = time.monotonic()
-        try:
-            report = await self._leased(work, self._engine.evaluate(work.order(), slot))
-        finally:
-            self._evaluating.pop(slot, None)
-            self._settle(work, time.monotonic() - start)
-            self._wake.set()
+        report = await self._leased(work, self._engine.evaluate(work.order(), slot))
         if work.phase == "evaluating" and report is not None:
             self._reported(work, report)
 
     async def _leased(self, work: Work, call: Coroutine[Any, Any, Answer]) -> Answer | Report | None:
-        """What the engine answers. A worker's death, or a lease that ran out, is dealt with here."""
+        """What the engine answers, timed. A worker's death, or a lease that ran out, is dealt with here."""
+        start = time.monotonic()
         try:
             async with asyncio.timeout(self._lease_s):
                 return await call
@@ -231,6 +233,8 @@ class Scheduler:
                 code="internal", message=f"the engine failed: {type(error).__name__}: {error}", retryable=False
             )
             return Report(order=work.order().id, trouble=trouble)
+        finally:
+            work.seconds += time.monotonic() - start
         return None
 
     def _died(self, work: Work, message: str) -> None:
@@ -266,12 +270,6 @@ class Scheduler:
             _LOG.exception("the evaluation of work %d cannot be used", work.id)
             trouble = Trouble(code="internal", message=f"{type(error).__name__}: {error}", retryable=False)
             self._owner.work_reported(work, Report(order=report.order, trouble=trouble))
-
-    def _settle(self, work: Work, seconds: float) -> None:
-        """Charge those who waited for a work the workers' time that it took so far, in place of what was estimated."""
-        work.seconds += seconds
-        if work.bill is not None:
-            work.bill = self.queue.settle(work.bill, work.seconds)
 
     def _learn_cost(self, work: Work) -> None:
         digest = work.registered.digest

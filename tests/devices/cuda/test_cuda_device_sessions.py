@@ -16,6 +16,7 @@ from devices.cuda.software import FACTS, SoftwareDevice
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.cuda import worker
+from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.facts import description
 from kernelforge.devices.cuda.session import TORCH_S, CudaSession
@@ -53,6 +54,26 @@ def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDe
             assert ran.seconds > 0
         assert session._child is not None
         assert "limits" in session._child.layers
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "sms", "key"),
+    [
+        ("NVIDIA H200", (9, 0), 132, "h200"),
+        ("NVIDIA A30", (8, 0), 56, "a100"),
+        ("NVIDIA RTX A1000", (8, 6), 18, "rtx-3060"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), 128, "rtx-4090"),
+        ("NVIDIA H100 PCIe", (9, 0), 114, "h100-pcie"),
+    ],
+)
+def test_figures_are_those_of_the_gpu_or_of_the_nearest(
+    name: str, capability: tuple[int, int], sms: int, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = replace(FACTS, name=name, compute_capability=capability, sm_count=sms)
+    monkeypatch.setattr(CudaDevice, "facts", told)
+    device = CudaDevice(0)
+    assert device.spec.key == key
+    device.close()
 
 
 def test_the_device_is_what_its_driver_says(device: SoftwareDevice) -> None:

@@ -16,7 +16,7 @@ from kernelforge.compile import installed_toolchain
 from kernelforge.devices.cuda.driver import DriverError
 from kernelforge.devices.cuda.flush import PTX, Flush
 from kernelforge.devices.cuda.tensors import Tensors
-from kernelforge.sandbox.policy import nvidia_folder
+from kernelforge.hardware.wheels import RELEASES, nvidia_folder
 
 NBYTES = 100_000
 
@@ -81,14 +81,10 @@ def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None
         Flush(Jitless(), NBYTES, 0x5A)
 
 
-PTXAS = {12: "cuda_nvcc/bin", 13: "cu13/bin"}
-"""Where NVIDIA's wheels put ptxas, by CUDA's major version."""
-
-
-@pytest.mark.parametrize("major", PTXAS)
+@pytest.mark.parametrize("major", RELEASES)
 def test_the_text_is_right_for_every_gpu_that_is_built_for(major: int, tmp_path: Path) -> None:
     """The GPU's driver compiles it with the ptxas of its own version of CUDA."""
-    folder = nvidia_folder(PTXAS[major])
+    folder = nvidia_folder(RELEASES[major].programs)
     if folder is None or not (folder / "ptxas").is_file():
         pytest.skip(
             f"no ptxas of CUDA {major}: pip install 'nvidia-cuda-nvcc{'-cu12==12.9' if major == 12 else '==13.0'}.*'"

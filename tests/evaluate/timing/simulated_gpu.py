@@ -154,10 +154,12 @@ class SimulatedSide(TimedSide):
 
 @dataclass
 class FaultySide(SimulatedSide):
-    """A process that breaks after so many blocks: it faults, or answers with a sample too few."""
+    """A process that breaks after so many blocks: it faults, answers with a sample too few, or its overhead grows until
+    it hides the work."""
 
     faults_after: int | None = None
     short_after: int | None = None
+    hidden_after: int | None = None
     _blocks: int = 0
 
     def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
@@ -166,4 +168,6 @@ class FaultySide(SimulatedSide):
         super().run(samples, work, gaps_us=gaps_us)
         if self.short_after is not None and self._blocks >= self.short_after:
             self._times = self._times[1:]
+        if self.hidden_after is not None and self._blocks >= self.hidden_after and work == "overhead":
+            self._times = self._times * 100
         self._blocks += work == "sample"

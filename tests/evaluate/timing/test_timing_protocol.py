@@ -349,6 +349,30 @@ def test_a_baseline_that_its_overhead_hides_costs_the_candidate_nothing() -> Non
     assert timing.fastest == "eager"
 
 
+def test_a_baseline_that_its_overhead_hides_later_costs_the_candidate_nothing() -> None:
+    """eager is hidden once it takes turns with compile, and is the next to compare with when compile faults."""
+    world = World(1)
+    flushed = {"flush_us": 30.0}
+    compiled = FaultySide(world, "compile", 195.0, faults_after=9, **flushed)
+    eager = FaultySide(world, "eager", 200.0, hidden_after=7, **flushed)
+    timing = measure(
+        SimulatedSide(world, "candidate", 100.0, **flushed),
+        [compiled, eager],
+        SampleShape(4, 1 << 20, flush_each=True),
+        MeasureSettings(),
+        set_bytes=1,
+        clocks=lambda: None,
+        host_clock=world.clock,
+        between=world.between,
+        rng=random.Random(0),
+    )
+    assert list(timing.absent) == ["compile", "eager"]
+    assert timing.absent["compile"] == "illegal address"
+    assert "cannot be told from nothing" in timing.absent["eager"]
+    assert (timing.fastest, timing.ratios, timing.baselines) == (None, (), ())
+    assert timing.candidate.median_us == pytest.approx(100, rel=0.05)
+
+
 def test_baselines_are_in_memory_one_after_the_other() -> None:
     """In the quick pass one at a time; then those that take turns, and eager beside the fastest."""
     world = World(1)

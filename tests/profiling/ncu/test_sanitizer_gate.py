@@ -23,6 +23,7 @@ from kernelforge.devices.cuda.sanitizer import ERROR_EXIT, arguments, sanitize, 
 from kernelforge.devices.cuda.sanitizer_log import SanitizerLog, parse_log
 from kernelforge.devices.cuda.tool import Ended, find_tool, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
+from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
 
 DRIVER = "profiling.ncu.light_driver:create"
@@ -130,7 +131,7 @@ def test_the_wheel_of_the_cuda_that_compiles_is_taken_first(tmp_path: Path, monk
     monkeypatch.setattr(tool.shutil, "which", lambda name: None)
     monkeypatch.setattr(tool, "_PLACES", {"compute-sanitizer": ()})
     for major, folder in ((12, "cuda_sanitizer_api"), (13, "cu13")):
-        monkeypatch.setattr(tool, "fitting_major", lambda major=major: major)
+        monkeypatch.setattr(tool, "installed_cuda", lambda major=major: InstalledCuda(major, None, None))
         assert f"/nvidia/{folder}/" in str(find_tool("compute-sanitizer"))
 
 

@@ -33,7 +33,7 @@ class Engine(InProcessEngine):
 
     async def brief(self, task: Task) -> BriefFacts:
         told = await TinyCore().brief(task)
-        return BriefFacts(facts=told.facts, shared={}, graph=told.graph, device={})
+        return BriefFacts(facts=told.facts, shared={}, graph=told.graph, device={}, spec=told.spec.key)
 
 
 @pytest.fixture(scope="module")

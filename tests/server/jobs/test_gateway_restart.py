@@ -16,6 +16,7 @@ from kernelforge.client.wire import JobStatus
 from kernelforge.errors import StoreError
 from kernelforge.server.base import Refusal
 from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.server.jobs.journal import Batch
 from kernelforge.tasks.catalogue import Catalogue
 
 SCRIPT = Path(__file__).parents[1] / "killed_gateway.py"
@@ -151,6 +152,39 @@ def test_a_full_disk_refuses_jobs_and_loses_none_that_were_accepted(tmp_path: Pa
             assert gateway.job(kept.id).result.outcome == "scored"
             [after] = await ended(gateway, request("after"))
             assert after.result.outcome == "scored"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(10))
+def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path: Path, turns: int) -> None:
+    """A commit may fail before, while, or after an engine is given what the failed batch would have kept."""
+
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            journal, loop = gateway._journal, asyncio.get_running_loop()
+
+            def fails_later(batch: Batch) -> asyncio.Future[None]:
+                failing: asyncio.Future[None] = loop.create_future()
+
+                def count_down(left: int) -> None:
+                    if left:
+                        loop.call_soon(count_down, left - 1)
+                    else:
+                        failing.set_exception(StoreError("the disk is full"))
+
+                count_down(turns)
+                return failing
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(journal, "commit", fails_later)
+                outcomes = await gateway.submit([request(f"lost {index}") for index in range(4)], CALLER)
+            assert all(isinstance(outcome, Refusal) and outcome.code == "storage" for outcome in outcomes)
+            engine.gate.set()
+            [after] = await accepted(gateway, request("after"))
+            assert [job.result.outcome for job in await gateway.wait([after.id], None, 20.0)] == ["scored"]
 
     asyncio.run(main())
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from pathlib import Path
 
+import pytest
 from builders import make_candidate, make_task
+from gateway_tools import accepted, serving, until
+from inprocess_engine import InProcessEngine, request
 
 from kernelforge.engine.base import Slot
 from kernelforge.server.jobs.queue import FairQueue
@@ -96,3 +100,23 @@ def test_runs_that_have_nothing_are_forgotten() -> None:
         queue.push(number, {f"run-{number}": (0, number)})
         assert queue.pop() is not None
     assert len(queue._lines) <= 64
+
+
+@pytest.mark.parametrize("turns", range(10))
+def test_jobs_that_are_cancelled_at_any_moment_leave_workers_for_the_next(tmp_path: Path, turns: int) -> None:
+    """A call of the engine may be cancelled before its first step: its worker is free all the same."""
+
+    async def main() -> None:
+        engine = InProcessEngine()
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            jobs = await accepted(gateway, *(request(f"unwanted {index}") for index in range(8)))
+            await until(lambda: len(engine.evaluated) == 2)
+            engine.gate.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await gateway.cancel([job.id for job in jobs])
+            [after] = await accepted(gateway, request("after"))
+            assert [job.result.outcome for job in await gateway.wait([after.id], None, 20.0)] == ["scored"]
+
+    asyncio.run(main())

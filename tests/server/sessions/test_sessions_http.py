@@ -44,7 +44,13 @@ class TellingEngine(InProcessEngine):
         if task.name == "gelu":
             raise TaskError("its reference does not run")
         facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
-        return BriefFacts(facts=facts, shared=dict(BRIEF.shared), graph=BRIEF.graph, device=dict(BRIEF.device))
+        return BriefFacts(
+            facts=facts,
+            shared=dict(BRIEF.shared),
+            graph=BRIEF.graph,
+            device=dict(BRIEF.device),
+            spec=BRIEF.spec.key,
+        )
 
 
 class Server:

@@ -64,6 +64,8 @@ class Bench:
     def describe(self) -> dict[str, str]:
         return dict(BRIEF.device)
 
+    spec = BRIEF.spec
+
     def close(self) -> None: ...
 
     def use_generators(self, generators: Any) -> None: ...

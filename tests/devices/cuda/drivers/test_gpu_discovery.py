@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
+from importlib import metadata
 
 import pytest
 
@@ -296,10 +296,10 @@ def installed(monkeypatch, tmp_path):
     def install(*packages):
         def version(name):
             if name not in packages:
-                raise PackageNotFoundError(name)
+                raise metadata.PackageNotFoundError(name)
             return "14.2.0"
 
-        monkeypatch.setattr(discovery, "version", version)
+        monkeypatch.setattr(metadata, "version", version)
 
     install("cupy-cuda13x")
     return install

@@ -1,0 +1,179 @@
+"""CUDA as packages bring it: what each major version needs of the machine, NVIDIA's wheels of it and where they put
+what, and which major versions the packages of this environment come to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class CudaRelease:
+    """One major version of CUDA: its needs, and the layout of its wheels. Folders are relative to ``nvidia`` in the
+    folder that packages are installed into."""
+
+    major: int
+    driver: str
+    """First release of the driver that supports it; it supports all minor versions (CUDA Toolkit Release Notes, *CUDA
+    Driver*; CUDA Compatibility, *Minor Version Compatibility*)."""
+    compute_capability: tuple[int, int]
+    """Oldest that its compiler builds for (NVRTC documentation, *Supported Compile Options*)."""
+    cards: str
+    """The oldest GPUs that are meant, for people."""
+    extra: str
+    """Extra of this project that installs its packages."""
+    cupy: str
+    """Distribution of cupy that is built for it."""
+    compiler: tuple[str, ...]
+    """Distributions that candidates are compiled with: NVRTC's first, then those of the headers."""
+    versions: str
+    """What pip is asked for of :attr:`compiler`."""
+    libraries: str
+    """Folder of NVRTC's libraries."""
+    headers: tuple[str, ...]
+    """Folders of the runtime's headers, of those in ``crt/`` and of CCCL's."""
+    programs: str
+    """Folder of ``ptxas``, and of ``nvcc`` where a wheel brings it: those of CUDA 12 do not."""
+    sanitizer: str
+    """Folder of ``compute-sanitizer``."""
+
+    def install(self, distributions: Sequence[str] | None = None) -> str:
+        """The command that installs the compiler, or those of its distributions that are named."""
+        return "pip install " + " ".join(f"'{name}{self.versions}'" for name in distributions or self.compiler)
+
+    def missing(self) -> list[str]:
+        """Distributions of the compiler that are not installed."""
+        return [name for name in self.compiler if not is_installed(name)]
+
+
+RELEASES: Mapping[int, CudaRelease] = {
+    13: CudaRelease(
+        major=13,
+        driver="580",
+        compute_capability=(7, 5),
+        cards="Turing, such as T4 and RTX 20",
+        extra="gpu",
+        cupy="cupy-cuda13x",
+        compiler=("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl"),
+        versions="==13.0.*",
+        libraries="cu13/lib",
+        headers=("cu13/include", "cu13/include/cccl"),
+        programs="cu13/bin",
+        sanitizer="cu13/compute-sanitizer",
+    ),
+    12: CudaRelease(
+        major=12,
+        driver="525",
+        compute_capability=(5, 0),
+        cards="Maxwell, such as GTX 900",
+        extra="gpu12",
+        cupy="cupy-cuda12x",
+        compiler=(
+            "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12",
+        ),
+        versions="==12.9.*",
+        libraries="cuda_nvrtc/lib",
+        headers=("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
+        programs="cuda_nvcc/bin",
+        sanitizer="cuda_sanitizer_api/bin",
+    ),
+}  # fmt: skip
+"""By major version, the default first. Wheels of CUDA 13 share one folder; each of CUDA 12 has its own."""
+
+
+@dataclass(frozen=True)
+class InstalledCuda:
+    """Which CUDA the packages of this environment come to."""
+
+    compiler: int
+    """Major version that candidates are compiled with."""
+    runner: int | None
+    """Major version of the cupy that runs them; None where none is installed, or nothing says which it is of."""
+    runner_package: str | None
+    """Distribution of that cupy; None where none is installed."""
+
+    @property
+    def needed(self) -> CudaRelease:
+        """The newest of them, which a GPU's driver must support: a program that is compiled with one major version
+        does not run on a driver of an older one (CUDA Compatibility, *Minor Version Compatibility*)."""
+        return RELEASES[max(self.compiler, self.runner or 0)]
+
+    @property
+    def needed_by(self) -> str:
+        """The package for whose sake the driver must support that: cupy's, or NVRTC's."""
+        if self.runner_package is not None and self.runner == self.needed.major:
+            return self.runner_package
+        return RELEASES[self.compiler].compiler[0]
+
+
+def installed_cuda() -> InstalledCuda:
+    """Decide which CUDA is used here: the one place where that is decided.
+
+    The compiler follows cupy, so that an environment for drivers of CUDA 12 is one of CUDA 12 throughout, unless only
+    another compiler is complete; without a cupy whose CUDA is known, the first complete one of :data:`RELEASES` is
+    taken. Beside two cupys the newer counts.
+    """
+    package, runner = _cupy()
+    preferred = next(iter(RELEASES)) if runner is None else runner
+    compiler = next((major for major in (preferred, *RELEASES) if not RELEASES[major].missing()), preferred)
+    return InstalledCuda(compiler, runner, package)
+
+
+def _cupy() -> tuple[str | None, int | None]:
+    """The installed distribution of cupy, and the major version of CUDA that it is built for."""
+    for major, release in RELEASES.items():
+        if is_installed(release.cupy):
+            return release.cupy, major
+    return ("cupy", _conda_cuda()) if is_installed("cupy") else (None, None)
+
+
+def _conda_cuda() -> int | None:
+    """The major version of CUDA that a conda environment is made for; None outside of one.
+
+    conda's cupy does not name it, but depends on the package ``cuda-version``, whose record is in ``conda-meta``.
+    """
+    for record in Path(sys.prefix, "conda-meta").glob("cuda-version-*.json"):
+        found = re.match(r"cuda-version-(\d+)\.", record.name)
+        if found is not None and int(found[1]) in RELEASES:
+            return int(found[1])
+    return None
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether a distribution is installed, by the name that pip knows."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def nvidia_folder(path: str) -> Path | None:
+    """The first of :func:`nvidia_folders`; None where that is not installed."""
+    return next(nvidia_folders(path), None)
+
+
+def nvidia_folders(path: str) -> Iterator[Path]:
+    """Folders that NVIDIA's wheels bring, links followed: one for each part of ``sys.path`` that has it.
+
+    Args:
+        path: Under ``nvidia``, as in :class:`CudaRelease`.
+    """
+    for entry in sys.path:
+        folder = Path(entry or ".", "nvidia", path)
+        if folder.is_dir():
+            yield folder.resolve()
+
+
+def cuda_include_folders(major: int) -> tuple[Path, ...]:
+    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
+
+    Args:
+        major: A key of :data:`RELEASES`.
+    """
+    folders = (nvidia_folder(path) for path in RELEASES[major].headers)
+    return tuple(folder for folder in folders if folder is not None)
