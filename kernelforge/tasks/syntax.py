@@ -52,8 +52,10 @@ def parse_python(source: str, name: str) -> ast.Module:
             tree = ast.parse(source)
     except SyntaxError as error:
         raise TaskError(f"{name}, line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise TaskError(f"{name} is not Python text: {error or 'it is nested too deeply'}") from error
+    except ValueError as error:
+        raise TaskError(f"{name} is not Python text: {error}") from error
+    except (RecursionError, MemoryError) as error:
+        raise TaskError(f"{name} is not Python text: it is nested too deeply") from error
     _bounded(tree, name)
     return tree
 

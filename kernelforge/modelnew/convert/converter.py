@@ -58,9 +58,11 @@ def convert(text: str) -> Conversion:
         plan = _plan(found, unit, problems, notes)
     except Unconvertible as error:
         problems.append(error.problem)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        problems.append(Problem(line, "", f"this is not Python text: {str(error) or 'it is nested too deeply'}"))
+        problems.append(Problem(line, "", f"this is not Python text: {error}"))
+    except (RecursionError, MemoryError):
+        problems.append(Problem(1, "", "this is not Python text: it is nested too deeply"))
     except LookupError:
         # Source that a compiler would refuse as well: an operand, an argument or a name is missing.
         problems.append(Problem(1, "", "the CUDA source or the host code is cut short or malformed"))

@@ -9,6 +9,7 @@ import signal
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from kernelforge.errors import UsageError
@@ -154,8 +155,12 @@ def _write_pages(site: Site, folder: Path, processes: int) -> int:
         return sum(_write_part(site, folder, part) for part in parts)
     site.prepare()  # what all pages share is computed once, before the processes part
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(site, folder)) as pool:
-        return sum(pool.map(_write_kept, parts))
+    try:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(site, folder)) as pool:
+            return sum(pool.map(_write_kept, parts))
+    except BrokenProcessPool:
+        # A fork of a process with threads of other people's libraries may not live: Ray's kill it.
+        return sum(_write_part(site, folder, part) for part in parts)
 
 
 def _parts(files: Sequence[str]) -> list[list[str]]:
