@@ -146,6 +146,7 @@ def test_the_first_stage_that_fails_is_named_and_no_later_one_is_tried(tried, fa
     assert "\n" not in check.detail
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 def test_the_emulated_device_passes_its_stages() -> None:
     stages = try_device("emulated:h100")
     assert [(stage.name, stage.status) for stage in stages] == [
