@@ -199,7 +199,10 @@ def unfinished_warp(ctx: int, args: int, slot: int) -> int:
 
 @native
 def release_barriers(ctx: int, args: int, slot: int) -> bool:
-    """Let the warps of every complete barrier go on; True when some did."""
+    """Let the warps of every complete barrier go on; True when some did.
+
+    A barrier counts the warps that wait at it by its number, wherever in the code each of them is.
+    """
     warps = _arg(args, ARG_WARPS)
     status = _arg(args, ARG_STATUS) + 4 * slot * warps
     size = _arg(args, ARG_STATE_BYTES)
@@ -212,12 +215,10 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
         state = first_state + leader * size
         name = load_i32(state + lay.W_BARRIER_ID)
         threads = load_i32(state + lay.W_BARRIER_THREADS)
-        site = load_i32(state + lay.W_BARRIER_SITE)
         needed = live if threads == 0 else (threads + lay.LANES - 1) // lay.LANES
         arrived = 0
         votes = 0
         members = 0
-        mixed = -1
         for warp in range(warps):
             other = first_state + warp * size
             code = load_i32(status + 4 * warp)
@@ -225,19 +226,10 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
                 arrived += 1
                 votes += load_i32(other + lay.W_BARRIER_VALUE)
                 members += load_i32(other + lay.W_BARRIER_RED_THREADS)
-                if load_i32(other + lay.W_BARRIER_SITE) != site:
-                    mixed = warp
         arrived += pending_arrivals(args, slot, name)
         if arrived < needed:
             continue
         clear_arrivals(args, slot, name)
-        if mixed >= 0 and threads == 0 and name == 0:
-            other = first_state + mixed * size
-            store_u32(ctx + lay.CTX_WARP, mixed)
-            mask = load_u32(other + lay.W_LIVE)
-            lane = trailing_zeros(mask) if mask != 0 else 0
-            where = load_i32(other + lay.W_BARRIER_SITE)
-            record_fault(ctx, lay.FAULT_DIVERGENT_BARRIER, -1 - where, lane, 0, 0, lay.GENERIC)
         for warp in range(warps):
             other = first_state + warp * size
             if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:

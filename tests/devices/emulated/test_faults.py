@@ -139,14 +139,26 @@ def test_wall_clock_deadline_ends_a_loop() -> None:
     assert report.faults[0].kind == "timeout"
 
 
-def test_barrier_that_one_warp_skips_is_a_deadlock_or_divergence() -> None:
+def test_warps_meet_at_a_barrier_wherever_they_are_in_the_code() -> None:
+    """Hardware counts arrivals by the barrier's number; warps that have ended are not waited for."""
     source = """extern "C" __global__ void k(int* y) {
-  if (threadIdx.x < 32) { __syncthreads(); y[threadIdx.x] = 1; __syncthreads(); }
-  else { __syncthreads(); }
+  __shared__ int s[64];
+  s[threadIdx.x] = threadIdx.x;
+  if (threadIdx.x < 32) { __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x]; __syncthreads(); }
+  else { __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x]; }
 }"""
-    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False, max_warp_instructions=100_000)
-    assert {f.kind for f in report.faults} <= {"divergent_barrier", "barrier_deadlock"}
-    assert report.faults
+    y = np.zeros(64, np.int32)
+    cuda(source).run(1, 64, y, racecheck=True)
+    assert np.array_equal(y, 63 - np.arange(64))
+
+
+def test_warps_that_wait_at_barriers_of_different_numbers_are_a_deadlock() -> None:
+    source = """extern "C" __global__ void k(int* y) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else __syncthreads();
+  y[threadIdx.x] = 1;
+}"""
+    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False)
+    assert [f.kind for f in report.faults] == ["barrier_deadlock"]
 
 
 def test_barrier_inside_a_divergent_branch() -> None:
