@@ -16,6 +16,7 @@ from kernelforge.devices.emulated.emit.emitter import MemorySite
 from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.memory import CacheModel, Memory
 from kernelforge.devices.emulated.program import Program
+from kernelforge.devices.emulated.runtime.races import shadow_bytes, word_cell_bytes
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
@@ -80,7 +81,7 @@ class Launch:
     @property
     def shadow_bytes(self) -> int:
         """Size of the race checker's record of one CTA's shared memory."""
-        return 16 * (self.shared // 4 + 2) if self.racecheck else 0
+        return shadow_bytes(self.shared) if self.racecheck else 0
 
     def resident(self, count: int) -> int:
         """How many of ``count`` CTAs run side by side."""
@@ -277,7 +278,7 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         driver.ARG_SLOTS: int(buffers.slots.ctypes.data),
         driver.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
         driver.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
-        driver.ARG_SHADOW_BYTES: launch.shadow_bytes,
+        driver.ARG_SHADOW_BYTES: word_cell_bytes(launch.shared) if launch.racecheck else 0,
     }
     arguments = np.zeros(driver.ARG_COUNT, dtype=np.int64)
     for index, value in settings.items():

@@ -202,6 +202,49 @@ def test_missing_barriers_are_races() -> None:
     assert np.array_equal(y, 127 - np.arange(128))
 
 
+NEIGHBOURS = """extern "C" __global__ void k(TYPE* y, int shift) {
+  __shared__ __align__(16) TYPE s[4];
+  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  if (lane == 0) s[(warp + shift * warp) & 3] = (TYPE)(warp + 1);  // write
+  __syncthreads();
+  if (threadIdx.x < 4) y[threadIdx.x] = s[threadIdx.x];
+  __syncthreads();
+  if (lane == 0) *(TYPE*)((char*)s + sizeof(TYPE) * warp) += (TYPE)1;
+  __syncthreads();
+  if (threadIdx.x < sizeof(s) / 4) ((int*)s)[threadIdx.x] ^= 0;
+}"""
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("unsigned char", np.uint8), ("unsigned short", np.uint16)])
+def test_neighbouring_bytes_of_a_word_may_be_written_by_different_warps(kind: str, dtype: type) -> None:
+    y = np.zeros(4, dtype)
+    device = cuda(NEIGHBOURS.replace("TYPE", kind))
+    device.run(1, 128, y, 0, racecheck=True)
+    assert y.tolist() == [1, 2, 3, 4]
+    report = device.run(1, 128, y, 1, clean=False, racecheck=True)  # warps 0 and 2, and 1 and 3, write one element
+    assert {(f.kind, f.source_line) for f in report.faults} == {("shared_race", 4)}
+
+
+def test_a_byte_of_a_word_that_another_warp_wrote_or_reads_is_a_race() -> None:
+    source = """extern "C" __global__ void k(int* y, int part) {
+  __shared__ union { int words[32]; unsigned char bytes[128]; } s;
+  int lane = threadIdx.x & 31;
+  if (threadIdx.x < 32) FIRST;
+  else SECOND;
+  __syncthreads();
+  y[lane] = s.words[lane];
+}"""
+    write, half = "s.words[lane] = lane", "s.bytes[4 * lane + 2] = 1"
+    read, byte = "y[lane] = s.words[lane]", "y[32 + lane] = s.bytes[4 * lane + 3]"
+    for first, second, races in (
+        (write, half, True), (half, write, True), (read, half, True), (half, read, True), (write, byte, True),
+        (half, byte, False), (byte, half, False), (byte, read, False),
+    ):  # fmt: skip
+        kernel = cuda(source.replace("FIRST", first).replace("SECOND", second))
+        report = kernel.run(1, 64, np.zeros(64, np.int32), 0, clean=False, racecheck=True)
+        assert {f.kind for f in report.faults} == ({"shared_race"} if races else set()), (first, second)
+
+
 def test_device_assert_and_trap() -> None:
     source = """
 extern "C" __global__ void k(int* y, int n) {
