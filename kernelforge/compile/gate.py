@@ -9,7 +9,8 @@ Rules, each with a message for the Coder:
   ``__assertfail`` outside scored runs.
 - No clock is read (``%clock``, ``%clock64``, ``%clock_hi``, ``%globaltimer``...): a kernel that can tell time can tell
   a benchmark from a check.
-- Inline PTX holds instructions, not entry points, functions or module variables.
+- Inline PTX holds instructions, not entry points, functions or module variables; and no text that ptxas could read
+  otherwise than this gate and the emulated device do (:mod:`kernelforge.compile.ptx_text`).
 
 Module globals are allowed (CUDA's own libraries emit them) and reported, because a device maps them read-only.
 """
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelforge.compile.cubin import CubinFacts, read_cubin
+from kernelforge.compile.ptx_text import without_comments
 from kernelforge.records import Diagnostic
 
 _TOKEN = re.compile(
@@ -62,11 +64,16 @@ def check(
 ) -> GateResult:
     """Judge one good compilation. ``launched`` pairs the plan's expression with its lowered name."""
     try:
-        module = _read_ptx(ptx.decode("ascii"))
+        text = ptx.decode("ascii")
+        module = _read_ptx(text)
         facts = read_cubin(cubin)
     except (UnicodeDecodeError, ValueError) as error:
         return GateResult(f"the compiler's output cannot be read: {error}")
     problems = list(_problems(module, facts, source, launched, scored))
+    try:
+        without_comments(text)
+    except ValueError as error:
+        problems.append(f"{error}; remove it from the inline assembly")
     notes = [
         Diagnostic(
             file="candidate.cu",

@@ -4,6 +4,7 @@ import pytest
 
 from kernelforge.compile import Artifact
 from kernelforge.compile.gate import check, declared_kernels
+from kernelforge.compile.ptx_text import without_comments
 
 KERNEL = "__global__ void k(int* x) { x[0] = 1; }\n"
 
@@ -62,6 +63,51 @@ def test_device_malloc_is_refused_everywhere(compiler):
 def test_an_undefined_function_is_not_linked(compiler):
     result = compiler.build("extern __device__ int f(int); __global__ void k(int* x) { x[0] = f(1); }", ["k"])
     assert not isinstance(result, Artifact)
+
+
+SMUGGLED = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 k_param_0)
+{
+    .reg .b32 %r<2>;
+    HERE
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '.pragma "nounroll;"; exit;',
+        '.pragma "a\nb;c"; exit;',
+        '# 1 "other.cu"\nmov.b32 %r1, 1;',
+        "mov.b32 %r1, 1; /* and no end",
+        'mov.b32 %r1, 1; .pragma "and no end;',
+        '.pragma "a\\"; exit;',
+        "mov.b32 %r1, 1; \x0b exit;",
+    ],
+)
+def test_text_that_only_the_assembler_can_read_is_refused(compiler, text):
+    artifact = compiler.build('extern "C" ' + KERNEL, ["k"])
+    result = check(SMUGGLED.replace("HERE", text).encode(), artifact.cubin, KERNEL, [("k", "k")])
+    assert result.refused
+    assert "is nothing that a compiled kernel holds; remove it from the inline assembly" in result.refused
+
+
+def test_comments_and_strings_within_each_other_are_read_as_the_assembler_does():
+    """ptxas 13 builds the same code from each text on the left as from the one on the right."""
+    for text, code in (
+        ('.pragma "/*"; exit; .pragma "*/";', '.pragma "/*"; exit; .pragma "*/";'),
+        ('/* " */ exit; /* " */', "        exit;        "),
+        ('// "\nexit; // "', "    \nexit;     "),
+        ("/* /* */ exit; /* */", "         exit;      "),
+        ("/*/ exit; /*/", "             "),
+        ("// a\r exit;\nret;", "           \nret;"),
+        ('.pragma "a\nb"; exit;', '.pragma "a\nb"; exit;'),
+    ):
+        assert without_comments(text) == code
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+from kernelforge.compile.ptx_text import without_comments
+
 TYPE_BYTES: dict[str, int] = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1,
     "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2,
@@ -178,7 +180,6 @@ MAX_REGISTERS = 1 << 20
 
 _IDENTIFIER = r"[A-Za-z_$%][\w$]*"
 _SPACE = re.compile(r"\s*")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _HEADER = re.compile(r"\.(version|target|address_size)\s+([^\n]+)")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak)\s+)*\.(entry|func)\b")
@@ -292,8 +293,10 @@ class _Scope:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        # Comments become spaces so that positions, and thus line numbers, stay true.
-        self.text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+        try:
+            self.text = without_comments(text)
+        except ValueError as error:
+            raise PtxSyntaxError(str(error)) from None
         self.newlines = [i for i, char in enumerate(self.text) if char == "\n"]
         self.position = 0
         # NVRTC puts the file table at the end, after its uses.
@@ -541,7 +544,8 @@ class _Parser:
         if match is None:
             raise self.fail(f"cannot parse the address [{text}]")
         offset = parse_integer(match[3]) if match[3] else 0
-        offset = -offset if match[2] == "-" else offset
+        # ptxas adds modulo 2**64, and so may inline assembly write a negative offset.
+        offset = ((-offset if match[2] == "-" else offset) + (1 << 63)) % (1 << 64) - (1 << 63)
         if _INTEGER.match(match[1]):
             return Addr(Imm(parse_integer(match[1])), offset)
         name = scope.resolve(match[1])

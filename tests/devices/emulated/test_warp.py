@@ -182,3 +182,22 @@ def test_lanes_that_return_early_do_nothing_more(leave: str, first: int) -> None
     out = np.zeros(32, np.uint32)
     Device(ptx_module(body)).run(1, 32, out)
     np.testing.assert_array_equal(out, np.where(np.arange(32) < first, 0, 7))
+
+
+def test_an_exit_between_pragmas_is_no_comment() -> None:
+    source = r"""extern "C" __global__ void k(int* y) {
+  asm volatile(".pragma \"/*\"; exit; .pragma \"*/\";");
+  y[threadIdx.x] = 1;
+}"""
+    y = np.zeros(32, np.int32)
+    cuda(source).run(1, 32, y)
+    assert not y.any()
+
+
+def test_an_offset_of_an_address_wraps_at_64_bits() -> None:
+    source = """extern "C" __global__ void k(const int* x, int* y) {
+  asm volatile("ld.global.u32 %0, [%1+18446744073709551612];" : "=r"(y[threadIdx.x]) : "l"(x + threadIdx.x + 1));
+}"""
+    x, y = np.arange(32, dtype=np.int32), np.zeros(32, np.int32)
+    cuda(source).run(1, 32, x, y)
+    assert np.array_equal(x, y)
