@@ -32,8 +32,8 @@ PR_SET_CHILD_SUBREAPER = 36
 _CAPABILITY_VERSION = 0x20080522
 
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "capset": 126, "capget": 125, "seccomp": 317, "ioprio_set": 251, "ioprio_get": 252},
+    "aarch64": {"pivot_root": 41, "capset": 91, "capget": 90, "seccomp": 277, "ioprio_set": 30, "ioprio_get": 31},
 }
 # Numbers from 424 on are the same on every architecture.
 NR_CLOSE_RANGE, NR_MOUNT_SETATTR = 436, 442

@@ -239,6 +239,8 @@ def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any
         trials[f"{who}'s mem"] = ("read_file", [f"/proc/{pid}/mem"])
         trials[f"signal {who}"] = ("signal_process", [pid])
         trials[f"limits of {who}"] = ("limit_process", [pid])
+        trials[f"processors of {who}"] = ("schedule_process", [pid])
+        trials[f"priority of {who}"] = ("prioritise_process", [pid])
         trials[f"trace {who}"] = ("trace_process", [pid])
     return trials
 

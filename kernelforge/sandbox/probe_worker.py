@@ -81,6 +81,22 @@ def limit_process(pid: int) -> str:
     return "limited"
 
 
+def schedule_process(pid: int) -> str:
+    if pid == os.getpid():
+        raise ProcessLookupError("no other process has this number here")
+    os.sched_setaffinity(pid, os.sched_getaffinity(pid))
+    return "given its processors"
+
+
+def prioritise_process(pid: int) -> str:
+    if pid == os.getpid():
+        raise ProcessLookupError("no other process has this number here")
+    of_process, who = ctypes.c_int(1), ctypes.c_int(pid)
+    priority = linux.syscall("ioprio_get", linux.number("ioprio_get"), of_process, who)
+    linux.syscall("ioprio_set", linux.number("ioprio_set"), of_process, who, ctypes.c_int(priority))
+    return "given its priority"
+
+
 def environment() -> str:
     return "\n".join(f"{name}={value}" for name, value in os.environ.items())
 
@@ -171,7 +187,8 @@ DOORS: dict[str, Callable[..., str]] = {
     door.__name__: door
     for door in (
         read_file, write_file, truncate_file, open_truncating, open_truncating_without_access, change_mode,
-        change_times, change_owner, change_attributes, limit_process, environment, descriptors, tcp, udp, unix,
+        change_times, change_owner, change_attributes, limit_process, schedule_process,
+        prioritise_process, environment, descriptors, tcp, udp, unix,
         peek_memory, signal_process, trace_process, fork, run_program, gain_privileges,
     )
 }  # fmt: skip

@@ -65,10 +65,16 @@ _TRUNCATION = {
 }
 _OPENAT2 = 437
 _ATTRIBUTES = {
-    # utime, setxattr and removexattr in all their forms; chmod and chown in theirs; prlimit64
-    "x86_64": ((132, 188, 189, 190, 197, 198, 199, 235, 261, 280), (90, 91, 92, 93, 94, 260, 268), 302),
-    "aarch64": ((5, 6, 7, 14, 15, 16, 88), (52, 53, 54, 55), 261),
+    # utime, setxattr and removexattr in all their forms; chmod and chown in theirs
+    "x86_64": ((132, 188, 189, 190, 197, 198, 199, 235, 261, 280), (90, 91, 92, 93, 94, 260, 268)),
+    "aarch64": ((5, 6, 7, 14, 15, 16, 88), (52, 53, 54, 55)),
 }
+_OF_PROCESSES = {
+    # prlimit64, sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr; then ioprio_set
+    "x86_64": ((302, 203, 144, 142, 314), 251),
+    "aarch64": ((261, 122, 119, 118, 274), 30),
+}
+"""Calls that change what a process named by their first argument may use; the last has it as its second."""
 _SETXATTRAT, _REMOVEXATTRAT, _FCHMODAT2 = 463, 466, 452
 _CLONE3 = 435
 _CLONE_THREAD = 0x00010000
@@ -103,8 +109,9 @@ class Openings:
     truncation: bool = True
     """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
     attributes: bool = True
-    """Times and extended attributes of files, and limits of other processes, which Landlock does not rule. Where this
-    is closed, changes to files seem to succeed and change nothing (compilers ask for them); limits are refused."""
+    """Times and extended attributes of files, and limits, processors and priorities of other processes, which Landlock
+    does not rule. Where this is closed, changes to files seem to succeed and change nothing (compilers ask for them);
+    those of other processes are refused."""
     modes: bool = True
     """Modes and owners of files. Closed in the same way where the child shares its user with others, whose files it
     could open to everybody; programs that it links are then not executable, and libraries load."""
@@ -166,18 +173,20 @@ def build(pid: int, openings: Openings = Openings()) -> bytes:
             emit(_JSET, os.O_TRUNC, 0, 1)
             emit(_RETURN, deny)
             emit(_RETURN, allow)
-    attributes, modes, limits = _ATTRIBUTES[platform.machine()]
+    attributes, modes = _ATTRIBUTES[platform.machine()]
     unchanged = () if openings.attributes else (*attributes, _SETXATTRAT, _REMOVEXATTRAT)
     for nr in (*unchanged, *(() if openings.modes else (*modes, _FCHMODAT2))):
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, _ERRNO | 0)
     if not openings.attributes:
-        emit(_JEQ, limits, 0, 5)
-        emit(_LOAD, _OFFSET_ARG0)
-        emit(_JEQ, 0, 1, 0)
-        emit(_JEQ, pid, 0, 1)
-        emit(_RETURN, allow)
-        emit(_RETURN, deny)
+        by_first, by_second = _OF_PROCESSES[platform.machine()]
+        for nr, argument in (*((nr, _OFFSET_ARG0) for nr in by_first), (by_second, _OFFSET_ARG1)):
+            emit(_JEQ, nr, 0, 5)
+            emit(_LOAD, argument)
+            emit(_JEQ, 0, 1, 0)
+            emit(_JEQ, pid, 0, 1)
+            emit(_RETURN, allow)
+            emit(_RETURN, deny)
     for nr in () if openings.sessions else _GROUPS[platform.machine()]:
         emit(_JEQ, nr, 0, 1)
         emit(_RETURN, _ERRNO | 0)
