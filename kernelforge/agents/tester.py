@@ -18,7 +18,6 @@ from kernelforge.agents.prompts import tester_prompt
 from kernelforge.errors import CandidateError, PlanError, SandboxError
 from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
 from kernelforge.evaluate.oracle import GeneratorFinding, Oracle
-from kernelforge.evaluate.preparation import masked
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
 from kernelforge.records.generator import GENERATOR_NAME, MAX_GENERATOR_BYTES
@@ -133,13 +132,12 @@ def _try(proposed: ProposedGenerator, provider: str, brief: Brief, oracle: Oracl
 
 
 def _told(found: Sequence[GeneratorFinding], task: Task) -> str:
-    """Why a generator was not admitted somewhere, each reason once, without the numbers of hidden sizes."""
-    told: dict[str, str] = {}
-    for one in found:
-        if not one.ok:
-            without = masked(one.text)
-            told.setdefault(without, without if task.size(one.size).is_hidden else one.text)
-    return "; ".join(told.values())
+    """Why a generator was not admitted somewhere, each reason once; of hidden sizes only that it was one of them."""
+    refused = [one for one in found if not one.ok]
+    shown = dict.fromkeys(one.text for one in refused if not task.size(one.size).is_hidden)
+    if not shown and refused:
+        return "a hidden size cannot be checked on such inputs"
+    return "; ".join(shown)
 
 
 def generator_page() -> str:

@@ -16,7 +16,7 @@ from kernelforge.compile import Artifact
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFault, RunRequest, RunResult, Session
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
-from kernelforge.evaluate.preparation import Failure, Preparation, masked, public_name
+from kernelforge.evaluate.preparation import Failure, Preparation, failed_check
 from kernelforge.evaluate.recipe import TEST_PREFIX
 from kernelforge.records import (
     Comparison,
@@ -283,10 +283,10 @@ class Checker:
         *,
         stage: Stage | None = None,
     ) -> NoReturn:
-        """Record the failed check and end the cascade; numbers that would give a hidden size away are masked."""
-        told = masked(message) if size.is_hidden else message
-        note(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error), work)
-        raise Failure(verdict, stage or _stage(size), f"at {public_name(size)}, {family} inputs: {told}")
+        """Record the failed check and end the cascade. Of a hidden size nothing is told but the verdict."""
+        check, reason = failed_check(verdict, size, family, message, error)
+        note(check, work)
+        raise Failure(verdict, stage or _stage(size), reason)
 
     def _refuse_overtime(self, size: Size, family: str, work: Work) -> None:
         """Many short launches pass under the limits of each; together they may not hold a run up."""

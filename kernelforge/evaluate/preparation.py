@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from kernelforge.candidate import ResolvedPlan, parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError, Interrupted, PlanGuard
-from kernelforge.records import Build, Candidate, Size, SizeCheck, SizeFacts, Stage, Task, TaskFacts, Verdict
+from kernelforge.records import (
+    Build,
+    Candidate,
+    Diagnostic,
+    Size,
+    SizeCheck,
+    SizeFacts,
+    Stage,
+    Task,
+    TaskFacts,
+    Verdict,
+)
 
 
 @dataclass
@@ -92,7 +103,7 @@ def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Prep
             message = "refused by the plan's own assert: lost generality"
             work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
         except CandidateError as error:
-            raise Failure(Verdict.POLICY, "plan", _told(f"launch plan: {error}", size)) from error
+            raise Failure(Verdict.POLICY, "plan", reason_at(Verdict.POLICY, size, f"launch plan: {error}")) from error
         else:
             work.plans[size.name] = resolved
 
@@ -135,19 +146,26 @@ def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: st
                 )
                 built[same] = result
         except CandidateError as error:
-            raise Failure(Verdict.POLICY, "compile", _told(str(error), size)) from error
+            raise Failure(Verdict.POLICY, "compile", reason_at(Verdict.POLICY, size, str(error))) from error
         if isinstance(result, Artifact):
             work.artifacts[size.name] = result
             work.build = work.build or result.build
             continue
-        work.build = result
+        work.build = _without_text(result) if size.is_hidden else result
         if result.refused:
-            raise Failure(Verdict.POLICY, "policy", _told(result.refused, size))
+            raise Failure(Verdict.POLICY, "policy", reason_at(Verdict.POLICY, size, result.refused))
         if result.limit:
             verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
             raise Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
         errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
-        raise Failure(Verdict.BUILD, "compile", _told(errors, size))
+        raise Failure(Verdict.BUILD, "compile", reason_at(Verdict.BUILD, size, errors))
+
+
+def _without_text(build: Build) -> Build:
+    """A build that failed at a hidden size, without what the compiler and the gate said of it."""
+    said = Diagnostic(file="candidate.cu", severity="error", message=HIDDEN_REASONS[Verdict.BUILD])
+    refused = build.refused and HIDDEN_REASONS[Verdict.POLICY]
+    return build.model_copy(update={"diagnostics": () if build.ok or refused else (said,), "refused": refused})
 
 
 def public_name(size: Size) -> str:
@@ -155,15 +173,35 @@ def public_name(size: Size) -> str:
     return "a hidden size" if size.is_hidden else f"the {size.name} size"
 
 
-def _told(message: str, size: Size) -> str:
-    """A message about a plan or a build at ``size``, which is named unless it is the full one."""
-    told = masked(message) if size.is_hidden else message
-    return told if size.name == "full" else f"{told} (at {public_name(size)})"
+def reason_at(verdict: Verdict, size: Size, message: str) -> str:
+    """What a Coder is told of a plan or a build that fails at ``size``, which is named unless it is the full one."""
+    if size.is_hidden:
+        return HIDDEN_REASONS[verdict]
+    return message if size.name == "full" else f"{message} (at {public_name(size)})"
 
 
-_NUMBER = re.compile(r"((?:\bline |candidate\.cu:)\d+)|\d[\d.]*(?:e[+-]?\d+)?")
+_NOTHING_MORE = "at a hidden size. Hidden sizes differ from the shown ones in every extent, and no more is told of them"
+
+HIDDEN_REASONS: Final[Mapping[Verdict, str]] = {
+    Verdict.WRONG: f"the values are wrong {_NOTHING_MORE}",
+    Verdict.CRASH: f"it crashes, or accesses memory that is not its own, {_NOTHING_MORE}",
+    Verdict.TIMEOUT: f"it takes too long {_NOTHING_MORE}",
+    Verdict.LIMIT: f"it goes over a limit {_NOTHING_MORE}",
+    Verdict.BUILD: f"it does not compile {_NOTHING_MORE}",
+    Verdict.POLICY: f"it is refused {_NOTHING_MORE}",
+    Verdict.INFRA: f"it uses what this device lacks {_NOTHING_MORE}; this is no score",
+}
+"""The one sentence for each verdict. A line, a count or a family of inputs would be a channel: a candidate that fails
+where it likes could have the extents read out to its author, bit by bit."""
 
 
-def masked(message: str) -> str:
-    """A message about a hidden size without its numbers, those within names included; line numbers stay."""
-    return _NUMBER.sub(lambda match: match[1] or "#", message)
+def failed_check(
+    verdict: Verdict, size: Size, family: str, message: str, error: float | None = None
+) -> tuple[SizeCheck, str]:
+    """The record of a check that failed on inputs of ``family``, and what a Coder is told of it."""
+    if size.is_hidden:
+        reason = message = HIDDEN_REASONS[verdict]
+        error = None
+    else:
+        reason = f"at {public_name(size)}, {family} inputs: {message}"
+    return SizeCheck(size=size.name, status="failed", families=(family,), message=message, error=error), reason

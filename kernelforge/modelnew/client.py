@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +19,6 @@ from kernelforge.sandbox.memory import Blob
 _THREADS = 2
 """Torch threads of a candidate: its work on the CPU is bookkeeping, or small."""
 
-_KNOWN_TYPES = frozenset(
-    {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)}
-    | {"OutOfMemoryError", "AcceleratorError", "CalledProcessError", "CompilationError", "Refused", "Unmatched"}
-)
 _MAX_RANK = 64
 """Of an output: as many extents as torch allows."""
 _SPARE_BYTES = 16 << 20
@@ -58,14 +53,10 @@ class LaneFault(Exception):
         self.line = line
         """Line of the candidate's file, where one is known."""
 
-    def told(self, *, hidden: bool = False) -> str:
-        """What happened and where. At a hidden size without what the candidate may choose: text, a type of its own."""
+    def told(self) -> str:
+        """What happened and where."""
         where = f" (line {self.line} of the candidate)" if self.line else ""
-        if not self.type:
-            return f"{self}{where}"
-        if not hidden:
-            return f"{self.type}: {self}{where}"
-        return f"{self.type if self.type in _KNOWN_TYPES else 'an exception'}{where}"
+        return f"{self.type}: {self}{where}" if self.type else f"{self}{where}"
 
 
 @dataclass(frozen=True)

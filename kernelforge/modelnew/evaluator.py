@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 from kernelforge.errors import TimingError
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
 from kernelforge.evaluate.oracle import Draw, Oracle
-from kernelforge.evaluate.preparation import Failure, masked, public_name
+from kernelforge.evaluate.preparation import Failure, failed_check, reason_at
 from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init, reply_bytes
 from kernelforge.modelnew.measuring import Gpu, LaneStopwatch, WrongWhenTimed
 from kernelforge.modelnew.outcome import unchanged, with_mutated
@@ -228,7 +228,7 @@ class ModelNewEvaluator:
             with self._drawn(size, family, turn, work) as draw:
                 worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
         # Notes name shapes, which at a hidden size are nobody's business.
-        told = "; ".join(masked(note) if size.is_hidden else note for note in notes)
+        told = "" if size.is_hidden else "; ".join(notes)
         work.checks.append(SizeCheck(size=size.name, status="passed", families=families, message=told, error=worst))
 
     def _construct(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> tuple[str, ...]:
@@ -241,11 +241,8 @@ class ModelNewEvaluator:
                 return (*child.construct(init, self.facts.at(size.name)), *left)
         except LaneFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
-            hint = ""
-            if size.name != "full" and fault.kind != "build":
-                hint = f" (at {public_name(size)})"
-            told = fault.told(hidden=size.is_hidden)
-            raise Failure(self._verdict(fault), stage, self._reason(fault, told) + hint) from fault
+            verdict = self._verdict(fault)
+            raise Failure(verdict, stage, reason_at(verdict, size, self._reason(fault, fault.told()))) from fault
 
     def _init_at(self, size: Size) -> Init:
         if size.name not in self._init:
@@ -283,7 +280,7 @@ class ModelNewEvaluator:
                 child.place([draw], facts)
                 got = child.run(mutates)
         except LaneFault as fault:
-            told = self._reason(fault, fault.told(hidden=size.is_hidden))
+            told = self._reason(fault, fault.told())
             self._fail(self._verdict(fault), size, draw.family, told, work)
         problem = unchanged(draw, got, facts, mutates)
         if problem:
@@ -299,10 +296,10 @@ class ModelNewEvaluator:
     def _fail(
         self, verdict: Verdict, size: Size, family: str, message: str, work: _Work, error: float | None = None
     ) -> NoReturn:
-        told = masked(message) if size.is_hidden else message
-        work.checks.append(SizeCheck(size=size.name, status="failed", families=(family,), message=told, error=error))
+        check, reason = failed_check(verdict, size, family, message, error)
+        work.checks.append(check)
         stage: Stage = "hidden" if size.is_hidden else "full" if size.name == "full" else "small"
-        raise Failure(verdict, stage, f"at {public_name(size)}, {family} inputs: {told}")
+        raise Failure(verdict, stage, reason)
 
     def _verdict(self, fault: LaneFault) -> Verdict:
         return _VERDICTS[fault.kind]

@@ -12,6 +12,7 @@ from kernelforge.compile import Artifact
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.compile.diagnostics import parse_log, parse_ptxas
 from kernelforge.evaluate import Evaluator, Workshop
+from kernelforge.evaluate.preparation import HIDDEN_REASONS
 from kernelforge.records import Verdict
 
 FORGED = """namespace kernelforge_plan {
@@ -75,14 +76,30 @@ PROBES = {
         "template <int N> " + KERNEL.replace("{", "{ show<N> told;", 1),
         PLAN.replace("    axpy[", "    kernel(f'axpy<{x.shape[1]}>')["),
     ),
+    "line": Case(
+        "hidden sizes", Verdict.CRASH,
+        body(
+            "if (n != 64 * 96 && n != 8 * 32) {\n" + "".join(f"if (n >> {bit} & 1) out[-{bit + 1}] = 0;\n"
+            for bit in range(16)) + "}"
+        ),
+    ),
+    "time": Case("hidden sizes", Verdict.TIMEOUT, body("while (n != 64 * 96 && n != 8 * 32) {}")),
+    "memory": Case(
+        "hidden sizes", Verdict.POLICY,
+        plan=PLAN.replace(
+            "    out =", f"    big = empty(1 if {NOT_HIDDEN} else x.numel() * 10**9, dtype=x.dtype)\n    out =", 1
+        ),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", PROBES.values(), ids=PROBES)
 def test_no_mistake_at_a_hidden_size_tells_its_extent(evaluator: Evaluator, case: Case) -> None:
-    reason = judge(evaluator, case).evaluation.reason
-    assert "hidden size" in reason
-    assert "33" not in reason
+    evaluation = judge(evaluator, case).evaluation
+    assert evaluation.reason == HIDDEN_REASONS[case.verdict]
+    told = [check.message for check in evaluation.correctness.sizes] if evaluation.correctness else []
+    told += [str(diagnostic) for diagnostic in evaluation.build.diagnostics] if evaluation.build else []
+    assert not [text for text in told if "33" in text]
 
 
 def test_a_comment_ends_at_a_newline_and_nowhere_else(workshop: Workshop) -> None:

@@ -151,10 +151,7 @@ def test_a_refusal_tells_no_hidden_extent(zygote: Zygote) -> None:
     with Oracle(zygote, load_task("core/matmul")) as oracle:
         agreed, _ = tester.agree_on_tests(brief, tester.PromptedTester("script", Script(reply(wrong_shape))), oracle)
     text = agreed[0].reason
-    assert "do not fit" in text
-    for size in brief.task.sizes:
-        if size.is_hidden:
-            assert not any(str(value) in text for value in size.constants.values()), text
+    assert text == "a hidden size cannot be checked on such inputs"
 
 
 @pytest.mark.parametrize(

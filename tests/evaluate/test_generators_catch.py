@@ -127,7 +127,6 @@ def test_a_one_pass_variance_passes_our_families_and_not_an_offset(layernorm: Ev
         assert judged(layernorm, ONE_PASS, NORM_PLAN, seed=seed).verdict is Verdict.OK
         caught = judged(layernorm, ONE_PASS, NORM_PLAN, offset, seed=seed)
         assert caught.verdict is Verdict.WRONG
-        assert "tester:offset inputs" in caught.reason
         assert caught_by(caught) == "offset"
     honest = judged(layernorm, TWO_PASS, NORM_PLAN, offset)
     assert honest.verdict is Verdict.OK, honest.reason

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kernelforge.evaluate.preparation import HIDDEN_REASONS
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
@@ -231,9 +232,7 @@ AT_HIDDEN = "if x.shape[0] != 7: return self.honest(x, y)"
 def test_what_a_candidate_says_of_a_hidden_size_is_not_repeated(judge: Judge, told: str) -> None:
     lines = (AT_HIDDEN, TAKE, f"channel.send({told})", "import os; os._exit(0)")
     verdict = Verdict.POLICY if "policy" in told else Verdict.CRASH
-    reason = judge(forward(*lines, before=CHANNEL), verdict, "a hidden size", "xception").reason
-    assert "seven" not in reason
-    assert "1000000" not in reason
+    assert judge(forward(*lines, before=CHANNEL), verdict).reason == HIDDEN_REASONS[verdict]
 
 
 def test_a_type_of_its_own_tells_nothing_of_a_hidden_size(judge: Judge) -> None:
@@ -242,7 +241,7 @@ def test_a_type_of_its_own_tells_nothing_of_a_hidden_size(judge: Judge) -> None:
         forward(AT_HIDDEN, raises),
         forward("return self.honest(x, y)").replace("self.kept", f"if features == 33: {raises}\n        self.kept"),
     ):
-        assert "seven" not in judge(text, Verdict.CRASH, "an exception (line", "a hidden size").reason
+        assert judge(text, Verdict.CRASH).reason == HIDDEN_REASONS[Verdict.CRASH]
 
 
 @pytest.mark.parametrize("text", ["RuntimeError('\\ud800')", "RuntimeError('\\udfff' * 9)"])
