@@ -8,7 +8,8 @@ Rules, each with a message for the Coder:
 - Nothing external but dynamic shared memory and the driver's own ``.nv.reservedSmem.*``; ``vprintf`` and
   ``__assertfail`` outside scored runs.
 - No clock is read (``%clock``, ``%clock64``, ``%clock_hi``, ``%globaltimer``...): a kernel that can tell time can tell
-  a benchmark from a check.
+  a benchmark from a check. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``, ``%envreg``...):
+  one that can tell a GPU from the emulated device can be right on one of them alone.
 - Inline PTX holds instructions, not entry points, functions or module variables; and no text that ptxas could read
   otherwise than this gate and the emulated device do (:mod:`kernelforge.compile.ptx_text`).
 
@@ -35,6 +36,8 @@ _TOKEN = re.compile(
 )
 _WORD = re.compile(r"%\w+")
 _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
+_PLACES = re.compile(r"%(n?smid|n?warpid|gridid|envreg\d+|(total|aggr)_smem_size|reserved_smem_\w+)(\..*)?")
+"""Special registers that differ between launches or devices, where the emulated one has constants."""
 _DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak"})
 _DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})
 
@@ -55,6 +58,7 @@ class _Module:
     externs: tuple[str, ...]
     module_globals: tuple[str, ...]
     clocks: tuple[str, ...]
+    places: tuple[str, ...]
     smuggled: tuple[str, ...]
     """Module-level directives inside inline assembly."""
 
@@ -115,6 +119,9 @@ def _problems(
         if any("globaltimer" in name for name in module.clocks):
             hint = " (cuda::barrier and other waits of libcu++ do; use cooperative groups or mbarrier instructions)"
         yield f"a kernel must not read the time: {', '.join(sorted(set(module.clocks)))}{hint}"
+    if module.places:
+        names = ", ".join(sorted(set(module.places)))
+        yield f"a kernel must not ask where it runs: {names}; use threadIdx, blockIdx and the plan's arguments"
 
 
 def _read_ptx(text: str) -> _Module:
@@ -122,6 +129,7 @@ def _read_ptx(text: str) -> _Module:
     externs: list[str] = []
     variables: list[str] = []
     clocks: list[str] = []
+    places: list[str] = []
     smuggled: list[str] = []
     depth, inline = 0, False
     statement: list[str] = []
@@ -134,9 +142,12 @@ def _read_ptx(text: str) -> _Module:
         elif kind == "string":
             # Only ptxas knows for certain where its strings end: what looks like one is searched as well.
             clocks.extend(word for word in _WORD.findall(token) if _CLOCKS.fullmatch(word))
+            places.extend(word for word in _WORD.findall(token) if _PLACES.fullmatch(word))
         elif kind == "word":
             if _CLOCKS.fullmatch(token):
                 clocks.append(token)
+            if _PLACES.fullmatch(token):
+                places.append(token)
             # The markers are comments, which inline PTX can forge; NVRTC itself declares nothing of the kind in a body.
             if (inline or depth > 0) and token in _DIRECTIVES:
                 smuggled.append(token)
@@ -160,7 +171,7 @@ def _read_ptx(text: str) -> _Module:
     if depth != 0:
         raise ValueError("unbalanced braces in the PTX")
     unique = tuple(dict.fromkeys(entries))
-    return _Module(unique, tuple(externs), tuple(variables), tuple(clocks), tuple(smuggled))
+    return _Module(unique, tuple(externs), tuple(variables), tuple(clocks), tuple(places), tuple(smuggled))
 
 
 def _declare(statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]) -> None:

@@ -35,6 +35,16 @@ def test_reading_a_clock_is_refused(compiler, read):
 
 
 @pytest.mark.parametrize(
+    "register", ["smid", "nsmid", "warpid", "nwarpid", "gridid", "envreg2", "total_smem_size", "aggr_smem_size"]
+)
+def test_asking_where_it_runs_is_refused(compiler, register):
+    kind = "l" if register == "gridid" else "r"
+    move = f'asm volatile("mov.u{64 if kind == "l" else 32} %0, %%{register};" : "={kind}"(where));'
+    source = f"__global__ void k(int* x) {{ {'long long' if kind == 'l' else 'int'} where; {move} x[0] = (int)where; }}"
+    assert f"must not ask where it runs: %{register}" in refusal(compiler, source)
+
+
+@pytest.mark.parametrize(
     "mention",
     [
         "// %clock",

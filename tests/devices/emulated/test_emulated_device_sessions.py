@@ -209,7 +209,7 @@ def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compi
 UNSUPPORTED = """
 extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
   unsigned r;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(r));
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(r));
   asm volatile("griddepcontrol.wait;");
   asm volatile("setmaxnreg.inc.sync.aligned.u32 64;");
   out[0] = r;
