@@ -15,6 +15,7 @@ from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
 from kernelforge.errors import CandidateError
+from kernelforge.evaluate.briefing import check_admitted
 from kernelforge.evaluate.checking import Checker, Work
 from kernelforge.evaluate.full import Found, check_full
 from kernelforge.evaluate.generators import generators_digest, parse_generator
@@ -104,6 +105,7 @@ class Evaluator:
 
         Raises:
             Interrupted: ``stopped`` said so.
+            TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
         start = time.perf_counter()
         work = Work(seed=seed) if stopped is None else Work(seed=seed, stopped=stopped)
@@ -154,6 +156,8 @@ class Evaluator:
         sizes = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         with self.lease(), self.checker.sessions() as sessions:
             work.started = time.perf_counter()
+            with work.clock("oracle"):
+                check_admitted(self.oracle)
             for size in sizes:
                 if size.name != "full" and size.name in work.plans:
                     self.checker.check_size(sessions, size, work)

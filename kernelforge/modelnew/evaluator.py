@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from kernelforge.errors import TimingError
+from kernelforge.evaluate.briefing import check_admitted
 from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import Failure, failed_check, reason_at
@@ -152,6 +153,7 @@ class ModelNewEvaluator:
 
         Raises:
             ValueError: the candidate is of another lane.
+            TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
         if candidate.lane != "modelnew":
             raise ValueError("this evaluator takes candidates of lane 'modelnew'")
@@ -185,6 +187,8 @@ class ModelNewEvaluator:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             raise Failure(Verdict.POLICY, "parse", f"the candidate is not Python text{line}: {error}") from error
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
+        with work.clock("oracle"):
+            check_admitted(self.oracle)
         with ModelNewChild(self._zygote, self.device, self._limits, build_s=self._build_s, run_s=self._run_s) as child:
             for size in ordered:
                 if only is None or size.name in only:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from axpy import KERNEL, PLAN, REFERENCE, axpy_task
+from builders import make_fingerprint
 from corpus import CANARY
 
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.errors import KernelForgeError, SandboxError, TaskError
 from kernelforge.evaluate import Workshop
 from kernelforge.evaluate.oracle import Oracle
+from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Candidate, Verdict
 from kernelforge.sandbox import Frame, Limits
 
@@ -60,6 +62,38 @@ def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: Workshop
     try:
         with pytest.raises(TaskError, match="must not depend on the seed"):
             evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=1)
+    finally:
+        evaluator.oracle.close()
+
+
+ONES = REFERENCE.replace("return x * 2 + y", "return torch.softmax(x, dim=1).sum(dim=1) + 0 * y[:, 0]")
+
+
+def test_a_task_with_a_constant_answer_pays_nothing(workshop: Workshop) -> None:
+    """Whoever brings the task file may be who wants the reward."""
+    kernel = "__global__ void ones(float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 1.0f; }"
+    plan = (
+        "def forward(x, y):\n    out = empty(x.shape[0], dtype=x.dtype)\n"
+        "    ones[1, 64](out, i32(x.shape[0]))\n    return out\n"
+    )
+    evaluator = workshop.evaluator(axpy_task(ONES))
+    try:
+        with pytest.raises(TaskError, match=r"is not admitted, for wrong answers could earn a reward: .*a constant"):
+            evaluator.evaluate(Candidate(source=kernel, plan=plan), seed=1, profile=False)
+    finally:
+        evaluator.oracle.close()
+
+
+def test_a_task_with_a_constant_answer_pays_no_model_of_a_reply_either(workshop: Workshop, kept_zygotes: Any) -> None:
+    source = ONES.replace("class Model", "class ModelNew").replace(
+        "torch.softmax(x, dim=1).sum(dim=1)", "x[:, 0] * 0 + 1"
+    )
+    task = axpy_task(ONES)
+    fingerprint = make_fingerprint(device="cpu", device_kind="cpu", arch="cpu", toolchain="none")
+    evaluator = ModelNewEvaluator(task, workshop.oracle(task), kept_zygotes("modelnew"), "cpu", fingerprint)
+    try:
+        with pytest.raises(TaskError, match="is not admitted"):
+            evaluator.evaluate(modelnew_candidate(source), seed=1)
     finally:
         evaluator.oracle.close()
 
