@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,17 @@ class Done:
 
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """``serve`` sends logs to the stream that it is given, which is closed with the test."""
+    root, ours = logging.getLogger(), logging.getLogger("kernelforge.server")
+    handlers, levels = root.handlers, (root.level, ours.level)
+    yield
+    root.handlers = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture
