@@ -8,10 +8,10 @@ is a token, and always on any other address, every request needs a valid one, wh
 from __future__ import annotations
 
 import ipaddress
+import re
 from base64 import b64decode
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol, get_args
-from urllib.parse import urlsplit
 
 from fastapi import Depends
 from fastapi.openapi.models import HTTPBearer
@@ -24,6 +24,8 @@ from kernelforge.server.http.problems import problem_response
 
 TokenScope = Literal["submit", "read", "admin"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
+_HOST = re.compile(rb"(?:(?P<name>localhost)|\[(?P<v6>[0-9a-f:.]+)\]|(?P<v4>[0-9.]+))(?::[0-9]{1,5})?", re.I)
+"""A Host header that names this machine (RFC 9110, 7.2), and nothing that libraries read each in their own way."""
 LOCAL = Caller("local")
 """Whoever asks an open server."""
 
@@ -58,6 +60,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
+            if not scope.get("raw_path", b"/").startswith((b"/", b"*")):
+                # Of a whole URL as the target the host counts, whatever the header says.
+                raise Refusal(400, "bad_request", "ask for a path of this server, not for a whole URL")
+            if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+                raise Refusal(400, "bad_request", "send one Host header")
             scope.setdefault("state", {})["caller"] = self._admit(dict(scope["headers"]))
         except Refusal as refusal:
             await _refuse(refusal, scope, receive, send)
@@ -98,15 +105,12 @@ def _token(header: bytes) -> bytes | None:
 @lru_cache(maxsize=256)
 def _is_loopback(host: bytes) -> bool:
     """Whether a Host header names this machine by a name that nobody else can point elsewhere."""
+    match = _HOST.fullmatch(host)
+    if match is None or match["name"]:
+        return match is not None
     try:
-        name = urlsplit(b"//" + host).hostname
+        return ipaddress.ip_address((match["v6"] or match["v4"]).decode()).is_loopback
     except ValueError:
-        return False
-    if name is None or name == b"localhost":
-        return name is not None
-    try:
-        return ipaddress.ip_address(name.decode("ascii")).is_loopback
-    except ValueError:  # no address, or no ASCII
         return False
 
 

@@ -40,6 +40,11 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             elif self._timer is None:
                 self._await_head()
 
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if not self.url.startswith(b"/"):
+                self.scope["raw_path"] = self.url  # of a whole URL httptools keeps the path alone; the gate refuses it
+
         def on_response_complete(self) -> None:
             self._head_bytes = 0
             super().on_response_complete()

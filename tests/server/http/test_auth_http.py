@@ -203,10 +203,34 @@ def test_an_open_server_answers_to_loopback_names(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.7", "", "[", "0.0.0.0", "1"]
-)
+    "host",
+    [
+        "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.7", "", "[", "0.0.0.0", "1",
+        "evil.example@localhost", "localhost/evil.example", "localhost#evil.example", "localhost?evil.example",
+        "localhost:evil", "localhost:80:80", "localhost\tevil.example", "[::1].evil.example", "127.0.0.1, evil.example",
+    ],
+)  # fmt: skip
 def test_an_open_server_answers_to_no_other_name(host: str) -> None:
     assert statuses(create_app(TinyCore()), [("GET", "/healthz")], {"Host": host}, "http://127.0.0.1") == [403]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+    ],
+)
+def test_a_request_with_two_hosts_is_refused(head: bytes) -> None:
+    async def all_of_it() -> bytes:
+        async with served(TinyCore()) as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(head)
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert asyncio.run(all_of_it()).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
