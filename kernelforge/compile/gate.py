@@ -8,7 +8,7 @@ Rules, each with a message for the Coder:
 - Nothing external but dynamic shared memory and the driver's own ``.nv.reservedSmem.*``; ``vprintf`` and
   ``__assertfail`` outside scored runs.
 - No clock is read (``%clock``, ``%clock64``, ``%clock_hi``, ``%globaltimer``...): a kernel that can tell time can tell
-  a benchmark from a check. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``, ``%envreg``...):
+  a benchmark from a check. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``...):
   one that can tell a GPU from the emulated device can be right on one of them alone.
 - Inline PTX holds instructions, not entry points, functions or module variables; and no text that ptxas could read
   otherwise than this gate and the emulated device do (:mod:`kernelforge.compile.ptx_text`).
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 _WORD = re.compile(r"%\w+")
 _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
-_PLACES = re.compile(r"%(n?smid|n?warpid|gridid|envreg\d+|(total|aggr)_smem_size|reserved_smem_\w+)(\..*)?")
+_PLACES = re.compile(r"%(n?smid|n?warpid|gridid|(total|aggr)_smem_size|reserved_smem_\w+)(\..*)?")
 """Special registers that differ between launches or devices, where the emulated one has constants."""
 _DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak"})
 _DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})

@@ -35,7 +35,7 @@ def test_reading_a_clock_is_refused(compiler, read):
 
 
 @pytest.mark.parametrize(
-    "register", ["smid", "nsmid", "warpid", "nwarpid", "gridid", "envreg2", "total_smem_size", "aggr_smem_size"]
+    "register", ["smid", "nsmid", "warpid", "nwarpid", "gridid", "total_smem_size", "aggr_smem_size"]
 )
 def test_asking_where_it_runs_is_refused(compiler, register):
     kind = "l" if register == "gridid" else "r"
