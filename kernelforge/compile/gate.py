@@ -57,8 +57,8 @@ class _Module:
     entries: tuple[str, ...]
     externs: tuple[str, ...]
     module_globals: tuple[str, ...]
-    clocks: tuple[str, ...]
-    places: tuple[str, ...]
+    registers: tuple[str, ...]
+    """Special registers that no kernel may read, in alphabetical order."""
     smuggled: tuple[str, ...]
     """Module-level directives inside inline assembly."""
 
@@ -114,13 +114,15 @@ def _problems(
             yield f"{'printf' if name == 'vprintf' else 'assert'} is not allowed in a scored kernel: remove it"
         else:
             yield f"external symbol {name} is not allowed (device malloc, launches and linked code are not available)"
-    if module.clocks:
+    clocks = [name for name in module.registers if _CLOCKS.fullmatch(name)]
+    if clocks:
         hint = ""
-        if any("globaltimer" in name for name in module.clocks):
+        if any("globaltimer" in name for name in clocks):
             hint = " (cuda::barrier and other waits of libcu++ do; use cooperative groups or mbarrier instructions)"
-        yield f"a kernel must not read the time: {', '.join(sorted(set(module.clocks)))}{hint}"
-    if module.places:
-        names = ", ".join(sorted(set(module.places)))
+        yield f"a kernel must not read the time: {', '.join(clocks)}{hint}"
+    places = [name for name in module.registers if _PLACES.fullmatch(name)]
+    if places:
+        names = ", ".join(places)
         yield f"a kernel must not ask where it runs: {names}; use threadIdx, blockIdx and the plan's arguments"
 
 
@@ -128,8 +130,7 @@ def _read_ptx(text: str) -> _Module:
     entries: list[str] = []
     externs: list[str] = []
     variables: list[str] = []
-    clocks: list[str] = []
-    places: list[str] = []
+    registers: set[str] = set()
     smuggled: list[str] = []
     depth, inline = 0, False
     statement: list[str] = []
@@ -141,13 +142,10 @@ def _read_ptx(text: str) -> _Module:
             inline = False
         elif kind == "string":
             # Only ptxas knows for certain where its strings end: what looks like one is searched as well.
-            clocks.extend(word for word in _WORD.findall(token) if _CLOCKS.fullmatch(word))
-            places.extend(word for word in _WORD.findall(token) if _PLACES.fullmatch(word))
+            registers |= set(filter(_is_refused, _WORD.findall(token)))
         elif kind == "word":
-            if _CLOCKS.fullmatch(token):
-                clocks.append(token)
-            if _PLACES.fullmatch(token):
-                places.append(token)
+            if _is_refused(token):
+                registers.add(token)
             # The markers are comments, which inline PTX can forge; NVRTC itself declares nothing of the kind in a body.
             if (inline or depth > 0) and token in _DIRECTIVES:
                 smuggled.append(token)
@@ -171,7 +169,11 @@ def _read_ptx(text: str) -> _Module:
     if depth != 0:
         raise ValueError("unbalanced braces in the PTX")
     unique = tuple(dict.fromkeys(entries))
-    return _Module(unique, tuple(externs), tuple(variables), tuple(clocks), tuple(places), tuple(smuggled))
+    return _Module(unique, tuple(externs), tuple(variables), tuple(sorted(registers)), tuple(smuggled))
+
+
+def _is_refused(register: str) -> bool:
+    return bool(_CLOCKS.fullmatch(register) or _PLACES.fullmatch(register))
 
 
 def _declare(statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]) -> None:

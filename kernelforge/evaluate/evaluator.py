@@ -34,7 +34,7 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "2"
+EVALUATOR_VERSION = "3"
 """Changes whenever a verdict could."""
 
 
@@ -193,6 +193,6 @@ def _seconds(work: Preparation, total: float) -> dict[str, float]:
 
 
 def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:
-    """The version that a fingerprint gives: ``1``, or ``1+tests.<digest>`` where generators are in force."""
+    """The version that a fingerprint gives: ``3``, or ``3+tests.<digest>`` where generators are in force."""
     digest = generators_digest(generators)
     return f"{base}+tests.{digest}" if digest else base

@@ -163,12 +163,12 @@ def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: st
 
 def _without_text(build: Build) -> Build:
     """A build that failed at a hidden size, without what the compiler and the gate said of it."""
-    said = Diagnostic(file="candidate.cu", severity="error", message=HIDDEN_REASONS[Verdict.BUILD])
+    diagnostic = Diagnostic(file="candidate.cu", severity="error", message=HIDDEN_REASONS[Verdict.BUILD])
     refused = build.refused and HIDDEN_REASONS[Verdict.POLICY]
-    return build.model_copy(update={"diagnostics": () if build.ok or refused else (said,), "refused": refused})
+    return build.model_copy(update={"diagnostics": () if build.ok or refused else (diagnostic,), "refused": refused})
 
 
-def public_name(size: Size) -> str:
+def _public_name(size: Size) -> str:
     """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
     return "a hidden size" if size.is_hidden else f"the {size.name} size"
 
@@ -177,7 +177,7 @@ def reason_at(verdict: Verdict, size: Size, message: str) -> str:
     """What a Coder is told of a plan or a build that fails at ``size``, which is named unless it is the full one."""
     if size.is_hidden:
         return HIDDEN_REASONS[verdict]
-    return message if size.name == "full" else f"{message} (at {public_name(size)})"
+    return message if size.name == "full" else f"{message} (at {_public_name(size)})"
 
 
 _NOTHING_MORE = "at a hidden size. Hidden sizes differ from the shown ones in every extent, and no more is told of them"
@@ -203,5 +203,5 @@ def failed_check(
         reason = message = HIDDEN_REASONS[verdict]
         error = None
     else:
-        reason = f"at {public_name(size)}, {family} inputs: {message}"
+        reason = f"at {_public_name(size)}, {family} inputs: {message}"
     return SizeCheck(size=size.name, status="failed", families=(family,), message=message, error=error), reason
