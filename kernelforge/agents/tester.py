@@ -125,13 +125,13 @@ def _try(proposed: ProposedGenerator, provider: str, brief: Brief, oracle: Oracl
         reason = f"the reference did not survive such inputs: {error}"
     else:
         passed = tuple(one.size for one in found if one.ok)
-        reason = _told(found, brief.task)
+        reason = _refusal(found, brief.task)
     return InputGenerator(
         name=proposed.name, plan=proposed.plan, provider=provider, admitted=bool(passed), reason=reason, sizes=passed
     )
 
 
-def _told(found: Sequence[GeneratorFinding], task: Task) -> str:
+def _refusal(found: Sequence[GeneratorFinding], task: Task) -> str:
     """Why a generator was not admitted somewhere, each reason once; of hidden sizes only that it was one of them."""
     refused = [one for one in found if not one.ok]
     shown = dict.fromkeys(one.text for one in refused if not task.size(one.size).is_hidden)
