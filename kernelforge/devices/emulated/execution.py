@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kernelforge.candidate.resolved import (
     Buffer,
     Fill,
@@ -166,6 +169,15 @@ class Execution:
         elif isinstance(step, Fill):
             self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
 
+    def clear(self, buffer: int) -> None:
+        """Fill a buffer with zeros."""
+        self.content(buffer)[:] = 0
+
+    def content(self, buffer: int) -> npt.NDArray[np.uint8]:
+        """A buffer's bytes, not copied."""
+        size = next(b.nbytes for b in self._work.plan.buffers if b.id == buffer)
+        return self._memory.view(self._address[buffer], size)
+
     def outputs(self) -> tuple[Blob, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
         found = [self._memory.read(self._address[o.buffer] + o.offset_bytes, o.nbytes) for o in self._work.plan.outputs]
@@ -204,6 +216,15 @@ class Execution:
         """Run some blocks through a cache model. Faults count only where no block was left out before."""
         return self._go(step, ctas, cache=cache, strict=strict)
 
+    def some_blocks(self, step: Launch, ctas: Sequence[int] | None, *, strict: bool = True) -> LaunchReport:
+        """Run some blocks of a grid, or all. Unless ``strict`` only a timeout counts as a fault."""
+        return self._go(step, ctas, strict=strict)
+
+    def writers(self, step: Launch, entry: str, ctas: Sequence[int] | None, limit: int) -> int:
+        """Run a slice of a launch's kernel (:mod:`kernelforge.devices.emulated.writers`) in its place, for at most
+        about ``limit`` thread instructions; their number."""
+        return self._go(step, ctas, entry=entry, limit=limit).thread_instructions
+
     def _go(
         self,
         step: Launch,
@@ -212,12 +233,14 @@ class Execution:
         racecheck: bool = False,
         cache: CacheModel | None = None,
         strict: bool = True,
+        entry: str | None = None,
+        limit: int | None = None,
     ) -> LaunchReport:
-        limit = self._work.max_thread_instructions
-        left = None if limit is None else max(limit - self.thread_instructions, 1)
+        most = self._work.max_thread_instructions
+        left = limit if limit is not None or most is None else max(most - self.thread_instructions, 1)
         try:
             report = self._runner.machine.launch(
-                self._runner.entry(step.expression).name,
+                entry or self._runner.entry(step.expression).name,
                 step.grid,
                 step.block,
                 step.dynamic_shared_bytes,
