@@ -7,7 +7,6 @@ from axpy import KERNEL, PLAN
 from corpus import Case, body, judge
 
 from kernelforge.evaluate import Evaluator
-from kernelforge.evaluate.full import PADDING
 from kernelforge.records import Verdict
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
@@ -22,6 +21,7 @@ SHIRK = """__global__ void axpy(const float* x, const float* y, float* out, int 
 SPIN = (
     "{ float a = 0; for (long long k = 0; k < 2000000; k++) a = fmaf(a, 0.99f, x[0]); if (i < n) out[i] = a; return; }"
 )
+WAIT = "if (i == 0) atomicExch(flag, 1); if (threadIdx.x == 0) while (atomicAdd(flag, 0) == 0) {} __syncthreads();"
 RECURSION = """__device__ __noinline__ int f(int n) {
     volatile int a[64];
     a[n % 64] = n;
@@ -71,8 +71,8 @@ CASES = {
         "telling a profile from a check by what memory holds", Verdict.WRONG, SHIRK, PROBED, ("full size",)
     ),
     "padded_full": Case(
-        "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
-        words=("too slow for its values to be checked",),
+        "padding that makes the full size too dear to check", Verdict.WRONG, body(f"if (n == 6144) {SPIN}"),
+        words=("in the part that was compared",),
     ),
 }  # fmt: skip
 
@@ -95,14 +95,14 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
     assert "profile is left out" in result.evaluation.correctness.sizes[-1].message
 
 
-def test_a_full_size_goes_unchecked_only_where_the_task_is_large(
+def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Case("honest", Verdict.OK))
     assert result.evaluation.correctness is not None
-    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed", "passed", "passed", "skipped"]
-    assert PADDING > 1
+    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 4
+    assert "compared in part" in result.evaluation.correctness.sizes[-1].message
 
 
 def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
@@ -113,4 +113,9 @@ def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     assert result.evaluation.correctness is not None
     assert result.evaluation.correctness.generality == 0.5
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
-    judge(evaluator, Case("guards", Verdict.POLICY, plan=plan, words=("refuse every hidden size",)))
+    judge(evaluator, Case("guards", Verdict.OK, plan=plan))
+    waiting = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
+        "    if (i < n)", f"    {WAIT}\n    if (i < n)"
+    )
+    plan = plan.replace("out, i32", "out, zeros((1,), int32), i32")
+    judge(evaluator, Case("guards", Verdict.POLICY, waiting, plan, words=("refuse every hidden size",)))

@@ -169,6 +169,12 @@ class Execution:
         elif isinstance(step, Fill):
             self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
 
+    def poison(self) -> None:
+        """Put workspace and outputs back to what they held before the run."""
+        for buffer in self._work.plan.buffers:
+            if buffer.kind == "workspace":
+                self._memory.fill(self._address[buffer.id], buffer.nbytes, bytes([self._work.poison]))
+
     def clear(self, buffer: int) -> None:
         """Fill a buffer with zeros."""
         self.content(buffer)[:] = 0

@@ -42,6 +42,9 @@ MOST_OWNERS = 8
 _TRACE_BYTES = 64 << 20
 """Footprint of one block that is followed while it is found out what it reads."""
 
+_PIECE = 1 << 22
+"""Elements that are worked on at a time: temporaries of a large output would take several times its memory."""
+
 _UNWRITTEN, _NOT_RUN, _FINAL = 0, 1, 2
 
 
@@ -70,7 +73,8 @@ class _Owners:
     atomic: bool
     """Several blocks may add to one unit; the last is named."""
     units: dict[int, npt.NDArray[np.uint32]]
-    """By buffer: the number of each unit's block, plus one; 0 where none writes."""
+    """By buffer: the number of each unit's block, plus one; 0 where none writes. They may lie in the device's memory,
+    and then hold until something runs there again."""
 
     def at(self, buffer: int, words: Words) -> npt.NDArray[np.uint32]:
         """Blocks that write some words of a buffer."""
@@ -143,36 +147,39 @@ class PartialRun:
         """
         if self._work.mutable:
             raise NotPartial("it changes an input in place")
+        execution = Execution(self._runner, self._work)
+        try:
+            if not execution.set_up(Budget.of_setup(sum(isinstance(step, Launch) for step in self._plan.setup))):
+                raise NotPartial("its setup takes too long to be run whole")
+            wanted, steps, status = self._choose(execution)
+            execution.poison()
+            return self._values(execution, steps, status, wanted)
+        finally:
+            self.thread_instructions = execution.thread_instructions
+            execution.close()
+
+    # Which blocks
+
+    def _choose(
+        self, execution: Execution
+    ) -> tuple[dict[int, npt.NDArray[np.int64]], dict[int, _Step], dict[int, npt.NDArray[np.uint8]]]:
+        """The elements that are affordable, the launches behind them by their place in the plan, and the state of every
+        element of the outputs."""
         most = max((len(indices) for indices in self._wanted.values()), default=0)
         while True:
             wanted = {output: np.array(indices[:most], np.int64) for output, indices in self._wanted.items()}
-            steps, status, cost = self._choose(wanted)
+            try:
+                steps, status, cost = self._backwards(execution, wanted)
+            except LaunchFaulted as faulted:
+                raise NotPartial(f"while it was found out which blocks write what: {faulted}") from faulted
             if cost <= RUN_INSTRUCTIONS:
-                break
+                return wanted, steps, status
             if most <= 1:
                 raise NotPartial(
                     f"the blocks behind one element of the output take {cost:.2g} thread instructions, over "
                     f"{RUN_INSTRUCTIONS:.2g}"
                 )
             most = max(1, min(most - 1, int(most * RUN_INSTRUCTIONS / cost)))
-        return self._values(steps, status, wanted)
-
-    # Which blocks
-
-    def _choose(
-        self, wanted: Mapping[int, npt.NDArray[np.int64]]
-    ) -> tuple[dict[int, _Step], dict[int, npt.NDArray[np.uint8]], float]:
-        """Launches that run, by their place in the plan; the state of each output's elements; and what it will cost."""
-        execution = Execution(self._runner, self._work)
-        try:
-            if not execution.set_up(Budget.of_setup(sum(isinstance(step, Launch) for step in self._plan.setup))):
-                raise NotPartial("its setup takes too long to be run whole")
-            return self._backwards(execution, wanted)
-        except LaunchFaulted as faulted:
-            raise NotPartial(f"while it was found out which blocks write what: {faulted}") from faulted
-        finally:
-            self.thread_instructions += execution.thread_instructions
-            execution.close()
 
     def _backwards(
         self, execution: Execution, wanted: Mapping[int, npt.NDArray[np.int64]]
@@ -233,11 +240,11 @@ class PartialRun:
         self._mark(step, demand, status, owners, blocks)
         if not blocks.size:
             return None
-        found = _Step(step, blocks)
-        found.instructions = self._probe(execution, step, blocks if earlier else blocks[:1], demand, earlier)
         for buffer in earlier & owners.units.keys():
             # A block may add to what is there: everything that it writes must have been right before.
             demand.add(buffer, owners.words(buffer, blocks))
+        found = _Step(step, blocks)
+        found.instructions = self._probe(execution, step, blocks if earlier else blocks[:1], demand, earlier)
         return found
 
     def _writable(self, step: Launch) -> set[int]:
@@ -278,7 +285,9 @@ class PartialRun:
             for buffer in written:
                 content = execution.content(buffer)
                 content = content[: content.size - content.size % slices.granule]
-                units = np.left_shift(content.view(kind), np.uint32(8 * slices.granule * plane), dtype=np.uint32)
+                units = content.view(kind)
+                if slices.atomic or slices.planes > 1:
+                    units = np.left_shift(units, np.uint32(8 * slices.granule * plane), dtype=np.uint32)
                 found[buffer] = units if plane == 0 else found[buffer] | units
         units_of = {buffer: units for buffer, units in found.items() if units.any()}
         return _Owners(slices.granule, slices.atomic, units_of)
@@ -323,15 +332,20 @@ class PartialRun:
             if output.buffer not in owners.units:
                 continue
             size, unit = output.dtype.itemsize, owners.granule
-            state = status[position]
-            places = (output.offset_bytes + np.arange(state.size, dtype=np.int64) * size) // unit
             units = owners.units[output.buffer]
-            mine = runs[units[np.minimum(places, units.size - 1)]]
+            for start in range(0, status[position].size, _PIECE):
+                state = status[position][start : start + _PIECE]
+                if size == unit:
+                    first = output.offset_bytes // unit + start
+                    mine = runs[units[first : first + state.size]]
+                else:
+                    places = (output.offset_bytes + np.arange(start, start + state.size) * size) // unit
+                    mine = runs[units[np.minimum(places, units.size - 1)]]
+                np.copyto(state, mine, where=state == _UNWRITTEN)
             if owners.atomic:
                 wanted = (demand.of(output.buffer) * WORD - output.offset_bytes) // size
-                wanted = wanted[(wanted >= 0) & (wanted < mine.size)]
-                mine[wanted[mine[wanted] == _NOT_RUN]] = _FINAL
-            np.copyto(state, mine, where=state == _UNWRITTEN)
+                wanted = wanted[(wanted >= 0) & (wanted < status[position].size)]
+                status[position][wanted[status[position][wanted] == _NOT_RUN]] = _FINAL
 
     def _whole(
         self,
@@ -390,30 +404,23 @@ class PartialRun:
 
     def _values(
         self,
+        execution: Execution,
         steps: Mapping[int, _Step],
         status: Mapping[int, npt.NDArray[np.uint8]],
         wanted: Mapping[int, npt.NDArray[np.int64]],
     ) -> tuple[Part, ...]:
-        execution = Execution(self._runner, self._work)
-        try:
-            execution.set_up()
-            for place, step in enumerate(self._plan.steps):
-                if isinstance(step, Fill):
-                    execution.step(step)
-                elif isinstance(step, Launch) and place in steps:
-                    execution.check(step)
-                    blocks = steps[place].blocks
-                    alone = not self._written_before(place)
-                    try:
-                        execution.some_blocks(step, None if blocks is None else blocks.tolist())
-                    except LaunchFaulted as faulted:
-                        if alone:
-                            raise
-                        raise NotPartial(f"a block that was run by itself faulted: {faulted}") from faulted
-            return tuple(self._part(execution, position, status[position], wanted) for position in status)
-        finally:
-            self.thread_instructions += execution.thread_instructions
-            execution.close()
+        for place, step in enumerate(self._plan.steps):
+            if isinstance(step, Fill):
+                execution.step(step)
+            elif isinstance(step, Launch) and place in steps:
+                blocks = steps[place].blocks
+                try:
+                    execution.some_blocks(step, None if blocks is None else blocks.tolist())
+                except LaunchFaulted as faulted:
+                    if not self._written_before(place):
+                        raise
+                    raise NotPartial(f"a block that was run by itself faulted: {faulted}") from faulted
+        return tuple(self._part(execution, position, status[position], wanted) for position in status)
 
     def _part(
         self,

@@ -76,8 +76,60 @@ def writer_kernel(kernel: FlatKernel, plane: int = 0) -> WriterKernel:
     return _Slicer(kernel).slice(plane)
 
 
+class _Definitions:
+    """Which instructions may have given a register the value that another instruction reads (reaching definitions)."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self._blocks = blocks
+        self._sites: list[tuple[int, int]] = []
+        self._of: dict[str, int] = {}
+        """Bitset of definitions by register."""
+        local: list[list[tuple[int, str, bool]]] = [[] for _ in blocks]
+        for block in blocks:
+            for place, instruction in enumerate(block.all()):
+                if has_destination(instruction):
+                    for register in registers_of(instruction.operands[0]):
+                        number = len(self._sites)
+                        self._sites.append((block.index, place))
+                        self._of[register] = self._of.get(register, 0) | 1 << number
+                        local[block.index].append((number, register, instruction.predicate is None))
+        self._entering = self._solve(local)
+
+    def _solve(self, local: list[list[tuple[int, str, bool]]]) -> list[int]:
+        entering, leaving = [0] * len(self._blocks), [0] * len(self._blocks)
+        work = list(range(len(self._blocks)))
+        seen = [False] * len(self._blocks)
+        while work:
+            index = work.pop()
+            out = entering[index]
+            for number, register, whole in local[index]:
+                out = (out & ~self._of[register] if whole else out) | 1 << number
+            if out == leaving[index] and seen[index]:
+                continue
+            leaving[index], seen[index] = out, True
+            for successor in self._blocks[index].successors:
+                if entering[successor] | out != entering[successor] or not seen[successor]:
+                    entering[successor] |= out
+                    work.append(successor)
+        return entering
+
+    def before(self, register: str, index: int, place: int) -> Iterator[tuple[int, int]]:
+        """Block and place of each definition of a register that reaches an instruction."""
+        instructions = self._blocks[index].all()
+        for at in range(place - 1, -1, -1):
+            instruction = instructions[at]
+            if has_destination(instruction) and register in registers_of(instruction.operands[0]):
+                yield index, at
+                if instruction.predicate is None:
+                    return
+        rest = self._entering[index] & self._of.get(register, 0)
+        while rest:
+            yield self._sites[(rest & -rest).bit_length() - 1]
+            rest &= rest - 1
+
+
 class _Slicer:
-    """One kernel's basic blocks, and which of its instructions are needed."""
+    """One kernel's basic blocks, and which of their instructions are needed: by block and place in it."""
 
     def __init__(self, kernel: FlatKernel) -> None:
         self._kernel = kernel
@@ -85,18 +137,15 @@ class _Slicer:
         self._drop_traps()
         self._after = post_dominators(self._blocks)
         self._deciders = self._control_dependences()
-        self._definitions: dict[str, list[tuple[Block, Instruction]]] = {}
-        self._slots: dict[str, list[tuple[Block, Instruction]]] = {}
-        self._needed: set[int] = set()
-        self._registers: set[str] = set()
-        self._work: list[tuple[Block, Instruction]] = []
-        for block in self._blocks:
-            for instruction in block.all():
-                if has_destination(instruction):
-                    for register in registers_of(instruction.operands[0]):
-                        self._definitions.setdefault(register, []).append((block, instruction))
-                elif instruction.opcode == "st" and (slot := self._slot(instruction.operands[0])) is not None:
-                    self._slots.setdefault(slot, []).append((block, instruction))
+        self._definitions = _Definitions(self._blocks)
+        self._code = [block.all() for block in self._blocks]
+        self._slots: dict[str, list[tuple[int, int]]] = {}
+        self._needed: set[tuple[int, int]] = set()
+        self._work: list[tuple[int, int]] = []
+        for index, code in enumerate(self._code):
+            for place, i in enumerate(code):
+                if i.opcode == "st" and (slot := self._slot(i.operands[0])) is not None:
+                    self._slots.setdefault(slot, []).append((index, place))
 
     def _drop_traps(self) -> None:
         """Take asserts as held: a branch to a trap is never taken."""
@@ -125,68 +174,60 @@ class _Slicer:
         return None
 
     def slice(self, plane: int) -> WriterKernel:
-        roots = [
-            (block, i)
-            for block in self._blocks
-            for i in block.instructions
-            if i.opcode in _STORES and state_space(i) in (lay.GLOBAL, lay.GENERIC)
-        ]
-        for block in self._blocks:
-            for i in block.instructions:
+        roots: list[tuple[int, int]] = []
+        for index, code in enumerate(self._code):
+            for place, i in enumerate(code):
+                if i.opcode in _STORES and state_space(i) in (lay.GLOBAL, lay.GENERIC):
+                    roots.append((index, place))
                 whole_tile = i.opcode == "wmma" and "store" in i.modifiers
                 if whole_tile or i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
                     raise NotSliceable(f"{i.name} may write global memory")
-        if not roots:
-            raise NotSliceable("it has no store to global memory")
-        widths = [_width(i) for _, i in roots]
-        granule = min(4, *widths)
-        atomic = any(i.opcode != "st" for _, i in roots)
+        stores = [self._code[index][place] for index, place in roots]
+        granule = min([4, *(_width(i) for i in stores)])
+        atomic = any(i.opcode != "st" for i in stores)
         if atomic and granule < 4:
             raise NotSliceable("it has atomics on elements of less than four bytes")
-        for block, i in roots:
-            self._need_control(block, i)
-            self._need_registers(registers_of(_address(i)))
-        targets = {id(i) for _, i in roots}
+        for index, place in roots:
+            self._need_condition(index, place)
+            self._need_registers(registers_of(_address(self._code[index][place])), index, place)
+        targets = set(roots)
         while self._work:
-            block, i = self._work.pop()
-            if id(i) in self._needed:
+            at = self._work.pop()
+            if at in self._needed:
                 continue
-            if id(i) in targets:
-                raise NotSliceable(f"an address depends on the result of {i.name}")
-            self._needed.add(id(i))
-            self._need(block, i)
-        body = self._emit(targets, granule, plane)
+            if at in targets:
+                raise NotSliceable(f"an address depends on the result of {self._code[at[0]][at[1]].name}")
+            self._needed.add(at)
+            self._need(*at)
+        body, tables = self._emit(targets, granule, plane)
         registers = {**self._kernel.registers, _ID: "b32", _ID16: "b16"}
-        tables = self._kernel.branch_targets | self._tables
-        sliced = replace(
-            self._kernel,
-            name=f"{self._kernel.name}@writers{plane}",
-            registers=registers,
-            body=body,
-            branch_targets=tables,
-        )
+        name = f"{self._kernel.name}@writers{plane}"
+        tables = self._kernel.branch_targets | tables
+        sliced = replace(self._kernel, name=name, registers=registers, body=body, branch_targets=tables)
         return WriterKernel(sliced, granule, atomic, self._loads_through())
 
-    def _need_registers(self, names: Iterator[str]) -> None:
+    def _need_registers(self, names: Iterator[str], index: int, place: int) -> None:
         for name in names:
-            if name not in self._registers:
-                self._registers.add(name)
-                self._work += self._definitions.get(name, [])
+            self._work += self._definitions.before(name, index, place)
 
-    def _need_control(self, block: Block, i: Instruction) -> None:
-        if i.predicate is not None:
-            self._need_registers(iter([i.predicate.name]))
-        for decider in self._deciders[block.index]:
-            terminator = self._blocks[decider].terminator
-            if terminator is not None and id(terminator) not in self._needed:
-                self._needed.add(id(terminator))
-                self._need_control(self._blocks[decider], terminator)
-                if terminator.opcode == "brx":
-                    self._need_registers(registers_of(terminator.operands[0]))
+    def _need_condition(self, index: int, place: int) -> None:
+        """What decides whether an instruction is executed."""
+        predicate = self._code[index][place].predicate
+        if predicate is not None:
+            self._need_registers(iter([predicate.name]), index, place)
+        for decider in self._deciders[index]:
+            at = (decider, len(self._code[decider]) - 1)
+            if at not in self._needed:
+                self._needed.add(at)
+                self._need_condition(*at)
+                branch = self._code[decider][at[1]]
+                if branch.opcode == "brx":
+                    self._need_registers(registers_of(branch.operands[0]), *at)
 
-    def _need(self, block: Block, i: Instruction) -> None:
+    def _need(self, index: int, place: int) -> None:
         """What an instruction whose result is needed needs itself."""
-        self._need_control(block, i)
+        i = self._code[index][place]
+        self._need_condition(index, place)
         space = state_space(i) if i.opcode in ("ld", "ldu") else None
         slot = self._slot(i.operands[1]) if space is not None else None
         if slot is not None:
@@ -195,61 +236,65 @@ class _Slicer:
             raise NotSliceable(f"an address depends on the result of {i.name}")
         operands = i.operands[1:] if has_destination(i) else i.operands
         for operand in operands:
-            self._need_registers(registers_of(operand))
+            self._need_registers(registers_of(operand), index, place)
+        if i.predicate is not None and has_destination(i):
+            # Lanes that it leaves out keep what the register held before.
+            self._need_registers(registers_of(i.operands[0]), index, place)
 
     def _loads_through(self) -> frozenset[int]:
         """Offsets of parameters that addresses of the slice's global loads come from."""
-        loads = [
-            i
-            for block in self._blocks
-            for i in block.instructions
-            if id(i) in self._needed and i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC)
-        ]
-        seen: set[str] = set()
-        work = [name for i in loads for name in registers_of(i.operands[1])]
+        work: list[tuple[int, int]] = []
+        for index, place in self._needed:
+            i = self._code[index][place]
+            if i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC):
+                for name in registers_of(i.operands[1]):
+                    work += self._definitions.before(name, index, place)
+        seen: set[tuple[int, int]] = set()
         found: set[int] = set()
         while work:
-            name = work.pop()
-            if name in seen:
+            at = work.pop()
+            if at in seen:
                 continue
-            seen.add(name)
-            for _, i in self._definitions.get(name, []):
-                for operand in i.operands[1:]:
-                    work += registers_of(operand)
-                    if isinstance(operand, Addr) and isinstance(operand.base, Sym):
-                        parameter = self._kernel.params.get(operand.base.name)
-                        if parameter is not None:
-                            found.add(parameter[1] + operand.base.offset + operand.offset)
+            seen.add(at)
+            for operand in self._code[at[0]][at[1]].operands[1:]:
+                for name in registers_of(operand):
+                    work += self._definitions.before(name, *at)
+                if isinstance(operand, Addr) and isinstance(operand.base, Sym):
+                    parameter = self._kernel.params.get(operand.base.name)
+                    if parameter is not None:
+                        found.add(parameter[1] + operand.base.offset + operand.offset)
         return frozenset(found)
 
-    def _emit(self, roots: set[int], granule: int, plane: int) -> list[Instruction | Label]:
-        """The slice's body."""
-        self._tables: dict[str, list[str]] = {}
+    def _emit(
+        self, roots: set[tuple[int, int]], granule: int, plane: int
+    ) -> tuple[list[Instruction | Label], dict[str, list[str]]]:
+        """The slice's body, and its branch tables."""
+        tables: dict[str, list[str]] = {}
         body: list[Instruction | Label] = _block_number(granule, plane)
         end = len(self._blocks)
         for block in self._blocks:
             body.append(Label(_label(block.index)))
-            for i in block.instructions:
-                if id(i) in roots:
+            for place, i in enumerate(block.instructions):
+                if (block.index, place) in roots:
                     body.append(_numbered(i))
-                elif id(i) in self._needed:
+                elif (block.index, place) in self._needed:
                     body.append(i)
-            terminator = block.terminator
+            branch, last = block.terminator, (block.index, len(block.instructions))
             if not block.successors:
                 body.append(Instruction("ret", (), ()))
-            elif terminator is not None and id(terminator) in self._needed and len(block.successors) > 1:
-                if terminator.opcode == "brx":
+            elif branch is not None and last in self._needed and len(block.successors) > 1:
+                if branch.opcode == "brx":
                     table = f"@table{block.index}"
-                    self._tables[table] = [_label(s) for s in block.successors]
-                    body.append(replace(terminator, operands=(terminator.operands[0], Sym(table))))
+                    tables[table] = [_label(s) for s in block.successors]
+                    body.append(replace(branch, operands=(branch.operands[0], Sym(table))))
                 else:
                     taken, follow = block.successors
-                    body.append(_branch(taken, terminator))
+                    body.append(_branch(taken, branch))
                     body.append(_branch(follow))
             else:
                 target = block.successors[0] if len(block.successors) == 1 else self._after[block.index]
                 body.append(Instruction("ret", (), ()) if target == end else _branch(target))
-        return body
+        return body, tables
 
 
 def _address(i: Instruction) -> Operand:
