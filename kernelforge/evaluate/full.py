@@ -51,8 +51,8 @@ ELEMENTS = 16
 PART_SECONDS = 60.0
 """Longest that finding and running the blocks behind them may take."""
 
-LEAST_SHARE = 0.98
-"""Least share of the compulsory bytes that a believable profile counts: memory moves in whole sectors."""
+LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
+"""Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
 
 PADDING = 256
 """Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
@@ -273,7 +273,8 @@ class _Modelled(FullStage):
         """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
         moved = None if found[0] is None else found[0].value("dram__bytes.sum")
         least = self.facts.compulsory_bytes
-        if moved is None or moved >= LEAST_SHARE * least:
+        exact = found[0] is None or all(kernel.sampled == 1 for kernel in found[0].kernels)
+        if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
             return ""
         return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
 

@@ -53,7 +53,9 @@ def choose_stand_in(samples: Sequence[object], draws: random.Random) -> int:
 
 
 def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tuple[Chunk, ...]:
-    """Chunks of equal length, one in each equal part of the grid, at a place in it that is drawn.
+    """Chunks of equal length, one in each equal part of the grid, all at the same place in it, which is drawn.
+
+    Equal distances keep chance out of how much the chunks have in common, from which the whole grid is extrapolated.
 
     The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
     side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
@@ -70,12 +72,9 @@ def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tu
 
 
 def _one_in_each_part(blocks: int, count: int, length: int, draws: random.Random) -> tuple[Chunk, ...]:
-    chunks: list[Chunk] = []
-    for index in range(count):
-        first, end = blocks * index // count, blocks * (index + 1) // count
-        start = draws.randint(first, max(end - length, first))
-        chunks.append(Chunk(start, start + length))
-    return tuple(chunks)
+    offset = draws.randint(0, blocks // count - length)
+    starts = [blocks * index // count + offset for index in range(count)]
+    return tuple(Chunk(start, start + length) for start in starts)
 
 
 class Budget:
