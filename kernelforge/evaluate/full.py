@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kernelforge.devices.base import PartialSession, PartResult, RunFaulted
+from kernelforge.devices.base import PartialSession, PartResult, RunFaulted, Session
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work, note
 from kernelforge.evaluate.oracle import Draw
@@ -28,7 +28,7 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
-from kernelforge.sandbox.memory import same_bytes
+from kernelforge.sandbox.memory import Blob, same_bytes
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
@@ -152,16 +152,41 @@ class _Modelled(FullStage):
         return found
 
     def _whole(self, draw: Draw, found: Found | None) -> Found | None:
-        """Run whole, and compare everything; then some slices on inputs of another family."""
+        """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
+        holds before a profile: a kernel that could tell a profile from a check would shirk there."""
         self.work.executed = self.work.sectors = 0
-        poisons = _full_poisons(self.work.seed, None if found is None else _instructions(found))
         place = self.sessions.of(self.artifact)
+        with self.work.clock("oracle"):
+            sliced = self.checker.oracle.has_slices()
+        others = self.checker.oracle.families("full")[1:2] if sliced else ()
+        instructions = None if found is None else _instructions(found)
+        poisons = POISONS[:1] if others else _full_poisons(self.work.seed, instructions)
         comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
+        for family in others:
+            self._check_slices(place.session, family)
+        families = (draw.family, *others)
         message = ""
         if found is not None and (why := self._disbelieved(found)):
             found, message = None, f"the profile is left out: {why}"
-        self.passed(comparison, message)
+        self.passed(comparison, message, families)
         return found
+
+    def _check_slices(self, session: Session, family: str) -> None:
+        """Run whole on inputs of a family, and compare some slices of what came out.
+
+        Raises:
+            Failure: they are wrong, or the run faults.
+        """
+        with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
+            with self.work.clock("emulation"):
+                result = session.run(self.checker.request(self.plan, draw, PROFILE_POISON))
+            if result.faults:
+                self.checker.fault(result.faults[0], self.size, family, self.work)
+            self.work.executed = max(self.work.executed, result.thread_instructions or 0)
+            comparison = self._compared(draw, {}, [(None, blob) for blob in result.outputs])
+        if not comparison.ok:
+            message = f"in the slices that were compared: {comparison.message}"
+            self.checker.fail(Verdict.WRONG, self.size, family, message, self.work, comparison.error)
 
     def _compare_in_part(self, draw: Draw) -> str:
         """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.
@@ -208,7 +233,7 @@ class _Modelled(FullStage):
                 total = self.facts.outputs[output].numel
                 message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
                 self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work)
-        comparison = self._compare(draw, wanted, result)
+        comparison = self._compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
         if not comparison.ok:
             with self.work.clock("emulation"):
                 again = session.run_part(replace(request, poison=POISONS[1]), wanted)
@@ -228,16 +253,13 @@ class _Modelled(FullStage):
             note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
         return None if why else found
 
-    def _compare(self, draw: Draw, wanted: Mapping[int, Sequence[int]], result: PartResult) -> Comparison:
+    def _compared(
+        self, draw: Draw, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
+    ) -> Comparison:
         specs = self.facts.outputs
+        shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
         with self.work.clock("oracle"):
-            return self.checker.oracle.check_part(
-                draw.handle,
-                wanted,
-                [(part.elements, part.data) for part in result.parts],
-                [spec.shape for spec in specs],
-                [spec.dtype for spec in specs],
-            )
+            return self.checker.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
 
     def _skipped(self, reason: str, found: Found | None) -> None:
         """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
@@ -314,11 +336,8 @@ def _same(first: PartResult, second: PartResult) -> bool:
 
 
 def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
-    """What memory holds before runs at the full size.
-
-    One of them is what it holds before a profile: a kernel that could tell a profile from a check would shirk there.
-    Where two runs are too dear, the secret seed chooses.
-    """
+    """What memory holds before runs at the full size on one family of inputs: also what it holds before a profile.
+    Where two runs are too dear, the secret seed chooses."""
     if instructions is None:
         return POISONS[:1]
     both = (POISONS[0], PROFILE_POISON)

@@ -20,6 +20,8 @@ class Known:
     """At every size."""
     scales: dict[str, dict[str, float]] = field(default_factory=dict)
     """By size: input families that torch itself passes, each with the factor at which it does; the task's own first."""
+    has_slices: bool | None = None
+    """Whether the reference has an axis whose slices can be worked out by themselves; None where nobody asked."""
     admitted: bool = False
     """Whether it was proved at the small size that wrong answers earn nothing."""
 

@@ -289,6 +289,12 @@ class Oracle:
         }
         return Comparison.model_validate(self._call(request, outputs).data["comparison"])
 
+    def has_slices(self) -> bool:
+        """Whether the reference has an axis whose slices can be worked out by themselves."""
+        if self.known.has_slices is None:
+            self.known.has_slices = bool(self._call({"op": "has_slices"}).data.get("has_slices"))
+        return self.known.has_slices
+
     @_read_as_hostile()
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
         """Flat indices of about ``count`` elements of each output whose values the oracle can tell without the rest.

@@ -126,6 +126,7 @@ class _Server:
             "families": self._families,
             "draw": self._draw,
             "check": self._check,
+            "has_slices": self._has_slices,
             "choose": self._choose,
             "check_part": self._check_part,
             "release": self._release,
@@ -216,6 +217,9 @@ class _Server:
         ]
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
+    def _has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"has_slices": self._task.slices.slicing is not None}, []
+
     def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         chosen = self._task.slices.choose(data["size"], int(data["seed"]), data["count"])
         return {"elements": {str(output): indices for output, indices in chosen.items()}}, []
@@ -234,8 +238,12 @@ class _Server:
             )
             for position in range(count)
         }
-        wanted = {int(output): indices for output, indices in data["wanted"].items()}
-        return {"comparison": self._task.slices.compare(drawn, wanted, got).model_dump(mode="json")}, []
+        if whole:
+            comparison = self._task.slices.compare_whole(drawn, got)
+        else:
+            wanted = {int(output): indices for output, indices in data["wanted"].items()}
+            comparison = self._task.slices.compare(drawn, wanted, got)
+        return {"comparison": comparison.model_dump(mode="json")}, []
 
     def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._draws.pop(data["handle"], None)

@@ -9,6 +9,7 @@ among all. At the full size the reference then runs on a few slices, whole in ev
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,7 @@ from kernelforge.evaluate.inputs import derived_seed
 from kernelforge.evaluate.placement import generator
 from kernelforge.evaluate.reference import Reference, Value
 from kernelforge.evaluate.tolerance import Expected
-from kernelforge.records import Comparison, DType
+from kernelforge.records import Comparison, DType, SizeFacts
 from kernelforge.sandbox.memory import Blob
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Slices:
 
     def __init__(self, reckoner: Reckoner) -> None:
         self._reckoner = reckoner
+        self._facts: dict[str, SizeFacts] = {}
         self._found: Slicing | None = None
         self._searched = False
 
@@ -83,7 +85,7 @@ class Slices:
         Raises:
             TaskError: no part of the outputs can be had by itself, and the whole is too dear.
         """
-        facts = facts_at(self._reckoner.described(size), size, self._reckoner.task.policy.mutates, fake=True)
+        facts = self._facts_of(size)
         shapes = [spec.shape for spec in facts.outputs]
         draws = np.random.default_rng(derived_seed(seed, "elements"))
         slicing = self.slicing
@@ -113,6 +115,12 @@ class Slices:
             chosen[position] = list(dict.fromkeys(places[::-1].tolist()))
         return chosen
 
+    def _facts_of(self, size: str) -> SizeFacts:
+        if size not in self._facts:
+            mutates = self._reckoner.task.policy.mutates
+            self._facts[size] = facts_at(self._reckoner.described(size), size, mutates, fake=True)
+        return self._facts[size]
+
     def _affordable(self, flops: float, nbytes: float, extent: int) -> int:
         """How many slices of ``extent`` may be worked out."""
         by_work = PART_FLOPS * extent / max(flops, 1)
@@ -127,49 +135,54 @@ class Slices:
         Raises:
             TaskError: the reference fails on the slices.
         """
-        reckoner, slicing = self._reckoner, self.slicing
-        facts = facts_at(reckoner.described(drawn.size), drawn.size, reckoner.task.policy.mutates, fake=True)
+        facts = self._facts_of(drawn.size)
         shapes = [spec.shape for spec in facts.outputs]
         if drawn.expected is not None:
             return _compared(None, shapes, None, drawn.expected, drawn.selections, got)
-        reference = reckoner.reference(drawn.size)
-        reference.redraw_weights(derived_seed(drawn.seed, "weights"))
-        rows: torch.Tensor | None = None
-        inputs = drawn.inputs
-        if slicing is not None:
-            most = self._affordable(facts.flops, facts.compulsory_bytes, shapes[0][slicing.outputs[0]])
-            if all(elements.indices is None for elements in got.values()):
-                most = min(most, SLICES_OF_WHOLE)
-            rows = self._rows(slicing, shapes, wanted, got, most)
-            inputs = sliced(inputs, slicing, rows)
-        outputs, selections = reckoner.expected_at(drawn.size, reference, inputs)
-        return _compared(slicing, shapes, rows, outputs, selections, got)
-
-    def _rows(
-        self,
-        slicing: Slicing,
-        shapes: Sequence[tuple[int, ...]],
-        wanted: Mapping[int, Sequence[int]],
-        got: Mapping[int, Elements],
-        most: int,
-    ) -> torch.Tensor:
-        """The slices of the wanted elements, and of others that came with them, as many as are affordable."""
+        slicing = self.slicing
+        if slicing is None:
+            return self._compare_slices(drawn, None, None, got)
         extent = shapes[0][slicing.outputs[0]]
         must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in wanted.items() if at]
-        chosen = _sorted(torch.cat(must))
-        with_them = [
-            torch.arange(extent)
-            if elements.indices is None
-            else _rows_of(elements.indices, shapes[output], slicing.outputs[output])
+        came = [
+            _rows_of(elements.indices, shapes[output], slicing.outputs[output])
             for output, elements in got.items()
+            if elements.indices is not None
         ]
-        came = _sorted(torch.cat(with_them))
-        more = came[~torch.isin(came, chosen)]
-        room = max(most - len(chosen), 0)
-        if len(more) > room:
-            order = torch.randperm(len(more), generator=generator(torch.device("cpu"), _PROBE_SEED + len(more)))
-            more = more[order[:room]]
-        return _sorted(torch.cat([chosen, more]))
+        chosen, others = _sorted(torch.cat(must)), _sorted(torch.cat(came))
+        others = others[~torch.isin(others, chosen)]
+        room = max(self._affordable(facts.flops, facts.compulsory_bytes, extent) - len(chosen), 0)
+        if len(others) > room:
+            draws = generator(torch.device("cpu"), derived_seed(drawn.seed, "slices"))
+            others = others[torch.randperm(len(others), generator=draws)[:room]]
+        return self._compare_slices(drawn, slicing, _sorted(torch.cat([chosen, others])), got)
+
+    def compare_whole(self, drawn: Drawn, got: Mapping[int, Elements]) -> Comparison:
+        """Compare some slices, by the draw's secret seed, of outputs that are there whole.
+
+        Raises:
+            TaskError: no slices stand by themselves, or the reference fails on them.
+        """
+        slicing = self.slicing
+        if slicing is None:
+            raise TaskError("the reference has no axis whose slices can be worked out by themselves")
+        facts = self._facts_of(drawn.size)
+        extent = facts.outputs[0].shape[slicing.outputs[0]]
+        most = min(self._affordable(facts.flops, facts.compulsory_bytes, extent), SLICES_OF_WHOLE, extent)
+        draws = np.random.default_rng(derived_seed(drawn.seed, "slices"))
+        rows = np.append(draws.integers(0, extent, most - 1), extent - 1)
+        return self._compare_slices(drawn, slicing, torch.from_numpy(np.unique(rows)), got)
+
+    def _compare_slices(
+        self, drawn: Drawn, slicing: Slicing | None, rows: torch.Tensor | None, got: Mapping[int, Elements]
+    ) -> Comparison:
+        reckoner = self._reckoner
+        reference = reckoner.reference(drawn.size)
+        reference.redraw_weights(derived_seed(drawn.seed, "weights"))
+        inputs = drawn.inputs if slicing is None or rows is None else sliced(drawn.inputs, slicing, rows)
+        outputs, selections = reckoner.expected_at(drawn.size, reference, inputs)
+        shapes = [spec.shape for spec in self._facts_of(drawn.size).outputs]
+        return _compared(slicing, shapes, rows, outputs, selections, got)
 
     @property
     def slicing(self) -> Slicing | None:
@@ -321,7 +334,9 @@ def _compared(
         value = want.reference.clone().contiguous()
         elements = got.get(position)
         if elements is not None and len(elements.data):
-            data = torch.frombuffer(bytearray(elements.data), dtype=want.reference.dtype)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the bytes are read only, and so is what is made of them
+                data = torch.frombuffer(elements.data, dtype=want.reference.dtype)
             if elements.indices is None:
                 data = data.view(shapes[position])
                 if rows is not None and slicing is not None:

@@ -149,7 +149,8 @@ def test_weights_of_the_draw_are_those_of_the_comparison() -> None:
     reckoner.draw("full", "task", 6, expected=False)
     got = {0: Elements(indices, output.numpy().tobytes())}
     assert reckoner.slices.compare(drawn, {0: [0]}, got).ok
-    assert reckoner.slices.compare(drawn, {0: [0]}, {0: Elements(None, output.numpy().tobytes())}).ok
+    assert reckoner.slices.compare_whole(drawn, {0: Elements(None, output.numpy().tobytes())}).ok
+    assert not reckoner.slices.compare_whole(drawn, {0: Elements(None, (output + 1).numpy().tobytes())}).ok
 
 
 def test_what_a_runner_sends_is_read_as_hostile() -> None:
