@@ -108,7 +108,9 @@ class Evaluator:
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
         start = time.perf_counter()
-        work = Work(seed=seed) if stopped is None else Work(seed=seed, stopped=stopped)
+        work = Work(seed=seed, source=candidate.source)
+        if stopped is not None:
+            work.stopped = stopped
         found: Found | None = None
         failure: Failure | None = None
         try:
