@@ -11,7 +11,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.comparison import Got, Selection, SelectionRecorder, compare_outputs
-from kernelforge.evaluate.inputs import FAMILIES, SCALES, derived_seed, draw_inputs
+from kernelforge.evaluate.inputs import SCALES, derived_seed, draw_inputs, families_of
 from kernelforge.evaluate.placement import HOST, generator, plain_kernels
 from kernelforge.evaluate.recipe import TEST_PREFIX, Recipe
 from kernelforge.evaluate.recipe_inputs import PROBES, Habit, draw_recipe, habit_of
@@ -24,7 +24,7 @@ from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 PROBE_LIMIT: Final = 1 << 20
 """Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
 
-_PLAIN_FAMILIES: Final = ("task", "normal")
+_PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
 
 _DRAW_ATTEMPTS: Final = 8
 """Draws of a family before one is given up; a family of which every twelfth draw is unfit is still always had."""
@@ -189,6 +189,11 @@ class Reckoner:
         """Take over :meth:`scales` that an earlier process found for this task."""
         self._scales = {size: dict(found) for size, found in scales.items()}
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Input families that are tried for the task; the task's own first."""
+        return families_of(self.task.policy.accumulator)
+
     def scales(self, size: str) -> dict[str, float]:
         """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
         if size not in self._scales:
@@ -198,7 +203,7 @@ class Reckoner:
             else:
                 own = self.reference(size).inputs(_PROBE_SEED)
                 redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
-                families = FAMILIES if redraws else FAMILIES[:1]
+                families = self.families if redraws else self.families[:1]
                 found = {family: self._admitted_scale(size, family) for family in families}
                 self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
         return self._scales[size]

@@ -57,7 +57,7 @@ _ERRORS: dict[str, type[UsageError] | type[TaskError]] = {"UsageError": UsageErr
 _LONGEST_TEXT = 10_000
 """Characters of what a child says of one finding."""
 
-_FAMILIES = ("task", "normal", "large", "edge")
+_FAMILIES = ("task", "normal", "large", "edge", "sparse")
 """Input families by name; :mod:`kernelforge.evaluate.inputs` draws them, in the child."""
 
 
