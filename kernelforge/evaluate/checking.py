@@ -6,7 +6,7 @@ On a GPU every size but the full one is also run on an emulated device, which ch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
@@ -141,8 +141,14 @@ class Checker:
         """Runners for one candidate; the caller closes them."""
         return Sessions(self.device, self.screen)
 
-    def check_size(self, sessions: Sessions, size: Size, work: Work) -> None:
-        families = self.oracle.families(size.name)
+    def check_size(self, sessions: Sessions, size: Size, work: Work, families: Sequence[str] | None = None) -> None:
+        """Run a size on inputs of ``families``, or of all that torch passes there, and record that it was right.
+
+        Raises:
+            Failure: it was not.
+            TaskError: the oracle has no such inputs.
+        """
+        families = tuple(self.oracle.families(size.name) if families is None else families)
         worst = 0.0
         for position, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others take turns.

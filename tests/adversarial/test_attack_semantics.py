@@ -101,7 +101,7 @@ def test_a_full_size_goes_unchecked_only_where_the_task_is_large(
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Case("honest", Verdict.OK))
     assert result.evaluation.correctness is not None
-    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed", "passed", "passed", "skipped"]
+    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 4 + ["skipped"]
     assert PADDING > 1
 
 

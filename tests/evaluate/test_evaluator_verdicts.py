@@ -50,7 +50,7 @@ def test_a_good_candidate_passes_at_every_size_and_is_profiled(evaluator: Evalua
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert evaluation.correctness is not None
     assert {check.size: check.status for check in evaluation.correctness.sizes} == {
-        "small": "passed", "hidden_odd": "passed", "hidden_tiny": "passed", "full": "passed",
+        "small": "passed", "hidden_odd": "passed", "hidden_tiny": "passed", "hidden_drawn": "passed", "full": "passed",
     }  # fmt: skip
     assert evaluation.performance is not None
     assert evaluation.performance.origin is Origin.MODELLED

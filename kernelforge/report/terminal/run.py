@@ -102,8 +102,10 @@ def _absent(view: RunView) -> Iterator[RenderableType]:
 
 
 def _unscored(view: RunView) -> Iterator[RenderableType]:
-    """Attempts without a score: how many, why, and whether they are too many."""
-    unscored = view.integrity.unscored
+    """Attempts that a hidden size ended; those without a score: how many, why, and whether they are too many."""
+    unscored, hidden = view.integrity.unscored, view.integrity.failed_at_hidden
+    if hidden:
+        yield field("hidden", f"{hidden} of {view.attempts} attempts failed at a hidden size")
     if unscored.count:
         yield field("no score", one_line(unscored_words(unscored), 500), style="yellow")
     if unscored.excessive:

@@ -74,6 +74,8 @@ class IntegrityView(View):
     run: str
     origin: Literal["measured", "modelled", "mixed", "none"]
     unscored: Unscored
+    failed_at_hidden: int
+    """Attempts that a hidden size ended. Many of them at one task may be somebody who reads its sizes out."""
     counts: dict[Concern, int]
     """Every concern, zero included."""
     rows: tuple[IntegrityRow, ...]
@@ -97,6 +99,7 @@ def integrity_view(records: RunRecords) -> IntegrityView:
         run=records.run.id,
         origin=_origin(records),
         unscored=unscored(records.attempts),
+        failed_at_hidden=sum(attempt.evaluation.failed_at_hidden for attempt in records.attempts),
         counts={concern: len(rows) for concern, rows in found.items()},
         rows=tuple(row for rows in found.values() for row in rows),
     )
