@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
@@ -28,6 +29,7 @@ from kernelforge.records import (
     TensorSpec,
     Verdict,
 )
+from kernelforge.run.task import TaskLoop
 
 
 def task_of(full: dict[str, int], *listed: dict[str, float]) -> Task:
@@ -224,6 +226,20 @@ def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: 
     assert as_told(good, many) == good
     assert as_told(shown, many) == shown
     assert not shown.failed_at_hidden
+
+
+def test_a_run_counts_failures_at_hidden_sizes_task_by_task(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = KERNEL.replace("    if (i < n)", '    if (n == 5) { asm volatile("trap;"); }\n    if (i < n)')
+    candidate = Candidate(source=source, plan=PLAN)
+    crash = evaluator.evaluate(candidate, seed=1, profile=False)
+    loop = TaskLoop.__new__(TaskLoop)
+    monkeypatch.setattr(loop, "_evaluated_fully", lambda candidate: crash, raising=False)
+    before = SimpleNamespace(evaluation=crash.evaluation)
+    for count, verdict in ((0, Verdict.CRASH), (HIDDEN_FAILURES - 1, Verdict.CRASH), (HIDDEN_FAILURES, Verdict.WRONG)):
+        loop.attempts = [before] * count
+        assert loop._evaluated(candidate).evaluation.verdict is verdict
 
 
 @pytest.mark.parametrize(
