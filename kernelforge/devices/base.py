@@ -39,6 +39,9 @@ class RunFault:
 
     kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
     message: str
+    ptx_line: int | None = None
+    """Of what is unsupported in the build's PTX: its line, from 1, or 0 where that is not known. None where it is
+    something else that is unsupported."""
 
 
 class RunFaulted(Exception):

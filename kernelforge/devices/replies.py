@@ -35,13 +35,15 @@ def faults_in(reply: Frame) -> tuple[RunFault, ...]:
     """
     raw = reply.data.get("faults")
     try:
-        pairs = [(kind, message) for kind, message in raw or []]
+        told = [(kind, message, line[0] if line else None) for kind, message, *line in raw or []]
     except (TypeError, ValueError) as error:
         raise SandboxError("the runner sent faults that cannot be read") from error
-    for kind, message in pairs:
+    for kind, message, line in told:
         if kind not in get_args(FaultKind) or not isinstance(message, str):
             raise SandboxError("the runner sent a fault of an unknown kind")
-    return tuple(RunFault(kind, message[:MAX_MESSAGE]) for kind, message in pairs)
+        if line is not None and (isinstance(line, bool) or not isinstance(line, int)):
+            raise SandboxError("the runner sent a fault in no line of the PTX")
+    return tuple(RunFault(kind, message[:MAX_MESSAGE], line) for kind, message, line in told)
 
 
 def reply_bytes(request: RunRequest) -> int:

@@ -6,13 +6,14 @@ On a GPU every size but the full one is also run on an emulated device, which ch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact
+from kernelforge.compile.assembly import written_inline
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFault, RunRequest, RunResult, Session
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.oracle import Draw, Oracle
@@ -70,6 +71,8 @@ class Work(Preparation):
     """Most thread instructions of any run at the size at hand."""
     sectors: int = 0
     """Most sectors that any run at the size at hand asked of global memory."""
+    source: str = ""
+    """The candidate's, to tell an instruction that it wrote itself from one that the compiler emitted."""
     unscreened: str = ""
     """What the candidate uses that the emulated device beside a GPU lacks."""
 
@@ -140,8 +143,14 @@ class Checker:
         """Runners for one candidate; the caller closes them."""
         return Sessions(self.device, self.screen)
 
-    def check_size(self, sessions: Sessions, size: Size, work: Work) -> None:
-        families = self.oracle.families(size.name)
+    def check_size(self, sessions: Sessions, size: Size, work: Work, families: Sequence[str] | None = None) -> None:
+        """Run a size on inputs of ``families``, or of all that torch passes there, and record that it was right.
+
+        Raises:
+            Failure: it was not.
+            TaskError: the oracle has no such inputs.
+        """
+        families = tuple(self.oracle.families(size.name) if families is None else families)
         worst = 0.0
         for position, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others take turns.
@@ -298,10 +307,25 @@ class Checker:
             self.fail(Verdict.TIMEOUT, size, family, message, work)
 
     def fault(self, fault: RunFault, size: Size, family: str, work: Work, *, stage: Stage | None = None) -> NoReturn:
-        message = fault.message
-        if fault.kind == "unsupported":
+        """Record the check that a run ended in a fault at, and end the cascade.
+
+        What a device lacks is no score, for a compiler or a plan may need it; but an instruction that the candidate
+        wrote itself is refused like anything else that cannot be checked, or whoever fears a low score could have none.
+        It is ``POLICY`` at the gate's stage and no verdict of its own: to the candidate, to rewards and to boards it is
+        one more rule on inline assembly.
+        """
+        message, verdict = fault.message, _VERDICT_OF_FAULT[fault.kind]
+        if fault.ptx_line is not None and self._wrote(fault.ptx_line, size, work):
+            verdict, stage = Verdict.POLICY, "policy"
+            message = f"inline assembly holds what {self.device.name} cannot check: {message}; write it in CUDA C++"
+        elif fault.kind == "unsupported":
             message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
-        self.fail(_VERDICT_OF_FAULT[fault.kind], size, family, message, work, stage=stage)
+        self.fail(verdict, size, family, message, work, stage=stage)
+
+    @staticmethod
+    def _wrote(line: int, size: Size, work: Work) -> bool:
+        """Whether the candidate answers for a line of its build's PTX."""
+        return written_inline(work.source, work.artifacts[size.name].ptx.decode(errors="replace"), line)
 
 
 def note(check: SizeCheck, work: Work) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelforge.evaluate.tolerance import Expected, pieces, unit_roundoff
+from kernelforge.evaluate.tolerance import Expected, pieces, rms_error, unit_roundoff
 from kernelforge.records import Comparison, DType
 from kernelforge.sandbox.memory import Blob
 
@@ -133,6 +133,19 @@ def _compare_one(position: int, want: Expected, got: Got, selection: Selection |
     else:
         most = _largest_error(value, want.exact, want.tolerance)
         if want.finite and most <= 1.0:
+            if want.spread is not None and (spread := rms_error(value, want.exact, want.tolerance)) > want.spread:
+                message = (
+                    f"output {position}: each element is within the tolerance, but all of them err more than sums in a "
+                    f"float16 accumulator do, {spread / want.spread:.2g} times what is allowed: are operands rounded?"
+                )
+                return Comparison(
+                    ok=False,
+                    output=position,
+                    message=message,
+                    mismatched=0,
+                    total=reference.numel(),
+                    error=max(most, spread / want.spread),
+                )
             return Comparison(ok=True, output=position, total=reference.numel(), error=most)
         error = _float_error(value, want)
     wrong = error > 1.0

@@ -6,6 +6,7 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,14 +15,17 @@ from typing import NamedTuple
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
-from kernelforge.errors import CandidateError
+from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, TaskError
 from kernelforge.evaluate.briefing import check_admitted
-from kernelforge.evaluate.checking import Checker, Work
+from kernelforge.evaluate.checking import Checker, Sessions, Work
+from kernelforge.evaluate.drawing import drawn_sizes
 from kernelforge.evaluate.full import Found, check_full
 from kernelforge.evaluate.generators import generators_digest, parse_generator
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.evaluate.preparation import Failure, Preparation, compile_plans, resolve_plans
+from kernelforge.evaluate.shared import keeps_shared
 from kernelforge.records import (
+    DRAWN_SIZE,
     Candidate,
     Correctness,
     Evaluation,
@@ -29,6 +33,7 @@ from kernelforge.records import (
     InputGenerator,
     MeasureSettings,
     Profile,
+    SizeCheck,
     Task,
     Verdict,
     content_hash,
@@ -108,7 +113,9 @@ class Evaluator:
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
         start = time.perf_counter()
-        work = Work(seed=seed) if stopped is None else Work(seed=seed, stopped=stopped)
+        work = Work(seed=seed, source=candidate.source)
+        if stopped is not None:
+            work.stopped = stopped
         found: Found | None = None
         failure: Failure | None = None
         try:
@@ -162,7 +169,43 @@ class Evaluator:
                 if size.name != "full" and size.name in work.plans:
                     self.checker.check_size(sessions, size, work)
             self.checker.check_generators(sessions, work)
+            self._check_drawn(candidate, sessions, work)
             return check_full(self.checker, sessions, work, self.settings, profile=profile)
+
+    def _check_drawn(self, candidate: Candidate, sessions: Sessions, work: Work) -> None:
+        """Check a hidden size that is drawn for this evaluation alone. None where the task has no hidden sizes.
+
+        It takes the task's own inputs and those of one further family: the listed sizes are checked on all of them. One
+        at which the reference does not run, or of which something is not true that agents are told of every size, is no
+        size of the task; the next is tried.
+        """
+        others = self.oracle.families("small")[1:]
+        own = self.facts
+        for size in drawn_sizes(self.task, work.seed):
+            try:
+                with work.clock("oracle"):
+                    found = self.oracle.take_size(size)
+            except (TaskError, ChildDied, ChildTimeout):
+                continue
+            if not keeps_shared(self.task, own, found):
+                continue
+            work.plans.pop(size.name, None)
+            try:
+                self.checker.facts = own.model_copy(update={"sizes": (*own.sizes, found)})
+                resolve_plans(candidate, self.task, self.checker.facts, work, (size,))
+                if size.name not in work.plans:
+                    return
+                compile_plans(candidate, self.task, self.compiler, self.device.arch, work, (size,))
+                further = others[work.seed % len(others) :][:1] if others else ()
+                for families in (("task", *further), ("task",)):
+                    with contextlib.suppress(TaskError):
+                        self.checker.check_size(sessions, size, work, families)
+                        return
+            finally:
+                self.checker.facts = own
+        if any(size.is_hidden for size in self.task.sizes):
+            message = "no further size was drawn: the constants leave none, or the reference does not run there"
+            work.checks.append(SizeCheck(size=DRAWN_SIZE, status="skipped", message=message))
 
     def request(self, plan: ResolvedPlan, draw: Draw, poison: int) -> RunRequest:
         """The run of a plan on the tensors of a draw."""

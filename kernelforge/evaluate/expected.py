@@ -11,7 +11,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate.comparison import Got, Selection, SelectionRecorder, compare_outputs
-from kernelforge.evaluate.inputs import FAMILIES, SCALES, derived_seed, draw_inputs
+from kernelforge.evaluate.inputs import SCALES, derived_seed, draw_inputs, families_of
 from kernelforge.evaluate.placement import HOST, generator, plain_kernels
 from kernelforge.evaluate.recipe import TEST_PREFIX, Recipe
 from kernelforge.evaluate.recipe_inputs import PROBES, Habit, draw_recipe, habit_of
@@ -19,13 +19,13 @@ from kernelforge.evaluate.reference import Reference, Value, to_device
 from kernelforge.evaluate.sequential import SequentialSums
 from kernelforge.evaluate.slices import Slices
 from kernelforge.evaluate.tolerance import Expected, expected_output, pieces
-from kernelforge.records import Comparison, Task
+from kernelforge.records import Comparison, Size, Task
 from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 
 PROBE_LIMIT: Final = 1 << 20
 """Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
 
-_PLAIN_FAMILIES: Final = ("task", "normal")
+_PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
 
 _DRAW_ATTEMPTS: Final = 8
 """Draws of a family before one is given up; a family of which every twelfth draw is unfit is still always had."""
@@ -79,6 +79,8 @@ class Reckoner:
         """Whether the reference sums anything at a size; where not, there is no order to measure."""
         self._habits: dict[str, dict[int, Habit]] = {}
         self._shapes: dict[str, list[torch.Size]] = {}
+        self._further = ""
+        """Name of the size that :meth:`take_size` took last."""
         self.tests: dict[str, Recipe] = {}
         """Further input families by name, without :data:`TEST_PREFIX`."""
         self.slices = Slices(self)
@@ -99,6 +101,20 @@ class Reckoner:
         if size not in self._described:
             self._described[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
         return self._described[size]
+
+    def take_size(self, size: Size) -> None:
+        """From now on the task also has this size, in place of one of that name; families are those of the small one.
+
+        Raises:
+            TaskError: the reference does not run there.
+        """
+        for kept in (self._described, self._references, self._scales, self._sums, self._habits, self._shapes):
+            kept.pop(size.name, None)
+        others = tuple(one for one in self.task.sizes if one.name != size.name)
+        self.task = self.task.model_copy(update={"sizes": (*others, size)})
+        self._scales[size.name] = dict(self.scales("small"))
+        self._further = size.name
+        self.reference(size.name)
 
     def model_of(self, drawn: Drawn) -> torch.nn.Module:
         """A model of its own with the weights of one draw."""
@@ -129,6 +145,8 @@ class Reckoner:
             if not expected:
                 return Drawn(size, family, inputs, None, seed=secret)
             outputs, selections = self.expected_at(size, reference, inputs)
+            if size == self._further and not all(output.sound for output in outputs):
+                continue  # nobody has looked at the task there before
             if family == "task" or _fit(family, outputs):
                 return Drawn(size, family, inputs, outputs, selections, secret)
             if probe:
@@ -192,6 +210,11 @@ class Reckoner:
         """Take over :meth:`scales` that an earlier process found for this task."""
         self._scales = {size: dict(found) for size, found in scales.items()}
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Input families that are tried for the task; the task's own first."""
+        return families_of(self.task.policy.accumulator)
+
     def scales(self, size: str) -> dict[str, float]:
         """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
         if size not in self._scales:
@@ -201,7 +224,7 @@ class Reckoner:
             else:
                 own = self.reference(size).inputs(_PROBE_SEED)
                 redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
-                families = FAMILIES if redraws else FAMILIES[:1]
+                families = self.families if redraws else self.families[:1]
                 found = {family: self._admitted_scale(size, family) for family in families}
                 self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
         return self._scales[size]

@@ -2,8 +2,9 @@
 
 ``task``: the task's own ``get_inputs``. ``normal``: signed unit normal. ``large``: normal of large magnitude, the
 extremes often at the end of an axis. ``edge``: zeros of both signs, subnormals, the smallest normal, repeated maxima,
-rows of zeros and of tiny numbers. Integers, booleans and scalars always come from the task's own generator: their range
-means something (class numbers).
+rows of zeros and of tiny numbers. ``sparse``: normal, but of all tensors save one at most three elements of each row
+and column are not zero. Integers, booleans and scalars always come from the task's own generator: their range means
+something (class numbers).
 """
 
 from __future__ import annotations
@@ -17,15 +18,25 @@ import torch
 from kernelforge.evaluate.placement import HOST, generator
 from kernelforge.evaluate.reference import Value, storage_span
 
-FAMILIES: Final = ("task", "normal", "large", "edge")
+FAMILIES: Final = ("task", "normal", "large", "edge", "sparse")
+
+_OF_HALF_SUMS: Final = ("sparse",)
+"""Families for tasks that allow a float16 accumulator alone. What such a sum may err grows with its length, until it
+covers operands rounded to 8 bits. Where a few products make an output no sum errs by much: the rounding shows."""
 
 SCALES: Final[Mapping[str, tuple[float, ...]]] = {
     "task": (1.0,),
     "normal": (1.0, 0.1),
     "large": (1e4, 1e3, 1e2, 10.0),
     "edge": (1.0,),
+    "sparse": (1.0,),
 }
 """Factors tried for each family, largest first; the first at which torch itself passes is used."""
+
+
+def families_of(accumulator: str) -> tuple[str, ...]:
+    """Families to be tried for a task whose candidates may accumulate in that type; the task's own first."""
+    return tuple(family for family in FAMILIES if accumulator == "float16" or family not in _OF_HALF_SUMS)
 
 
 def derived_seed(seed: int, label: str) -> int:
@@ -46,12 +57,19 @@ def draw_inputs(own: Sequence[Value], family: str, seed: int, scale: float = 1.0
         return tuple(own)
     device = next((value.device for value in own if isinstance(value, torch.Tensor)), HOST)
     draws = generator(device, seed)
-    return tuple(
+    inputs = tuple(
         _redrawn(value, family, draws, scale)
         if isinstance(value, torch.Tensor) and value.is_floating_point()
         else value
         for value in own
     )
+    if family == "sparse":
+        matrices = [v for v in inputs if isinstance(v, torch.Tensor) and v.is_floating_point() and v.dim() >= 2]
+        dense = derived_seed(seed, "dense") % len(matrices) if len(matrices) > 1 else -1
+        for position, matrix in enumerate(matrices):
+            if position != dense:
+                _thin_out(matrix, draws)
+    return inputs
 
 
 def _redrawn(own: torch.Tensor, family: str, draws: torch.Generator, scale: float) -> torch.Tensor:
@@ -62,6 +80,21 @@ def _redrawn(own: torch.Tensor, family: str, draws: torch.Generator, scale: floa
         if family == "large":
             _move_extremes_last(values, draws)
     return laid_out(values, own)
+
+
+_TERMS = 3
+"""One alone would be exact in 8 bits that are scaled by the largest element of a row."""
+
+
+def _thin_out(values: torch.Tensor, draws: torch.Generator) -> None:
+    """Leave at most :data:`_TERMS` elements of each row and column, the same in each matrix of the last two axes, and
+    set all others to zero: whichever of the two a product sums over, so many terms are left."""
+    rows, columns = values.shape[-2:]
+    kept = torch.zeros(rows, columns, dtype=torch.bool, device=values.device)
+    for _ in range(_TERMS):
+        order = [torch.randperm(extent, generator=draws, device=draws.device) for extent in (rows, columns)]
+        kept[order[0][: min(rows, columns)], order[1][: min(rows, columns)]] = True
+    values.masked_fill_(~kept, 0.0)
 
 
 def _move_extremes_last(values: torch.Tensor, draws: torch.Generator) -> None:

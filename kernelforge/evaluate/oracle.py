@@ -15,7 +15,7 @@ from kernelforge.evaluate.known import Known
 from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.shared import shared_facts
 from kernelforge.evaluate.sides import BaselineSide
-from kernelforge.records import Comparison, DType, Graph, SizeFacts, Task, TaskFacts
+from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.memory import Blob
@@ -57,7 +57,7 @@ _ERRORS: dict[str, type[UsageError] | type[TaskError]] = {"UsageError": UsageErr
 _LONGEST_TEXT = 10_000
 """Characters of what a child says of one finding."""
 
-_FAMILIES = ("task", "normal", "large", "edge")
+_FAMILIES = ("task", "normal", "large", "edge", "sparse")
 """Input families by name; :mod:`kernelforge.evaluate.inputs` draws them, in the child."""
 
 
@@ -192,6 +192,8 @@ class Oracle:
         """Baselines that ended the child, and how: not tried again."""
         self._child: OracleChild | None = None
         self._closed = False
+        self._further = ""
+        """Name of the size that its child was given last."""
         self._handles = itertools.count(1)
         self._sides = itertools.count(1)
         self._tests: dict[str, Recipe] = {}
@@ -208,6 +210,20 @@ class Oracle:
         facts = TaskFacts(task_digest=self.task.digest, sizes=found)
         if sizes is None:
             self.known.facts = facts
+        return facts
+
+    @_read_as_hostile()
+    def take_size(self, size: Size) -> SizeFacts:
+        """Let the task have one further size, until another is taken or the child ends; gives what a plan needs of it.
+
+        Raises:
+            TaskError: the reference does not run there.
+        """
+        self._further = ""
+        facts = SizeFacts.model_validate(self._call({"op": "size", "size": size.model_dump(mode="json")}).data["facts"])
+        if facts.size != size.name:
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent facts of another size than asked")
+        self._further = size.name
         return facts
 
     @_read_as_hostile()
@@ -451,7 +467,7 @@ class Oracle:
         self.close()
 
     def _checked_size(self, size: str) -> str:
-        if size not in {known.name for known in self.task.sizes}:
+        if size not in {known.name for known in self.task.sizes} | {self._further}:
             raise UsageError(f"task '{self.task.name}' has no size '{size}'")
         return size
 
@@ -500,7 +516,7 @@ class Oracle:
         return {"op": "tests", "recipes": recipes}
 
     def _drop(self) -> None:
-        child, self._child = self._child, None
+        child, self._child, self._further = self._child, None, ""
         if child is not None:
             with contextlib.suppress(SandboxError):
                 child.close()

@@ -20,7 +20,7 @@ from kernelforge.evaluate.audit.examination import Examination
 from kernelforge.evaluate.baselines import Baselines
 from kernelforge.evaluate.comparison import Got
 from kernelforge.evaluate.expected import Drawn, Reckoner
-from kernelforge.evaluate.facts import facts_at
+from kernelforge.evaluate.facts import facts_at, shape_facts
 from kernelforge.evaluate.placement import (
     driver_started,
     free_bytes,
@@ -34,7 +34,7 @@ from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.reference import tensor_spec, tensor_view
 from kernelforge.evaluate.slices import elements_of
 from kernelforge.evaluate.tracing import trace_at, trace_source
-from kernelforge.records import DType, Task
+from kernelforge.records import DType, Size, Task
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.memory import Blob
 
@@ -124,6 +124,7 @@ class _Server:
             "facts": self._facts,
             "trace": self._trace,
             "families": self._families,
+            "size": self._take_size,
             "draw": self._draw,
             "check": self._check,
             "has_slices": self._has_slices,
@@ -183,6 +184,15 @@ class _Server:
     def _trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
+
+    def _take_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner, size = self._task, Size.model_validate(data["size"])
+        try:
+            reckoner.take_size(size)
+            facts = shape_facts(reckoner.described(size.name), size.name, reckoner.task.policy.mutates)
+        except ValueError as error:
+            raise TaskError(f"the size {size.name!r} is none of the task's: {error}") from error
+        return {"facts": facts.model_dump(mode="json")}, []
 
     def _families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"scales": self._task.scales(data["size"])}, []

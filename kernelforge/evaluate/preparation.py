@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,7 +14,9 @@ from kernelforge.errors import CandidateError, Interrupted, PlanGuard
 from kernelforge.records import (
     Build,
     Candidate,
+    Correctness,
     Diagnostic,
+    Evaluation,
     Size,
     SizeCheck,
     SizeFacts,
@@ -76,8 +78,10 @@ class Preparation:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
-def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Preparation) -> None:
-    """Resolve the plan at every size; an ``assert`` may refuse hidden sizes only.
+def resolve_plans(
+    candidate: Candidate, task: Task, facts: TaskFacts, work: Preparation, sizes: Sequence[Size] | None = None
+) -> None:
+    """Resolve the plan at ``sizes``, or at every size of the task; an ``assert`` may refuse hidden sizes only.
 
     Raises:
         Failure: the plan is refused.
@@ -86,7 +90,7 @@ def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Prep
         plan = parse_plan(candidate.plan)
     except CandidateError as error:
         raise Failure(Verdict.POLICY, "plan", f"launch plan: {error}") from error
-    for size in task.sizes:
+    for size in task.sizes if sizes is None else sizes:
         at_size = facts.at(size.name)
         weights = {weight.name: weight.spec for weight in at_size.weights}
         for weight in at_size.weights:
@@ -103,7 +107,7 @@ def resolve_plans(candidate: Candidate, task: Task, facts: TaskFacts, work: Prep
             message = "refused by the plan's own assert: lost generality"
             work.checks.append(SizeCheck(size=size.name, status="guarded", message=message))
         except CandidateError as error:
-            raise Failure(Verdict.POLICY, "plan", reason_at(Verdict.POLICY, size, f"launch plan: {error}")) from error
+            raise _failure(Verdict.POLICY, "plan", size, f"launch plan: {error}", work) from error
         else:
             work.plans[size.name] = resolved
 
@@ -120,15 +124,22 @@ def _match_outputs(plan: ResolvedPlan, facts: SizeFacts, *, mutated: int) -> Non
             )
 
 
-def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: str, work: Preparation) -> None:
-    """Compile the source at every size that the plan was resolved at.
+def compile_plans(
+    candidate: Candidate,
+    task: Task,
+    compiler: Compiler,
+    arch: str,
+    work: Preparation,
+    sizes: Sequence[Size] | None = None,
+) -> None:
+    """Compile the source at those of ``sizes``, or of all sizes of the task, that the plan was resolved at.
 
     Raises:
         Failure: it does not compile, is refused by the policy gate, or hit a limit of the compiler.
     """
     built: dict[tuple[object, ...], Artifact | Build] = {}
     # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
-    for size in sorted(task.sizes, key=lambda size: size.is_hidden):
+    for size in sorted(task.sizes if sizes is None else sizes, key=lambda size: size.is_hidden):
         plan = work.plans.get(size.name)
         if plan is None:
             continue
@@ -146,19 +157,19 @@ def compile_plans(candidate: Candidate, task: Task, compiler: Compiler, arch: st
                 )
                 built[same] = result
         except CandidateError as error:
-            raise Failure(Verdict.POLICY, "compile", reason_at(Verdict.POLICY, size, str(error))) from error
+            raise _failure(Verdict.POLICY, "compile", size, str(error), work) from error
         if isinstance(result, Artifact):
             work.artifacts[size.name] = result
             work.build = work.build or result.build
             continue
         work.build = _without_text(result) if size.is_hidden else result
         if result.refused:
-            raise Failure(Verdict.POLICY, "policy", reason_at(Verdict.POLICY, size, result.refused))
+            raise _failure(Verdict.POLICY, "policy", size, result.refused, work)
         if result.limit:
             verdict = Verdict.TIMEOUT if result.limit == "time" else Verdict.LIMIT
-            raise Failure(verdict, "compile", f"the compiler was stopped: it hit its {result.limit} limit")
+            raise _failure(verdict, "compile", size, f"the compiler was stopped: it hit its {result.limit} limit", work)
         errors = "\n".join(str(diagnostic) for diagnostic in result.errors[:8])
-        raise Failure(Verdict.BUILD, "compile", reason_at(Verdict.BUILD, size, errors))
+        raise _failure(Verdict.BUILD, "compile", size, errors, work)
 
 
 def _without_text(build: Build) -> Build:
@@ -180,6 +191,14 @@ def reason_at(verdict: Verdict, size: Size, message: str) -> str:
     return message if size.name == "full" else f"{message} (at {_public_name(size)})"
 
 
+def _failure(verdict: Verdict, stage: Stage, size: Size, message: str, work: Preparation) -> Failure:
+    """A plan or a build that fails at ``size``; at a hidden one also recorded as a check, so that it is counted."""
+    reason = reason_at(verdict, size, message)
+    if size.is_hidden:
+        work.checks.append(SizeCheck(size=size.name, status="failed", message=reason))
+    return Failure(verdict, stage, reason)
+
+
 _NOTHING_MORE = "at a hidden size. Hidden sizes differ from the shown ones in every extent, and no more is told of them"
 
 HIDDEN_REASONS: Final[Mapping[Verdict, str]] = {
@@ -193,6 +212,43 @@ HIDDEN_REASONS: Final[Mapping[Verdict, str]] = {
 }
 """The one sentence for each verdict. A line, a count or a family of inputs would be a channel: a candidate that fails
 where it likes could have the extents read out to its author, bit by bit."""
+
+
+HIDDEN_FAILURES = 12
+"""Failures at hidden sizes, of one author at one task, of which the verdict is told."""
+
+_NOT_EVEN_HOW = (
+    f"it fails {_NOTHING_MORE}: after {HIDDEN_FAILURES} such failures not even how it fails. Write for every size that "
+    "the task's text allows"
+)
+
+
+def as_told(evaluation: Evaluation, before: Iterable[Evaluation]) -> Evaluation:
+    """An evaluation as its author may see it, who was told those ``before`` at the same task.
+
+    Each failure at a hidden size tells which of seven verdicts it was, 2.8 bits: 34 for the first
+    :data:`HIDDEN_FAILURES`, less than the extents of one matrix product. From then on all of them are one verdict
+    (``WRONG``, which pays what the others pay), so that an attempt tells whether it passed and no more. ``INFRA``
+    stays: it must not become a score.
+    """
+    if not evaluation.failed_at_hidden or evaluation.verdict is Verdict.INFRA:
+        return evaluation
+    if sum(one.failed_at_hidden for one in before) < HIDDEN_FAILURES:
+        return evaluation
+    assert evaluation.correctness is not None
+    checks = tuple(
+        check.model_copy(update={"message": _NOT_EVEN_HOW, "families": ()}) if check.status == "failed" else check
+        for check in evaluation.correctness.sizes
+    )
+    return evaluation.model_copy(
+        update={
+            "verdict": Verdict.WRONG,
+            "stage": "hidden",
+            "reason": _NOT_EVEN_HOW,
+            "build": None,
+            "correctness": Correctness(sizes=checks),
+        }
+    )
 
 
 def failed_check(

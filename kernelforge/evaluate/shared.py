@@ -49,6 +49,13 @@ def shared_facts(task: Task, facts: TaskFacts) -> dict[str, str]:
     return shared
 
 
+def keeps_shared(task: Task, facts: TaskFacts, further: SizeFacts) -> bool:
+    """Whether all that :func:`shared_facts` says of every size of ``facts`` is also true of one further size."""
+    also = shared_facts(task, facts.model_copy(update={"sizes": (*facts.sizes, further)}))
+    said = shared_facts(task, facts).items()
+    return all(also.get(label) == statement for label, statement in said if statement.endswith("at every size"))
+
+
 def _tensors(size: SizeFacts, names: tuple[str, ...]) -> Iterator[tuple[str, TensorSpec]]:
     for position, value in enumerate(size.inputs):
         if isinstance(value, TensorSpec):

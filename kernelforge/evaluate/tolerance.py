@@ -15,6 +15,11 @@ honest in-order sum passes, a narrower accumulator or rounded operands do not. T
 because cancellation leaves errors that a near-zero result cannot carry. c_i is the element's conditioning: how far y_i
 moves, per relative unit, when inputs and weights are nudged at random in float64. Rounding the inputs alone would cost
 u * c_i, so no honest kernel can do better. It counts up to 2**-4 of the scale.
+
+Where a task allows a float16 accumulator, the largest error of a long sum covers operands rounded to 8 bits. There the
+errors of all elements together are bounded too: their rms, in units of the tolerance, is at most ``SPREAD`` times that
+of the sums in order, or that of the floor. Rounded operands err like a random number in every element, sums in order
+only in the last of their bits.
 """
 
 from __future__ import annotations
@@ -48,6 +53,16 @@ HALF_CAP = 2.0**-2
 relative to the scale, was measured as 0.016 at 1,540 terms, 0.043 at 4,096 and 0.055 at 16,384 (in steps of 16: 0.004,
 0.008 and 0.019). So the cap cuts nothing up to 16,384 terms; zeros, which err half the scale and more, still fail."""
 
+HALF_RANGE = 0.75 * torch.finfo(torch.float16).max
+"""Largest result of a float16 accumulator on inputs of our own making."""
+
+SPREAD = 2.0
+"""Allowance over the rms of sums in order in float16. Other honest ways (reversed, split, each product rounded first)
+were 0.13 to 1.27 of it at 64 to 16,384 terms, operands in e4m3 2.3 and more."""
+
+SPREAD_LEAST = 128
+"""Elements from which on an rms is a statement about the kernel and not about the draw."""
+
 PIECE = 1 << 20
 """Elements that are worked on at a time: temporaries of a large output would take several times its memory, and on a
 CPU a piece stays in the cache."""
@@ -76,6 +91,8 @@ class Expected:
     ill_conditioned: bool = False
     """Rounding the inputs alone may move an element further than the tolerance allows; or an integer of torch is not
     the oracle's."""
+    spread: float | None = None
+    """Largest rms of the errors, in units of the tolerance; None where the largest error says enough."""
     vanishing: bool = False
     """So small everywhere that zeros would be right: a product underflowed."""
 
@@ -117,12 +134,15 @@ def expected_output(
     finite = _all_finite(double) and _all_finite(reference)
     # An in-order sum that overflows where torch's does not: an honest candidate might do the same.
     orderly = not finite or sequential is reference or _all_finite(sequential)
+    half = accumulator == torch.float16
+    if half and finite and double.numel():
+        # So may the partial sums of another order, where the whole sum comes near the end of the range.
+        orderly = orderly and float(torch.linalg.vector_norm(double, math.inf)) <= HALF_RANGE
     least = _tiny(dtype) / unit
     scale = _scale(double, finite, least)
     vanishing = finite and double.numel() > 0 and float(torch.linalg.vector_norm(double, math.inf)) < least
     torch_ratio = _largest_ratio(reference, double, scale)
     sequential_ratio = torch_ratio if sequential is reference else _largest_ratio(sequential, double, scale)
-    half = accumulator == torch.float16
     coarser = max(unit_roundoff(accumulator) / unit, 1.0) if half else 1.0
     factor = max(
         FLOOR[dtype],
@@ -140,8 +160,21 @@ def expected_output(
             wanted = moved * (unit * FLOOR[dtype])
             ill_conditioned = bool((wanted > most).any()) or ill_conditioned
             allowed.add_(torch.minimum(wanted, most))
+    spread = None
+    if half and finite and double.numel() >= SPREAD_LEAST:
+        honest = max(_measured_rms(sequential, reference, double, tolerance), rms_error(reference, double, tolerance))
+        spread = max(SPREAD * honest, FLOOR[dtype] / factor)
     return Expected(
-        reference, double, tolerance, finite, factor, torch_ratio, capped or not orderly, ill_conditioned, vanishing
+        reference,
+        double,
+        tolerance,
+        finite,
+        factor,
+        torch_ratio,
+        capped or not orderly,
+        ill_conditioned,
+        spread,
+        vanishing,
     )
 
 
@@ -177,6 +210,23 @@ def _largest_ratio(value: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor
         largest = float(ratio.max())
         found = max(found, largest if math.isfinite(largest) else float(ratio.nan_to_num_(nan=0.0, posinf=0.0).max()))
     return found
+
+
+def rms_error(value: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor) -> float:
+    """Root of the mean square of errors in units of the tolerance; not finite where a value is not."""
+    flat = value.reshape(-1), exact.reshape(-1), tolerance.reshape(-1)
+    squares = [torch.sub(one, truth).div_(allowed).square_().sum() for one, truth, allowed in pieces(*flat)]
+    return math.sqrt(float(torch.stack(squares).sum()) / max(exact.numel(), 1))
+
+
+def _measured_rms(
+    sequential: torch.Tensor, reference: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor
+) -> float:
+    """The rms of sums in order. Of a large output only some are: where they give what torch gives, nothing is known."""
+    summed = sequential != reference
+    if not bool(summed.any()) or not bool(torch.isfinite(sequential).all()):
+        return 0.0
+    return rms_error(sequential[summed], exact[summed], tolerance[summed])
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -27,7 +27,17 @@ from kernelforge.evaluate.timing.trust import APART
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import TaskCheck
-from kernelforge.records import Correctness, Fingerprint, Performance, Profile, Task, TaskFacts, Verdict, content_hash
+from kernelforge.records import (
+    DRAWN_SIZE,
+    Correctness,
+    Fingerprint,
+    Performance,
+    Profile,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+)
 from kernelforge.report.views.board_key import without_tests
 from kernelforge.run.external import EXTERNAL
 from kernelforge.tasks.suites import Suite
@@ -174,8 +184,8 @@ def _plain(value: float | None) -> str:
 
 
 def _outcomes(correctness: Correctness | None) -> dict[str, str]:
-    """Outcome by size; of those that further tests of the run added, none."""
-    sizes = correctness.sizes if correctness else ()
+    """Outcome by size; none of those that further tests of the run added, and of the one that an evaluation draws."""
+    sizes = [check for check in (correctness.sizes if correctness else ()) if check.size != DRAWN_SIZE]
     return {check.size: check.status for check in sizes if check.size in ("full", "small") or "hidden" in check.size}
 
 

@@ -17,6 +17,7 @@ from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import format_reply
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluate.preparation import as_told
 from kernelforge.mcp.answers import (
     BuildAnswer,
     DiffAnswer,
@@ -35,7 +36,7 @@ from kernelforge.mcp.answers import (
 )
 from kernelforge.mcp.bench import Bench
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import Attempt, Budget, Candidate, Finding, Message, Operator, Task
+from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
@@ -89,6 +90,8 @@ class Service:
         self._evaluations = 0
         self._judge = BuiltinJudge()
         self._sessions: dict[str, _Session] = {}
+        self._told_of: dict[str, list[Evaluation]] = {}
+        """Failures at hidden sizes, of all clients together, by digest of the task."""
 
     def list_tasks(self, suite: str | None) -> TaskList:
         found = self._catalogue.suite(suite or self._catalogue.default)
@@ -251,7 +254,11 @@ class Service:
             self._purse.give_back_evaluation()
             raise
         self._evaluations += 1
-        return result
+        told = self._told_of.setdefault(task.digest, [])
+        evaluation = as_told(result.evaluation, told)
+        if evaluation.failed_at_hidden:
+            told.append(evaluation)
+        return result._replace(evaluation=evaluation)
 
     def _told(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
         limit = self._budget.evaluations

@@ -20,11 +20,22 @@ from kernelforge.records.graph import Graph, Node
 from kernelforge.records.lesson import Lesson
 from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
 from kernelforge.records.run import Budget, Limits, LLMSettings, MeasureSettings, Run, RunConfig, RunState
-from kernelforge.records.task import DType, Size, SizeFacts, Task, TaskFacts, TaskPolicy, TensorSpec, WeightSpec
+from kernelforge.records.task import (
+    DRAWN_SIZE,
+    DType,
+    Size,
+    SizeFacts,
+    Task,
+    TaskFacts,
+    TaskPolicy,
+    TensorSpec,
+    WeightSpec,
+)
 from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timing
 from kernelforge.records.usage import Price, Usage
 
 __all__ = [
+    "DRAWN_SIZE",
     "AgentName",
     "Attempt",
     "Budget",

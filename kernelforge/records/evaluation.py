@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.build import Build
 from kernelforge.records.profile import Origin
+from kernelforge.records.task import DRAWN_SIZE
 from kernelforge.records.timing import Timing
 
 
@@ -102,8 +103,9 @@ class Correctness(Record):
 
     @property
     def generality(self) -> float:
-        """Share of sizes that were not refused by the plan."""
-        return sum(check.status != "guarded" for check in self.sizes) / max(len(self.sizes), 1)
+        """Share of sizes that were not refused by the plan, but for the one that each evaluation draws for itself."""
+        listed = [check for check in self.sizes if check.size != DRAWN_SIZE]
+        return sum(check.status != "guarded" for check in listed) / max(len(listed), 1)
 
 
 class Performance(Record):
@@ -241,6 +243,12 @@ class Evaluation(Record):
     def outcome(self) -> str:
         """The verdict in words: ``OK, full size not compared`` where that is so."""
         return "OK, full size not compared" if self.uncompared else self.verdict.value
+
+    @property
+    def failed_at_hidden(self) -> bool:
+        """Whether a hidden size ended it: each such answer tells something of the hidden sizes."""
+        checks = self.correctness.sizes if self.correctness else ()
+        return any(check.status == "failed" and check.size.startswith("hidden") for check in checks)
 
     @property
     def key(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -89,6 +89,10 @@ class TensorSpec(Record):
             strides.append(step)
             step *= max(extent, 1)
         return cls(shape=shape, dtype=dtype, stride=tuple(reversed(strides)))
+
+
+DRAWN_SIZE: Final = "hidden_drawn"
+"""Name of the hidden size that each evaluation draws for itself; no task lists it."""
 
 
 class Size(Record):

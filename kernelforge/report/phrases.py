@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from kernelforge.report.text import ABSENT, duration
+from kernelforge.report.text import ABSENT, duration, percent
 
 if TYPE_CHECKING:
     from kernelforge.records import Budget, Fingerprint, Limits
     from kernelforge.report.views.board import Verified
     from kernelforge.report.views.cost import Cost
+    from kernelforge.report.views.integrity import Unscored
 
 
 _EXPONENT = re.compile(r"\b\d\.\d+e\+(?:0\d|1[0-4])\b")
@@ -31,6 +32,19 @@ class Interval(Protocol):
 def interval_words(interval: Interval, show: Callable[[float], str]) -> str:
     """``[12 %, 40 %]``."""
     return f"[{show(interval.low)}, {show(interval.high)}]"
+
+
+def unscored_words(unscored: Unscored) -> str:
+    """``3 of 20 attempts (15 %) have no score: 2 the device is gone, 1 it is full``."""
+    reasons = "; ".join(f"{count} × {reason}" for reason, count in unscored.reasons)
+    return f"{unscored.count} of {unscored.attempts} attempts ({percent(unscored.share)}) ended as INFRA: {reasons}"
+
+
+EXCESSIVE = (
+    "so many attempts without a score are a fault of this machine, or a Coder that writes what the device lacks; "
+    "read the reasons, mend what they name, and do not train on this run before"
+)
+"""What to do where :attr:`~kernelforge.report.views.integrity.Unscored.excessive` is set."""
 
 
 def budget_words(budget: Budget) -> str:

@@ -26,6 +26,7 @@ from kernelforge.errors import (
 from kernelforge.evaluate.briefing import check_admitted, told_facts
 from kernelforge.evaluate.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluate.oracle import shared_facts
+from kernelforge.evaluate.preparation import as_told
 from kernelforge.evaluate.tuning import tune, winner
 from kernelforge.evaluate.workshop import Workshop
 from kernelforge.records import (
@@ -353,6 +354,16 @@ class TaskLoop:
         return candidate, self._evaluated(candidate)
 
     def _evaluated(self, candidate: Candidate) -> EvaluationResult:
+        """What a candidate came to, and no more of hidden sizes than a run may tell.
+
+        Raises:
+            DeviceError: no device is left.
+        """
+        result = self._evaluated_fully(candidate)
+        before = (attempt.evaluation for attempt in self.attempts)
+        return result._replace(evaluation=as_told(result.evaluation, before))
+
+    def _evaluated_fully(self, candidate: Candidate) -> EvaluationResult:
         """What a candidate came to. Trouble of ours is verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a

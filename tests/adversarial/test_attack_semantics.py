@@ -101,7 +101,7 @@ def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Case("honest", Verdict.OK))
     assert result.evaluation.correctness is not None
-    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 4
+    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 5
     assert "compared in part" in result.evaluation.correctness.sizes[-1].message
 
 

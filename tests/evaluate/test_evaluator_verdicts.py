@@ -20,6 +20,7 @@ from kernelforge.errors import Interrupted
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
 from kernelforge.evaluate.preparation import HIDDEN_REASONS
 from kernelforge.records import Candidate, Origin, Verdict
+from kernelforge.rewards import DEFAULT_POLICY, reward
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_a_good_candidate_passes_at_every_size_and_is_profiled(evaluator: Evalua
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert evaluation.correctness is not None
     assert {check.size: check.status for check in evaluation.correctness.sizes} == {
-        "small": "passed", "hidden_odd": "passed", "hidden_tiny": "passed", "full": "passed",
+        "small": "passed", "hidden_odd": "passed", "hidden_tiny": "passed", "hidden_drawn": "passed", "full": "passed",
     }  # fmt: skip
     assert evaluation.performance is not None
     assert evaluation.performance.origin is Origin.MODELLED
@@ -197,15 +198,41 @@ def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.POLICY, "clock", source=source)
 
 
-def test_an_instruction_the_device_lacks_is_never_a_score(evaluator: Evaluator) -> None:
-    source = KERNEL.replace(
-        "    if (i < n)", '    asm volatile("griddepcontrol.wait;" ::: "memory");\n    if (i < n)'
-    ).replace("griddepcontrol.wait;", "setmaxnreg.inc.sync.aligned.u32 64;")
+RECURSIVE = """__device__ __noinline__ int f(int n) {
+    volatile int a[64];
+    a[n % 64] = n;
+    return n <= 0 ? 0 : f(n - 1) + a[n % 64];
+}
+"""
+CALLS_ITSELF = RECURSIVE + KERNEL.replace("    if (i < n)", "    if (f(100000 + i) == -5) return;\n    if (i < n)")
+
+
+@pytest.mark.parametrize(
+    "source", [CALLS_ITSELF, CALLS_ITSELF.replace("    if (f", '    asm volatile("bar.warp.sync -1;");\n    if (f')]
+)
+def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(evaluator: Evaluator, source: str) -> None:
     evaluation = run(evaluator, source=source).evaluation
     assert evaluation.verdict is Verdict.INFRA, evaluation.reason
-    assert "setmaxnreg" in evaluation.reason
-    assert "line 3" in evaluation.reason
+    assert "recursion" in evaluation.reason
     assert "write the kernel without it" in evaluation.reason
+    assert run(evaluator).evaluation.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    "assembly",
+    [
+        "setmaxnreg.inc.sync.aligned.u32 64;",
+        r"// end inline asm\n\tsetmaxnreg.inc.sync.aligned.u32 64;\n\t// begin inline asm",
+    ],
+)
+def test_assembly_of_its_own_that_the_device_lacks_is_a_score_of_zero(evaluator: Evaluator, assembly: str) -> None:
+    source = KERNEL.replace("    if (i < n)", f'    asm volatile("{assembly}" ::: "memory");\n    if (i < n)')
+    evaluation = run(evaluator, source=source).evaluation
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.POLICY, "policy"), evaluation.reason
+    assert "inline assembly holds what emulated:h100 cannot check" in evaluation.reason
+    assert "setmaxnreg" in evaluation.reason
+    assert "source line 3" in evaluation.reason
+    assert reward(DEFAULT_POLICY, evaluation).value == 0
     assert run(evaluator).evaluation.verdict is Verdict.OK
 
 

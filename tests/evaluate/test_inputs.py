@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from oracle_tasks import make_task, tensors
 
 from kernelforge.evaluate.expected import Reckoner
-from kernelforge.evaluate.inputs import FAMILIES, derived_seed, draw_inputs
+from kernelforge.evaluate.inputs import FAMILIES, derived_seed, draw_inputs, families_of
 from kernelforge.evaluate.reference import Value
+from kernelforge.records import TaskPolicy
 
 
-def test_a_well_behaved_task_admits_every_family_with_its_own_first() -> None:
-    assert tuple(Reckoner(make_task("a * 2", "torch.rand(32, 32)")).scales("small")) == FAMILIES
+@pytest.mark.parametrize("accumulator", ["float16", "float32", "float64"])
+def test_a_well_behaved_task_admits_every_family_with_its_own_first(accumulator: str) -> None:
+    task = make_task("a * 2", "torch.rand(32, 32)", policy=TaskPolicy(accumulator=accumulator))
+    assert tuple(Reckoner(task).scales("small")) == families_of(accumulator)
 
 
 def test_draws_differ_by_seed_and_repeat_with_it() -> None:
-    reckoner = Reckoner(make_task("a * 2", "torch.rand(32, 32)"))
+    assert families_of("float16") == FAMILIES
+    reckoner = Reckoner(make_task("a * 2", "torch.rand(32, 32)", policy=TaskPolicy(accumulator="float16")))
     for family in FAMILIES:
         one, again, other = (tensors(reckoner.draw("small", family, seed))[0] for seed in (1, 1, 2))
         assert torch.equal(one, again)

@@ -120,8 +120,22 @@ def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store:
 
 def test_hidden_sizes_are_numbered_and_what_tells_their_extents_is_left_out(service: Service) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
-    assert [check["size"] for check in answer["checks"]] == ["small", "hidden 1", "hidden 2", "full"]
-    assert [check["launches"] for check in answer["checks"]] == [1, None, None, 1]
+    assert [check["size"] for check in answer["checks"]] == ["small", "hidden 1", "hidden 2", "hidden 3", "full"]
+    assert [check["launches"] for check in answer["checks"]] == [1, None, None, None, 1]
+
+
+def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluate.preparation.HIDDEN_FAILURES", 2)
+    known = " || ".join(f"cols == {cols}" for cols in VISIBLE_COLS)
+    trap = RIGHT.replace("const float v", f'if (!({known})) asm volatile("trap;"); const float v')
+    trap = trap.replace("long long n)", "long long n, int cols)")
+    plan = PLAN.replace("i64(x.numel()))", "i64(x.numel()), i32(x.shape[1]))")
+    told = [ask(service, "evaluate", task="tiny/gelu", source=trap, plan=plan) for _ in range(3)]
+    assert [answer["verdict"] for answer in told] == ["CRASH", "CRASH", "WRONG"]
+    assert "not even how it fails" in told[2]["reason"]
+    assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "OK"
 
 
 def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(service: Service) -> None:

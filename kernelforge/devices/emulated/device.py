@@ -32,6 +32,8 @@ GRACE_S = 15.0
 """How long after its deadline a child may still answer: compiling kernels to native code, copying tensors."""
 SESSION_CPU_S = 3600.0
 
+_REPORT_IT = "write the kernel in another way, and if it is a correct one, report it with its source as a bug"
+
 
 class EmulatedDevice:
     """A GPU stood in for by the CPU: real PTX, every access checked, events counted, time modelled.
@@ -261,21 +263,29 @@ class EmulatedSession:
             "max_thread_instructions": request.max_thread_instructions,
             "sample_seed": request.sample_seed,
         }
+        wait, cap = request.deadline_s + GRACE_S, replies.reply_bytes(request)
+        tensors = [request.tensors[b] for b in order]
+        failures: list[ChildDied] = []
         with self._lock:
-            try:
-                child = self._loaded()
-                wait, cap = request.deadline_s + GRACE_S, replies.reply_bytes(request)
-                return child.call(data, [request.tensors[b] for b in order], timeout_s=wait, reply_bytes=cap)
-            except ChildTimeout:
-                self._drop()
-                return RunFault("timeout", f"the plan did not end within {request.deadline_s:g} s")
-            except ChildDied as error:
-                death = None if self._child is None else self._child.death()
-                self._drop()
-                return _fault_of(death, error)
-            except (SandboxError, KeyboardInterrupt):
-                self._drop()
-                raise
+            # A fresh child tells a mishap of this machine from a candidate that our own code fails on.
+            while len(failures) < 2:
+                try:
+                    return self._loaded().call(data, tensors, timeout_s=wait, reply_bytes=cap)
+                except ChildTimeout:
+                    self._drop()
+                    return RunFault("timeout", f"the plan did not end within {request.deadline_s:g} s")
+                except ChildDied as error:
+                    if self._child is None:  # no child could be started: that is no run of the candidate
+                        raise
+                    fault = _fault_of(self._child.death())
+                    self._drop()
+                    if fault is not None:
+                        return fault
+                    failures.append(error)
+                except (SandboxError, KeyboardInterrupt):
+                    self._drop()
+                    raise
+        return RunFault("crash", f"the emulator failed twice on this candidate ({_gist(failures[-1])}); {_REPORT_IT}")
 
     def _loaded(self) -> Child:
         """The child, with the build loaded. The lock is held."""
@@ -313,12 +323,8 @@ class EmulatedSession:
         return SandboxError(f"the runner sent {what}")
 
 
-def _fault_of(death: Death | None, error: ChildDied) -> RunFault:
-    """What the end of a child says about the plan that it ran.
-
-    Raises:
-        SandboxError: the runner itself failed; no candidate can make it raise.
-    """
+def _fault_of(death: Death | None) -> RunFault | None:
+    """What the end of a child says about the plan that it ran; None where the runner's own code failed."""
     cause = None if death is None else death.cause
     if cause == "memory":
         return RunFault("memory", "the emulated device ran out of memory on this machine")
@@ -326,4 +332,9 @@ def _fault_of(death: Death | None, error: ChildDied) -> RunFault:
         return RunFault("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
     if cause in ("signal", "killed"):
         return RunFault("crash", f"the runner was ended while the plan ran: {death}")
-    raise SandboxError(f"the emulator itself failed, which is not the candidate's doing: {error}") from error
+    return None
+
+
+def _gist(error: ChildDied) -> str:
+    """The last line of what is known of a failure: of a traceback, the exception."""
+    return str(error).strip().split("\n")[-1][:200]

@@ -220,7 +220,7 @@ class Execution:
             name = self._runner.entry(step.expression).name
             return self._runner.machine.program(name, step.block, ctas).flow.spins
         except UnsupportedInstruction as error:
-            raise LaunchFaulted([RunFault("unsupported", str(error))]) from error
+            raise LaunchFaulted([RunFault("unsupported", str(error), error.ptx_line)]) from error
 
     def profiled(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel, *, strict: bool) -> LaunchReport:
         """Run some blocks through a cache model. Faults count only where no block was left out before."""
@@ -264,7 +264,7 @@ class Execution:
                 poison=self._work.poison,
             )
         except UnsupportedInstruction as error:
-            raise LaunchFaulted([RunFault("unsupported", str(error))]) from error
+            raise LaunchFaulted([RunFault("unsupported", str(error), error.ptx_line)]) from error
         except EmulatorError as error:
             text = f"{error}; {step.expression!r} is launched in {self._place(step)}"
             raise LaunchFaulted([RunFault("crash", text)]) from error

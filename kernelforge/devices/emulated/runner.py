@@ -166,7 +166,7 @@ class Runner:
         entry, kernel = self.entry(step.expression), self._kernels[step.expression]
         lacking = self.machine.unsupported(kernel.symbol)
         if lacking is not None:
-            return RunFault("unsupported", f"{lacking}: {where}")
+            return RunFault("unsupported", f"{lacking}: {where}", lacking.ptx_line)
         for name, extents, limits in (("grid", step.grid, _MAX_GRID), ("block", step.block, _MAX_BLOCK)):
             if any(not 1 <= extent <= limit for extent, limit in zip(extents, limits, strict=True)):
                 return RunFault("crash", f"{name} {extents} is outside 1 to {limits}: {where}")

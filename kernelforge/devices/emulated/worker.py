@@ -74,7 +74,7 @@ def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFault:
             threads=request["threads"],
         )
     except (UnsupportedInstruction, PtxSyntaxError) as error:
-        return RunFault("unsupported", str(error))
+        return RunFault("unsupported", str(error), getattr(error, "ptx_line", 0))
     except OutOfDeviceMemory as error:
         return RunFault("memory", f"the module's variables do not fit: {error}")
 
@@ -93,4 +93,4 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
 
 
 def _faulted(faults: Sequence[RunFault]) -> dict[str, Any]:
-    return {"faults": [[fault.kind, fault.message] for fault in faults]}
+    return {"faults": [[fault.kind, fault.message, fault.ptx_line] for fault in faults]}

@@ -93,7 +93,7 @@ class EntryRow:
         entry = self._entry
         return (
             "" if entry.confined else "no jail",
-            f"{entry.infra} INFRA" if entry.infra else "",
+            f"{entry.infra} of {entry.attempts} INFRA" if entry.infra else "",
             f"{entry.uncompiled} without compile" if entry.uncompiled else "",
             f"{entry.untimed} untimed" if entry.untimed else "",
             f"{entry.quarantined} quarantined" if entry.quarantined else "",

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from kernelforge.report.phrases import budget_words, cost_words, dollar_words, interval_words
+from kernelforge.report.phrases import (
+    EXCESSIVE,
+    budget_words,
+    cost_words,
+    dollar_words,
+    interval_words,
+    unscored_words,
+)
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.tables.task import task_table
 from kernelforge.report.terminal.parts import STYLES, bar, field, heading, interval
@@ -46,6 +53,7 @@ def run_lines(view: RunView) -> Group:
     if doubts:
         parts += heading("Integrity")
         parts += [field(str(count), concern) for concern, count in doubts.items()]
+        parts += _unscored(view)
     tasks = task_table("Tasks", view.tasks, origin=view.origin or Origin.MODELLED)
     return Group(*parts, Text(), tasks.to_rich())
 
@@ -54,7 +62,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
     """The lines that say how a run stands."""
     funnel = " → ".join(f"{step.step} {step.count}" for step in view.funnel)
     rows = [*_head(view), field("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"), field("funnel", funnel)]
-    return [*rows, field("reward", _reward(view)), *_absent(view)]
+    return [*rows, field("reward", _reward(view)), *_absent(view), *_unscored(view)]
 
 
 def _head(view: RunView) -> list[RenderableType]:
@@ -91,6 +99,17 @@ def _absent(view: RunView) -> Iterator[RenderableType]:
             f"at {weaker} of {view.tasks_total} tasks the speedup is without torch.compile, against a weaker baseline",
             style="yellow",
         )
+
+
+def _unscored(view: RunView) -> Iterator[RenderableType]:
+    """Attempts that a hidden size ended; those without a score: how many, why, and whether they are too many."""
+    unscored, hidden = view.integrity.unscored, view.integrity.failed_at_hidden
+    if hidden:
+        yield field("hidden", f"{hidden} of {view.attempts} attempts failed at a hidden size")
+    if unscored.count:
+        yield field("no score", one_line(unscored_words(unscored), 500), style="yellow")
+    if unscored.excessive:
+        yield field("no score", EXCESSIVE, style="bold yellow")
 
 
 def _reward(view: RunView) -> str:

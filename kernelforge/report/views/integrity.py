@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from kernelforge.records import Attempt, Origin, Performance, Verdict
+from kernelforge.report.text import one_line
 from kernelforge.report.views.base import View
 from kernelforge.report.views.source import RunRecords
 
@@ -30,6 +33,13 @@ HIGH_VARIANCE = 0.05
 """Width of a time's interval, relative to the time, above which it is listed."""
 
 
+UNSCORED_SHARE, UNSCORED_LEAST = 0.2, 10
+"""Above this share of at least so many attempts, a run says at its end that too many have no score."""
+MOST_REASONS = 3
+_PARTICULAR = re.compile(r"^at the \w+ size, \S+ inputs: |[;:(\n].*", re.S)
+"""What of a reason names a place: where the cascade was, and what follows the statement itself."""
+
+
 class IntegrityRow(View):
     """One attempt that gives cause for concern."""
 
@@ -41,11 +51,31 @@ class IntegrityRow(View):
     """Whether it still counts: it has a speedup, or a reward above 0."""
 
 
+class Unscored(View):
+    """How many attempts ended as ``INFRA``, and why. A share that grows is a fault of this machine, or a Coder that has
+    found out how to have no score."""
+
+    count: int
+    attempts: int
+    reasons: tuple[tuple[str, int], ...]
+    """Reasons without what differs between attempts, those of the most first, at most :data:`MOST_REASONS`."""
+    excessive: bool
+    """Whether it is more than :data:`UNSCORED_SHARE` of at least :data:`UNSCORED_LEAST` attempts."""
+
+    @property
+    def share(self) -> float:
+        """Of all attempts, from 0 to 1."""
+        return self.count / max(self.attempts, 1)
+
+
 class IntegrityView(View):
     """Integrity of one run."""
 
     run: str
     origin: Literal["measured", "modelled", "mixed", "none"]
+    unscored: Unscored
+    failed_at_hidden: int
+    """Attempts that a hidden size ended. Many of them at one task may be somebody who reads its sizes out."""
     counts: dict[Concern, int]
     """Every concern, zero included."""
     rows: tuple[IntegrityRow, ...]
@@ -68,8 +98,22 @@ def integrity_view(records: RunRecords) -> IntegrityView:
     return IntegrityView(
         run=records.run.id,
         origin=_origin(records),
+        unscored=unscored(records.attempts),
+        failed_at_hidden=sum(attempt.evaluation.failed_at_hidden for attempt in records.attempts),
         counts={concern: len(rows) for concern, rows in found.items()},
         rows=tuple(row for rows in found.values() for row in rows),
+    )
+
+
+def unscored(attempts: Sequence[Attempt]) -> Unscored:
+    """The attempts among some that ended as ``INFRA``."""
+    reasons = [one.evaluation.reason for one in attempts if one.evaluation.verdict is Verdict.INFRA]
+    told = Counter(one_line(_PARTICULAR.sub("", reason).strip() or reason, 160) for reason in reasons)
+    return Unscored(
+        count=len(reasons),
+        attempts=len(attempts),
+        reasons=tuple(told.most_common(MOST_REASONS)),
+        excessive=len(attempts) >= UNSCORED_LEAST and len(reasons) > UNSCORED_SHARE * len(attempts),
     )
 
 

@@ -165,6 +165,7 @@ class Ending:
             self._fail(work, trouble)
             return
         self._counters["evaluated"] += 1
+        self._counters["failed_at_hidden"] += evaluation.failed_at_hidden
         now = time.time()
         stored = Stored(work.id, evaluation, report.profile, work.profile, work.candidate.source, now)
         self._cache.put(work.key, stored)

@@ -10,13 +10,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from kernelforge.agents.base import Brief
 from kernelforge.client.wire import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
+from kernelforge.evaluate.preparation import as_told
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
 from kernelforge.server.base import Caller, Core, Evaluated, Refusal
@@ -185,6 +186,8 @@ class Sessions:
         if job.result is None or job.result.outcome != "scored" or stored is None:
             raise trouble(job)
         earlier = [one.attempt for one in turns]
+        told = as_told(stored.evaluation, [one.evaluation for one in earlier])
+        stored = replace(stored, evaluation=told)
         result = _in_session(row.policy, job.result, stored, earlier)
         if result.outcome != "scored":
             raise trouble(job.model_copy(update={"result": result}))

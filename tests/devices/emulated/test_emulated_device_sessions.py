@@ -15,7 +15,7 @@ from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunFaulted, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice
-from kernelforge.errors import SandboxError
+from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.records import Origin
 from kernelforge.sandbox import Frame, probe
 
@@ -189,13 +189,47 @@ def test_more_memory_than_the_request_allows_is_a_fault(compiler: Compiler, devi
         assert "1200 bytes of device memory, 1000 are allowed" in ran.faults[0].message
 
 
-def test_an_error_of_the_runner_is_never_the_candidates(compiler: Compiler, device: EmulatedDevice) -> None:
+def test_a_candidate_that_the_emulator_fails_on_twice_has_crashed(compiler: Compiler, device: EmulatedDevice) -> None:
     a, b = randoms(10), randoms(10)
     plan = resolve(ADD_PLAN, [a, b])
     with device.open(build(compiler, ADD, plan)) as session:
-        with pytest.raises(SandboxError, match="not the candidate's doing"):
-            session.run(request(plan, a, b, poison=4096))
+        # No byte is 4096: our own code raises.
+        (fault,) = session.run(request(plan, a, b, poison=4096)).faults
+        assert fault.kind == "crash"
+        assert "failed twice on this candidate" in fault.message
+        assert "report it" in fault.message
+        assert "\n" not in fault.message
         assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_a_mishap_of_the_emulator_is_tried_again(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        assert session.run(request(plan, a, b)).faults == ()
+        monkeypatch.setattr("kernelforge.devices.emulated.device._fault_of", lambda death: None)
+        assert session._child is not None
+        session._child.kill()
+        assert session.run(request(plan, a, b)).faults == ()
+        session._child.kill()
+        session.profile(request(plan, a, b), facts(plan, [a, b], 120))
+
+
+def test_a_child_that_cannot_be_started_says_nothing_of_the_candidate(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = randoms(10), randoms(10)
+    plan = resolve(ADD_PLAN, [a, b])
+
+    def spawn(limits: object) -> None:
+        raise ChildDied("the zygote is gone")
+
+    with device.open(build(compiler, ADD, plan)) as session:
+        monkeypatch.setattr(device._zygote, "spawn", spawn)
+        with pytest.raises(SandboxError, match="the zygote is gone"):
+            session.run(request(plan, a, b))
 
 
 def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compiler, device: EmulatedDevice) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
+import pytest
 from builders import make_timing
 from golden_run import make_attempt, make_run, make_task
 from golden_runs import golden
+from rich.console import Console
 
 from kernelforge.records import Attempt, Clocks, Verdict
-from kernelforge.report import RunRecords
+from kernelforge.report import RunRecords, run_view
+from kernelforge.report.phrases import EXCESSIVE, unscored_words
+from kernelforge.report.terminal import run_summary
 from kernelforge.report.views.integrity import CONCERNS, HIGH_VARIANCE, IntegrityView, integrity_view
 
 TASK = make_task()
@@ -77,6 +83,41 @@ def test_correct_and_without_a_speedup_is_untimed_where_time_is_measured():
 def test_policy_and_infra_come_with_their_reasons_and_count_for_nothing():
     for verdict, concern in ((Verdict.POLICY, "policy"), (Verdict.INFRA, "infra")):
         assert found(make_attempt(RUN, TASK, 0, verdict)) == {concern: (f"why it is {verdict}", False)}
+
+
+def unjudged(reason: str, number: int) -> Attempt:
+    made = make_attempt(RUN, TASK, number, Verdict.INFRA)
+    return made.model_copy(update={"evaluation": made.evaluation.model_copy(update={"reason": reason})})
+
+
+def test_attempts_without_a_score_are_counted_with_their_reasons():
+    lacking = "the emulator does not support 'setmaxnreg' (source line {}, PTX line {}): k; this is a limit of it"
+    attempts = [
+        unjudged(f"at the small size, task inputs: {lacking.format(1, 2)}", 0),
+        unjudged(f"at the full size, task inputs: {lacking.format(3, 4)}", 1),
+        unjudged("the oracle child ended without an answer: out of memory", 2),
+        *(make_attempt(RUN, TASK, number, Verdict.WRONG) for number in range(3, 15)),
+    ]
+    unscored = view_of(*attempts).unscored
+    assert (unscored.count, unscored.attempts, unscored.excessive) == (3, 15, False)
+    assert unscored.reasons == (
+        ("the emulator does not support 'setmaxnreg'", 2),
+        ("the oracle child ended without an answer", 1),
+    )
+    assert unscored_words(unscored).startswith("3 of 15 attempts (20 %) ended as INFRA: 2 × the emulator does not")
+
+
+@pytest.mark.parametrize(("infra", "others", "excessive"), [(2, 8, False), (3, 7, True), (9, 0, False), (10, 0, True)])
+def test_too_many_attempts_without_a_score_are_told_in_one_sentence(infra: int, others: int, excessive: bool):
+    attempts = [unjudged("the device is full", number) for number in range(infra)]
+    attempts += [make_attempt(RUN, TASK, infra + number, Verdict.WRONG) for number in range(others)]
+    records = RunRecords(make_run(device="cuda:0", tasks=(TASK.name,)), tuple(attempts))
+    console = Console(width=300, file=io.StringIO(), markup=False, highlight=False)
+    for line in run_summary(run_view(records)):
+        console.print(line)
+    text = console.file.getvalue()
+    assert f"{infra} of {infra + others} attempts" in text
+    assert (EXCESSIVE in text) is excessive
 
 
 def test_an_attempt_without_a_jail_is_listed():

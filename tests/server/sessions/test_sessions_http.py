@@ -17,7 +17,7 @@ from inprocess_engine import InProcessEngine, completion
 from kernelforge.candidate import parse_reply
 from kernelforge.engine.base import BriefFacts, Order, Report
 from kernelforge.errors import TaskError
-from kernelforge.records import Evaluation, Reward, Task, TaskFacts
+from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, TaskFacts, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
@@ -105,6 +105,35 @@ def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path)
         assert [one["completion"] for one in shown["turns"]] == turns
         # R_t = S_t + 0.4 R_{t+1}
         assert shown["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
+
+    asyncio.run(main())
+
+
+def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluate.preparation.HIDDEN_FAILURES", 1)
+    evaluate = TellingEngine.evaluate
+
+    async def at_hidden(self: TellingEngine, order: Order, slot: str) -> Report:
+        report = await evaluate(self, order, slot)
+        check = SizeCheck(size="hidden_odd", status="failed", message="it crashes")
+        assert report.evaluation is not None
+        crash = {"verdict": Verdict.CRASH, "reason": "it crashes", "stage": "hidden", "performance": None}
+        failed = report.evaluation.model_copy(update={**crash, "correctness": Correctness(sizes=(check,))})
+        return report.model_copy(update={"evaluation": failed, "profile": None})
+
+    monkeypatch.setattr(TellingEngine, "evaluate", at_hidden)
+
+    async def main() -> None:
+        async with serving(tmp_path) as server:
+            session = (await server.open(turns=3))["id"]
+            turns = [(await server.turn(session, completion(text))).json() for text in ("1", "2")]
+            assert [turn["result"]["verdict"] for turn in turns] == ["CRASH", "WRONG"]
+            assert "not even how it fails" in turns[1]["result"]["feedback"]
+            assert "not even how it fails" in turns[1]["observation"]
+            metrics = (await server.client.get("/metrics")).text
+            assert 'kernelforge_gateway_events_total{event="failed_at_hidden"} 2.0' in metrics
 
     asyncio.run(main())
 

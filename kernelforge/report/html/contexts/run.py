@@ -13,7 +13,7 @@ from kernelforge.report.html.charts import Chart, charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import Link, html_table, raw_number
-from kernelforge.report.phrases import dollar_words, interval_words
+from kernelforge.report.phrases import EXCESSIVE, dollar_words, interval_words, unscored_words
 from kernelforge.report.tables.run import anytime_table, cost_table, fast_table, runs_table, spent_table
 from kernelforge.report.tables.table import Table
 from kernelforge.report.tables.task import task_table
@@ -102,6 +102,8 @@ def run_context(shown: ShownRun, links: Links) -> Context:
         "letters": _LETTERS,
         "steps": STEPS,
         "filters": _filters(view),
+        "unscored": unscored_words(view.integrity.unscored) if view.integrity.unscored.count else "",
+        "excessive": EXCESSIVE if view.integrity.unscored.excessive else "",
         "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
         "show": command("show", shown.id, results=shown.records.results),
     }

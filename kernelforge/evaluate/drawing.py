@@ -1,0 +1,140 @@
+"""A further hidden size for each evaluation, drawn from its secret: who knows every listed size knows none of these.
+
+The listed sizes say what a size of the task may be, and a drawn one keeps to it. Each module constant stays between the
+least and the largest value that the small and the hidden sizes give it, and keeps what divides it at every size, the
+full one included. What holds between two constants at every size (equal, a fixed ratio or difference, one divides the
+other or is never larger) holds here too. No drawn size has more elements, as the product of what varies, than the
+largest listed one, so that it costs no more.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
+from random import Random
+from typing import Final
+
+from kernelforge.records import DRAWN_SIZE, Size, Task, content_hash
+from kernelforge.tasks import parse_task_file
+
+_MOST_TRIES: Final = 2000
+"""Random choices that are looked at for one evaluation; a task whose constants leave few of them has no drawn size."""
+
+_Values = Mapping[str, int]
+_Holds = Callable[[int, int], bool]
+
+
+def drawn_sizes(task: Task, seed: int, most: int = 3) -> Iterator[Size]:
+    """Up to ``most`` sizes that are none of the task's own, the first to be tried first; none where nothing varies."""
+    rows = _rows(task)
+    if len(rows) < 3 or any(size.name == DRAWN_SIZE for size in task.sizes):
+        return
+    full, listed = rows[0], rows[1:]
+    varying = [name for name in full if len({row[name] for row in listed}) > 1]
+    rules = _rules(rows, varying)
+    largest = max(_volume(row, varying) for row in listed)
+    draws = Random(content_hash(seed, task.name, "a further hidden size"))
+    known = [tuple(row[name] for name in varying) for row in rows]
+    choices = {name: _choices([row[name] for row in rows], [row[name] for row in listed]) for name in varying}
+    for _ in range(_MOST_TRIES if varying else 0):
+        found = _drawn(choices, rules, draws)
+        if found is None or _volume(found, varying) > largest or tuple(found[name] for name in varying) in known:
+            continue
+        known.append(tuple(found[name] for name in varying))
+        # What no size varies, or is no whole number, stays as one of the listed sizes has it.
+        other = draws.choice([size for size in task.sizes if size.is_hidden])
+        yield Size(name=DRAWN_SIZE, constants={**other.constants, **found})
+        most -= 1
+        if not most:
+            return
+
+
+def _rows(task: Task) -> list[dict[str, int]]:
+    """Whole constants that sizes replace, at each size: the full one, the small one, the hidden ones."""
+    own = parse_task_file(task.source, task.name).constants
+    hidden = [size for size in task.sizes if size.is_hidden]
+    if not hidden:
+        return []
+    sizes = [task.size("full"), task.size("small"), *hidden]
+    names = sorted({name for size in sizes for name in size.constants})
+    rows = [{name: _whole(size.constants.get(name, own.get(name))) for name in names} for size in sizes]
+    return [{name: row[name] for name in names if all(other[name] for other in rows)} for row in rows]
+
+
+def _whole(value: object) -> int:
+    """A whole positive number, or 0 in place of anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _choices(everywhere: Sequence[int], listed: Sequence[int]) -> list[int]:
+    """Values that a constant may have: of one kind with those that it has."""
+    step, least, most = math.gcd(*everywhere), min(listed), max(listed)
+    values = range(least, most + 1, step)
+    if all(value & (value - 1) == 0 for value in everywhere):
+        return [value for value in values if value & (value - 1) == 0]
+    odd = all(value % 2 for value in everywhere)
+    return [value for value in values if value % 2 or not odd]
+
+
+class _Rule:
+    """What holds between two constants at every size; ``derive`` gives one from the other where that fixes it."""
+
+    def __init__(self, first: str, second: str, holds: _Holds, derive: Callable[[int], int] | None = None) -> None:
+        self.first, self.second, self.holds, self.derive = first, second, holds, derive
+
+
+def _rules(rows: Sequence[_Values], varying: Sequence[str]) -> list[_Rule]:
+    rules: list[_Rule] = []
+    for first, second in permutations(varying, 2):
+        pairs = [(row[first], row[second]) for row in rows]
+        (a, b), differences = pairs[0], {one - other for one, other in pairs}
+        if all(one * b == other * a for one, other in pairs):
+            rules.append(_Rule(first, second, _same_ratio(a, b), _scaled(b, a)))
+        elif len(differences) == 1:
+            rules.append(_Rule(first, second, _same_difference(a - b), _moved(b - a)))
+        else:
+            if all(one % other == 0 for one, other in pairs):
+                rules.append(_Rule(first, second, lambda one, other: one % other == 0))
+            if all(one <= other for one, other in pairs):
+                rules.append(_Rule(first, second, lambda one, other: one <= other))
+    return rules
+
+
+def _same_ratio(a: int, b: int) -> _Holds:
+    return lambda one, other: one * b == other * a
+
+
+def _same_difference(by: int) -> _Holds:
+    return lambda one, other: one - other == by
+
+
+def _scaled(b: int, a: int) -> Callable[[int], int]:
+    return lambda one: one * b // a
+
+
+def _moved(by: int) -> Callable[[int], int]:
+    return lambda one: one + by
+
+
+def _drawn(choices: Mapping[str, Sequence[int]], rules: Sequence[_Rule], draws: Random) -> dict[str, int] | None:
+    """One value for each constant; None where they do not go together."""
+    found: dict[str, int] = {}
+    for name, values in choices.items():
+        source = next((rule for rule in rules if rule.derive and rule.first in found and rule.second == name), None)
+        if source is not None and source.derive is not None:
+            found[name] = source.derive(found[source.first])
+        else:
+            # Half of them by order of magnitude, which large ones hardly ever leave to a small one.
+            aim = draws.uniform(values[0], values[-1] + 1)
+            if draws.random() < 0.5:
+                aim = math.exp(draws.uniform(math.log(values[0]), math.log(values[-1] + 1)))
+            found[name] = values[max(bisect_right(values, aim) - 1, 0)]
+    together = all(rule.holds(found[rule.first], found[rule.second]) for rule in rules)
+    inside = all(choices[name][0] <= value <= choices[name][-1] for name, value in found.items())
+    return found if together and inside else None
+
+
+def _volume(row: _Values, names: Sequence[str]) -> int:
+    return math.prod(row[name] for name in names)
