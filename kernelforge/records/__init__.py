@@ -5,6 +5,7 @@ from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.build import Build, Diagnostic, KernelFacts
 from kernelforge.records.candidate import Candidate
 from kernelforge.records.evaluation import (
+    UNCOMPARED,
     Comparison,
     Correctness,
     Evaluation,
@@ -14,6 +15,7 @@ from kernelforge.records.evaluation import (
     Stage,
     Verdict,
     evaluation_key,
+    outcome_words,
 )
 from kernelforge.records.generator import InputGenerator
 from kernelforge.records.graph import Graph, Node
@@ -25,6 +27,7 @@ from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timi
 from kernelforge.records.usage import Price, Usage
 
 __all__ = [
+    "UNCOMPARED",
     "AgentName",
     "Attempt",
     "Budget",
@@ -80,4 +83,5 @@ __all__ = [
     "content_hash",
     "evaluation_key",
     "first_fault",
+    "outcome_words",
 ]
