@@ -59,6 +59,8 @@ class RunResult:
     thread_instructions: int | None = None
     seconds: float = 0.0
     """Wall time inside the runner."""
+    global_sectors: int | None = None
+    """Sectors of 32 bytes that loads and stores asked of global memory."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class RunRequest:
     """Device memory that the plan's buffers may take; None for all that the device gives one run."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""
+    sample_seed: int = 0
+    """Decides which blocks and launches a profile samples; not for a candidate to know."""
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ ELEMENTS = 16
 PART_SECONDS = 60.0
 """Longest that finding and running the blocks behind them may take."""
 
-LEAST_SHARE = 0.98
-"""Least share of the compulsory bytes that a believable profile counts: memory moves in whole sectors."""
+LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
+"""Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
 
 PADDING = 256
 """Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
@@ -60,6 +60,8 @@ or byte of the reference. Above it the size is not large, the kernel is slow: ``
 
 _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 """By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
+
+_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
 
 Found = tuple[Profile | None, Performance | None]
 """What profile and clock gave."""
@@ -151,7 +153,7 @@ class _Modelled(FullStage):
 
     def _whole(self, draw: Draw, found: Found | None) -> Found | None:
         """Run whole, and compare everything; then some slices on inputs of another family."""
-        self.work.executed = 0
+        self.work.executed = self.work.sectors = 0
         poisons = _full_poisons(self.work.seed, None if found is None else _instructions(found))
         place = self.sessions.of(self.artifact)
         comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
@@ -252,23 +254,27 @@ class _Modelled(FullStage):
 
     def _profiled(self, draw: Draw) -> Found:
         session = self.sessions.of(self.artifact).session
+        seed = int(content_hash(self.work.seed, self.checker.task.name, "sample"), 16) >> 1
+        request = replace(self.checker.request(self.plan, draw, POISONS[0]), sample_seed=seed)
         try:
             with self.work.clock("profile"):
-                return session.profile(self.checker.request(self.plan, draw, POISONS[0]), self.facts)
+                return session.profile(request, self.facts)
         except RunFaulted as faulted:
             self.checker.fault(faulted.fault, self.size, self.family, self.work)
 
     def _disbelieved(self, found: Found) -> str:
         """Why a profile is not believed beside the whole run that was checked; empty if it is."""
-        if not _counted_all(found, self.work.executed):
-            return "it counted less than what the kernel executes when checked"
+        less = _counted_less(found, self.work)
+        if less:
+            return f"it counted fewer {less} than the kernel needs when checked"
         return self._below_least(found)
 
     def _below_least(self, found: Found) -> str:
         """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
         moved = None if found[0] is None else found[0].value("dram__bytes.sum")
         least = self.facts.compulsory_bytes
-        if moved is None or moved >= LEAST_SHARE * least:
+        exact = found[0] is None or all(kernel.sampled == 1 for kernel in found[0].kernels)
+        if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
             return ""
         return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
 
@@ -330,10 +336,16 @@ def _instructions(found: Found) -> float | None:
     return None if found[0] is None else found[0].value("ptx__thread_inst_executed.sum")
 
 
-def _counted_all(found: Found, executed: int) -> bool:
-    """Whether a profile saw the work that a checked run did."""
-    counted, profile = _instructions(found), found[0]
-    if counted is None or profile is None:
-        return True
+def _counted_less(found: Found, work: Work) -> str:
+    """Of what a checked run did more than its profile counted; empty where the profile saw it all."""
+    profile = found[0]
+    if profile is None:
+        return ""
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
-    return executed <= counted * (_EXACT_SLACK if exact else _SAMPLED_SLACK)
+    slack = _EXACT_SLACK if exact else _SAMPLED_SLACK
+    instructions, sectors = _instructions(found), [profile.value(name) for name in _SECTORS]
+    if instructions is not None and work.executed > slack * instructions:
+        return "instructions"
+    if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):
+        return "sectors of global memory"
+    return ""

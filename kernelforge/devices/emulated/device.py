@@ -155,7 +155,8 @@ class EmulatedSession:
                 self.close()
                 raise
         executed = replies.count_in(reply, "thread_instructions")
-        return RunResult(outputs, faults, executed, replies.seconds_in(reply))
+        sectors = replies.count_in(reply, "global_sectors")
+        return RunResult(outputs, faults, executed, replies.seconds_in(reply), sectors)
 
     def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
         """Run only the blocks that some elements of the outputs need; what goes wrong is in the result.
@@ -258,6 +259,7 @@ class EmulatedSession:
             "deadline_s": request.deadline_s,
             "memory_bytes": memory,
             "max_thread_instructions": request.max_thread_instructions,
+            "sample_seed": request.sample_seed,
         }
         with self._lock:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class Work:
     deadline_s: float
     memory_bytes: int
     max_thread_instructions: int | None
+    sample_seed: int = 0
 
 
 class Execution:
@@ -80,8 +82,10 @@ class Execution:
         self._work = work
         self._memory = runner.memory
         self._end = time.monotonic() + work.deadline_s
+        self._draws = random.Random(work.sample_seed)
         self._address: dict[int, int] = {}
         self.thread_instructions = 0
+        self.global_sectors = 0
         needed = sum(buffer.nbytes for buffer in work.plan.buffers)
         if needed > work.memory_bytes:
             raise LaunchFaulted(
@@ -151,10 +155,10 @@ class Execution:
             self._go(step, None)
         else:
             # One block tells what the grid would cost; it must not run twice.
-            probe = blocks // 2
+            probe = self._draws.randrange(blocks)
             per_block = max(self._go(step, (probe,)).thread_instructions, 1)
             if budget.exceeded_by(per_block * blocks):
-                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block))
+                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block), self._draws)
             for chunk in chunks:
                 for part in (range(chunk.start, min(chunk.end, probe)), range(max(chunk.start, probe + 1), chunk.end)):
                     if part:
@@ -265,6 +269,9 @@ class Execution:
             text = f"{error}; {step.expression!r} is launched in {self._place(step)}"
             raise LaunchFaulted([RunFault("crash", text)]) from error
         self.thread_instructions += report.thread_instructions
+        self.global_sectors += sum(
+            op.transactions for op in report.memory if op.space == "global" and op.access in ("load", "store")
+        )
         told = [fault for fault in report.faults if strict or fault.kind == "timeout"]
         if told:
             raise LaunchFaulted(_explain(told, f"{step.expression!r} is launched in {self._place(step)}"))

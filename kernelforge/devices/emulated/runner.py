@@ -41,6 +41,7 @@ class Ran:
     outputs: tuple[Blob, ...]
     faults: tuple[RunFault, ...]
     thread_instructions: int
+    global_sectors: int
     seconds: float
 
 
@@ -97,7 +98,8 @@ class Runner:
             if execution is not None:
                 execution.close()
         executed = 0 if execution is None else execution.thread_instructions
-        return Ran(outputs, faults, executed, time.perf_counter() - start)
+        sectors = 0 if execution is None else execution.global_sectors
+        return Ran(outputs, faults, executed, sectors, time.perf_counter() - start)
 
     def run_part(self, work: Work, wanted: Mapping[int, Sequence[int]]) -> RanPart:
         """Run only the blocks that some elements of the outputs need; ``wanted`` has their flat indices by output."""
@@ -136,9 +138,10 @@ class Runner:
                 {name: kernel.registers_per_thread for name, kernel in self._kernels.items()},
                 lambda expression: self.entry(expression).static_shared_bytes,
                 execution.extents(),
-                len(work.plan.launches),
+                work.plan.launches,
                 execution.waits,
                 lambda step, ctas, cache: execution.profiled(step, ctas, cache, strict=complete and collector.exact),
+                work.sample_seed,
                 budget or Budget.share(len(work.plan.launches), effort),
             )
             for step in work.plan.steps:

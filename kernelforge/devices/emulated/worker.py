@@ -47,6 +47,7 @@ def serve(channel: Channel) -> None:
         elif request["op"] == "run":
             ran = runner.run(work)
             reply = _faulted(ran.faults) | {"thread_instructions": ran.thread_instructions, "seconds": ran.seconds}
+            reply["global_sectors"] = ran.global_sectors
             channel.send(reply, ran.outputs)
         elif request["op"] == "part":
             wanted = {int(output): indices for output, indices in request["wanted"].items()}
@@ -87,6 +88,7 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
         deadline_s=request["deadline_s"],
         memory_bytes=request["memory_bytes"],
         max_thread_instructions=request["max_thread_instructions"],
+        sample_seed=request["sample_seed"],
     )
 
 
