@@ -167,6 +167,17 @@ def uncompared_evaluation(**changes: Any) -> Evaluation:
     return make_evaluation(**({"correctness": Correctness(sizes=checks)} | changes))
 
 
+def not_compared(attempt: Attempt, why: str = "too large") -> Attempt:
+    """An OK attempt, had no value been compared at its full size."""
+    correctness = attempt.evaluation.correctness
+    assert correctness is not None
+    skipped = SizeCheck(size="full", status="skipped", message=f"values not compared: {why}")
+    others = [check for check in correctness.sizes if check.size != "full"]
+    sizes = (skipped, *(others or [SizeCheck(size="small", status="passed")]))
+    evaluation = attempt.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
+    return attempt.model_copy(update={"evaluation": evaluation})
+
+
 def measured_evaluation(speedup: float | None = None, **changes: Any) -> Evaluation:
     """An OK evaluation on a GPU; ``speedup`` is also its lower bound."""
     fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")

@@ -1,7 +1,8 @@
 """A server on loopback that speaks the native wire, breaks where it is told to, and keeps a log of what it was asked.
 
 What becomes of a job is said by its completion: ``now 1.5`` has ended with that reward when it is accepted, ``1.5``
-ends when it is first waited for, ``infra`` ends in trouble, and ``hold`` runs until it is released or cancelled.
+ends when it is first waited for, ``0 uncompared`` is OK and its full size was not compared, ``infra`` ends in trouble,
+and ``hold`` runs until it is released or cancelled.
 """
 
 from __future__ import annotations
@@ -257,7 +258,7 @@ class WireServer:
         for job_id in request.ids:
             said = self.requests[job_id].completion
             if self.jobs[job_id].result is None and said != "hold" and request.timeout_s:
-                self._finish(job_id, TROUBLE if said == "infra" else scored(float(said or "")))
+                self._finish(job_id, TROUBLE if said == "infra" else _judged(said or ""))
         while True:
             ended = [self.jobs[job_id] for job_id in self._order if job_id in request.ids]
             left = until - asyncio.get_running_loop().time()
@@ -325,6 +326,11 @@ class WireServer:
 
 def scored(reward: float) -> RewardResult:
     return RewardResult(outcome="scored", reward=reward, policy="kernelforge/1", verdict="OK", stage="run")
+
+
+def _judged(said: str) -> RewardResult:
+    number, _, mark = said.partition(" ")
+    return scored(float(number)).model_copy(update={"uncompared": mark == "uncompared"})
 
 
 TROUBLE = RewardResult(

@@ -74,7 +74,7 @@ class KernelEnv(Env):
             next_observation=tinker.ModelInput.empty() if done else self._observation(),
             next_stop_condition=self._renderer.get_stop_sequences(),
             metrics=flags(result) | (_STOPPED if done and self._turns > 1 else {}),
-            logs={"task": self._task, "verdict": result.verdict or "", "feedback": result.feedback},
+            logs={"task": self._task, "verdict": result.verdict_words or "", "feedback": result.feedback},
         )
 
 

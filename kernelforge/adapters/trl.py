@@ -84,7 +84,7 @@ def _rewards(results: list[RewardResult], columns: Mapping[str, Any]) -> Rewards
     """The answer, after telling the trainer's logs what it is made of."""
     log_extra, log_metric = columns.get("log_extra"), columns.get("log_metric")
     if log_extra is not None:
-        log_extra("kernelforge_verdict", [result.verdict or result.outcome for result in results])
+        log_extra("kernelforge_verdict", [result.verdict_words or result.outcome for result in results])
         log_extra("kernelforge_feedback", [result.feedback for result in results])
     if log_metric is not None and results:
         scored = [flags(result) for result in results if result.reward is not None]

@@ -50,5 +50,5 @@ async def compute_score(
         "built": parts.built or 0.0,
         "policy": 1.0 if parts.policy is None else parts.policy,
         "speedup": parts.speedup,
-        "verdict": result.verdict or "",
+        "verdict": result.verdict_words or "",
     }

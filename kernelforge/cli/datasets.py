@@ -162,7 +162,7 @@ def _evaluate(bench: LaneBench, one: ImportedCandidate, constants: dict[str, Sca
         return {"verdict": "not evaluated", "reason": str(error)}
     speed = evaluation.performance
     return {
-        "verdict": evaluation.verdict.value,
+        "verdict": evaluation.outcome,
         "reason": evaluation.reason,
         "time_us": None if speed is None else speed.time_us,
         "speedup": None if speed is None else speed.speedup,

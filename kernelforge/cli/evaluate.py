@@ -66,7 +66,8 @@ def evaluate(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate one candidate against one task. Leaves with 0 for verdict OK, with 1 for any other."""
+    """Evaluate one candidate against one task. Leaves with 0 where it is OK and was compared at the full size, else
+    with 1."""
     text, choices = _read(candidate), _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
     if device is None:
@@ -78,7 +79,7 @@ def evaluate(
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
         _show(result, as_json=as_json, telemetry=None if as_json else text)
-        raise typer.Exit(0 if result.evaluation.verdict.value == "OK" else 1)
+        raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
     from kernelforge.evaluate.api import evaluate as evaluate_candidate
 
     result = evaluate_candidate(
@@ -92,7 +93,7 @@ def evaluate(
         allow_unconfined=allow_unconfined,
     )
     _show(result, as_json=as_json)
-    raise typer.Exit(0 if result.evaluation.verdict.value == "OK" else 1)
+    raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
 
 
 def _evaluate_class(

@@ -66,10 +66,11 @@ class PlainProgress(QuietProgress):
 
 
 def _attempt_line(attempt: Attempt) -> str:
-    verdict = attempt.evaluation.verdict.value
-    detail = standing(attempt) if verdict == "OK" else one_line(attempt.evaluation.reason, 120)
+    evaluation = attempt.evaluation
+    detail = standing(attempt) if evaluation.verdict.value == "OK" else one_line(evaluation.reason, 120)
     mark = "best so far: " if attempt.accepted else ""
-    return f"{attempt.task} {attempt.number:02d} {step_name(attempt)} {verdict} {mark}{detail}"
+    colon = ": " if evaluation.uncompared else " "
+    return f"{attempt.task} {attempt.number:02d} {step_name(attempt)} {evaluation.outcome}{colon}{mark}{detail}"
 
 
 class JsonProgress(QuietProgress):
@@ -126,6 +127,7 @@ def _event_fields(event: Event) -> dict[str, Any]:
             "step": step_name(attempt),
             "parent": attempt.parent,
             "verdict": attempt.evaluation.verdict.value,
+            "uncompared": attempt.evaluation.uncompared,
             "reason": attempt.evaluation.reason,
             "accepted": attempt.accepted,
             "standing": standing(attempt) if attempt.evaluation.verdict.value == "OK" else "",

@@ -76,10 +76,14 @@ def submit(
 
 def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
     """Print every result once it is there. Returns the exit code."""
+    from kernelforge.report.phrases import UNCOMPARED_NOTE
+
     scored = 0
+    uncompared = False
     with closing(client.stream(requests)) as results:
         for index, result in results:
             scored += result.outcome == "scored"
+            uncompared = uncompared or result.uncompared
             request = requests[index]
             if as_json:
                 row = {"index": index, "task": request.task, "tag": request.tag, "result": result.model_dump()}
@@ -89,17 +93,21 @@ def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
             else:
                 print(_line(index, request, result), flush=True)
     if not as_json and len(requests) > 1:
+        if uncompared:
+            typer.echo(UNCOMPARED_NOTE, err=True)
         typer.echo(f"{scored} of {len(requests)} scored", err=True)
     return 0 if scored == len(requests) else 1
 
 
 def _line(index: int, request: JobRequest, result: RewardResult) -> str:
+    from kernelforge.report.phrases import short_outcome
     from kernelforge.report.text import number, one_line, times
 
     if result.error is not None:
         what = f"no score  {result.error.code}: {one_line(result.error.message, 200)}"
     else:
-        what = f"{number(result.reward):>9}  {result.verdict or '':7}  {times(result.components.speedup):>8}"
+        verdict = short_outcome(result.verdict_words or "")
+        what = f"{number(result.reward):>9}  {verdict:7}  {times(result.components.speedup):>8}"
         what += "  cached" if result.cached else ""
     return f"{index + 1:>5}  {_shown(request):24}  {what}"
 
@@ -114,7 +122,9 @@ def _account(result: RewardResult) -> Iterable[str]:
     yield f"reward {number(result.reward)} by {one_line(result.policy)}"
     where = " ".join(part for part in (result.origin, f"on {result.device}" if result.device else None) if part)
     answered = f"an evaluation of {result.age_s or 0:.0f} s ago answered" if result.cached else ""
-    yield ", ".join(part for part in (f"{result.verdict or 'nothing evaluated'}", one_line(where), answered) if part)
+    yield ", ".join(
+        part for part in (f"{result.verdict_words or 'nothing evaluated'}", one_line(where), answered) if part
+    )
     for name, value in result.components:
         yield f"  {name:14} {number(value)}"
     if result.feedback:

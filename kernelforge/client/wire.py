@@ -167,6 +167,8 @@ class RewardResult(_Answer):
     components: Components = Components()
     verdict: str | None = None
     """One of ``OK WRONG POLICY BUILD CRASH TIMEOUT LIMIT INFRA``; None when nothing was evaluated."""
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size: not correct, and rewarded as wrong."""
     stage: str | None = None
     """Where the evaluation ended."""
     feedback: str = ""
@@ -190,6 +192,11 @@ class RewardResult(_Answer):
         if scored != (self.reward is not None) or scored != (self.error is None):
             raise ValueError("a scored result has a reward and no error; an infra_error has an error and no reward")
         return self
+
+    @property
+    def verdict_words(self) -> str | None:
+        """The verdict as people are shown it: ``OK, full size not compared`` where that is so."""
+        return f"{self.verdict}, full size not compared" if self.uncompared else self.verdict
 
     def require(self) -> float:
         """The reward.

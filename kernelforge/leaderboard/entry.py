@@ -130,7 +130,7 @@ class TaskRow(Record):
     task_digest: Hash | None
     """None only where the run never came to the task."""
     verdict: Verdict | None
-    """OK when something correct was found, else the latest attempt's; None when the run never came to the task."""
+    """OK when something was accepted, else the latest attempt's; None when the run never came to the task."""
     finished: Line | None
     """Why work on it ended."""
     attempts: int = Field(ge=0, lt=10**9)

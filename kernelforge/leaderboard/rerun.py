@@ -137,6 +137,7 @@ def _check(row: TaskRow, found: _Found, seconds: float) -> TaskCheck:
     speed = evaluation.performance
     measured = evaluation.fingerprint.gpu is not None
     agreed = "verdict, and overlapping intervals of the speedup" if measured else "verdict, time and counters"
+    agreed += "; the full size is compared in neither" if evaluation.uncompared else ""
     return TaskCheck(
         task=row.task,
         status="differs" if found.problems else "agrees",

@@ -86,7 +86,8 @@ class CheckRow(View):
     size: str
     """``small``, ``full``, or ``hidden 1`` and so on."""
     status: str
-    """``passed``, ``failed``, ``guarded`` (the plan's own assert refused a hidden size) or ``skipped``."""
+    """``passed``, ``failed``, ``guarded`` (the plan's own assert refused a hidden size) or ``skipped`` (no value was
+    compared)."""
     families: tuple[str, ...]
     """Input distributions that were run."""
     message: str
@@ -116,6 +117,8 @@ class EvaluationAnswer(View):
     task: str
     candidate: str
     verdict: Verdict
+    outcome: str
+    """The verdict in words. ``OK, full size not compared`` counts as not correct and earns no reward."""
     stage: str
     """Where the cascade ended; ``done`` for OK."""
     reason: str
@@ -206,6 +209,9 @@ class DiffAnswer(View):
     after: str
     verdict_before: Verdict
     verdict_after: Verdict
+    outcome_before: str
+    """The verdict in words, as in an evaluation."""
+    outcome_after: str
     source_diff: str | None
     plan_diff: str | None
     metrics: tuple[MetricChange, ...]
@@ -238,6 +244,7 @@ def evaluation_answer(task: str, evaluation: Evaluation, left: int | None) -> Ev
         task=task,
         candidate=evaluation.candidate,
         verdict=evaluation.verdict,
+        outcome=evaluation.outcome,
         stage=evaluation.stage,
         reason=_bounded(evaluation.reason),
         checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),

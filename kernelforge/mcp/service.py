@@ -204,6 +204,8 @@ class Service:
             after=second.id,
             verdict_before=first.evaluation.verdict,
             verdict_after=second.evaluation.verdict,
+            outcome_before=first.evaluation.outcome,
+            outcome_after=second.evaluation.outcome,
             source_diff=view.source_diff,
             plan_diff=view.plan_diff,
             metrics=changed(view.metrics),

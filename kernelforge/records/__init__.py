@@ -5,6 +5,7 @@ from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.build import Build, Diagnostic, KernelFacts
 from kernelforge.records.candidate import Candidate
 from kernelforge.records.evaluation import (
+    UNCOMPARED,
     Comparison,
     Correctness,
     Evaluation,
@@ -14,6 +15,7 @@ from kernelforge.records.evaluation import (
     Stage,
     Verdict,
     evaluation_key,
+    outcome_words,
 )
 from kernelforge.records.generator import InputGenerator
 from kernelforge.records.graph import Graph, Node
@@ -36,6 +38,7 @@ from kernelforge.records.usage import Price, Usage
 
 __all__ = [
     "DRAWN_SIZE",
+    "UNCOMPARED",
     "AgentName",
     "Attempt",
     "Budget",
@@ -91,4 +94,5 @@ __all__ = [
     "content_hash",
     "evaluation_key",
     "first_fault",
+    "outcome_words",
 ]

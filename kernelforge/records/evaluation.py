@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,10 @@ class Verdict(StrEnum):
     TIMEOUT = "TIMEOUT"
     LIMIT = "LIMIT"
     INFRA = "INFRA"
+
+
+UNCOMPARED: Final = "OK, full size not compared"
+"""What is shown in place of ``OK`` where no value was compared at the full size."""
 
 
 class Comparison(Record):
@@ -242,7 +246,7 @@ class Evaluation(Record):
     @property
     def outcome(self) -> str:
         """The verdict in words: ``OK, full size not compared`` where that is so."""
-        return "OK, full size not compared" if self.uncompared else self.verdict.value
+        return outcome_words(self.verdict, self.uncompared)
 
     @property
     def failed_at_hidden(self) -> bool:
@@ -254,6 +258,11 @@ class Evaluation(Record):
     def key(self) -> str:
         """Binds the evaluation to what it depends on: candidate, task, evaluator, device, toolchain."""
         return evaluation_key(self.candidate, self.task, self.fingerprint)
+
+
+def outcome_words(verdict: Verdict, uncompared: bool) -> str:
+    """A verdict in words, the same wherever it is shown."""
+    return UNCOMPARED if uncompared else verdict.value
 
 
 def evaluation_key(candidate: str, task: str, fingerprint: Fingerprint) -> str:

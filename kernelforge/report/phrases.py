@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.text import ABSENT, duration, percent
 
 if TYPE_CHECKING:
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from kernelforge.report.views.cost import Cost
     from kernelforge.report.views.integrity import Unscored
 
+
+UNCOMPARED_MARK = "OK*"
+"""Stands for :data:`~kernelforge.records.UNCOMPARED` where there is little room; :data:`UNCOMPARED_NOTE` goes with it.
+"""
+UNCOMPARED_NOTE = "* full size not compared: not counted as correct, no reward"
 
 _EXPONENT = re.compile(r"\b\d\.\d+e\+(?:0\d|1[0-4])\b")
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -27,6 +33,11 @@ class Interval(Protocol):
 
     @property
     def high(self) -> float: ...
+
+
+def short_outcome(outcome: str | None) -> str:
+    """An outcome for a narrow column."""
+    return ABSENT if outcome is None else UNCOMPARED_MARK if outcome == UNCOMPARED else outcome
 
 
 def interval_words(interval: Interval, show: Callable[[float], str]) -> str:

@@ -16,7 +16,8 @@ from kernelforge.client.wire import Job, JobRequest, SessionRequest, TurnRequest
 
 
 class RewardServer(WireServer):
-    """Rewards a completion with the last number in it, or 0; one with ``infra`` in it ends in trouble."""
+    """Rewards a completion with the last number in it, or 0; one with ``infra`` in it ends in trouble, and
+    the full size of one that ends with ``uncompared`` is not compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +46,8 @@ class RewardServer(WireServer):
 def _told(completion: str) -> str:
     if "infra" in completion:
         return "infra"
+    if completion.endswith("uncompared"):
+        return "0 uncompared"
     return (re.findall(r"-?\d+\.\d+", completion) or ["0.0"])[-1]
 
 

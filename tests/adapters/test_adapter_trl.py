@@ -19,6 +19,7 @@ from kernelforge.adapters.trl import (
     reward_function,
 )
 from kernelforge.errors import ServerError, UsageError
+from kernelforge.records import UNCOMPARED
 
 
 class Logs:
@@ -83,9 +84,9 @@ def test_reward_functions_of_different_policies_are_logged_under_different_names
 
 def test_the_trainers_logs_hear_what_the_rewards_are_made_of(server) -> None:
     logs = Logs()
-    kernelforge_reward(**call(["1.5", "infra"]), log_extra=logs.extra, log_metric=logs.metric)
-    assert logs.columns["kernelforge_verdict"] == ["OK", "infra_error"]
-    assert logs.metrics["kernelforge/unscored"] == 0.5
+    kernelforge_reward(**call(["1.5", "infra", "0 uncompared", "2"]), log_extra=logs.extra, log_metric=logs.metric)
+    assert logs.columns["kernelforge_verdict"] == ["OK", "infra_error", UNCOMPARED, "OK"]
+    assert logs.metrics["kernelforge/unscored"] == 0.25
     assert {"kernelforge/built", "kernelforge/correct", "kernelforge/format"} <= logs.metrics.keys()
 
 

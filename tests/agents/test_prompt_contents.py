@@ -6,7 +6,7 @@ import re
 
 import prompt_samples as samples
 import pytest
-from builders import modelled
+from builders import modelled, not_compared
 from prompt_samples import BLIND, BRIEF, FAILED, FAST, FINDING, FULL_SIGHT, GPU_BRIEF, HISTORY, SLOW, coder, judge
 
 from kernelforge.agents import CoderRequest, JudgeRequest
@@ -14,7 +14,7 @@ from kernelforge.agents.prompting.attempts import HISTORY_CHARS, history_text
 from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import Operator, Verdict
+from kernelforge.records import UNCOMPARED, Operator, Verdict
 from kernelforge.search.base import DEFAULT_SIGHT, Sight
 
 CODER_SAMPLES = [
@@ -199,6 +199,12 @@ def test_history_is_the_latest_attempts_within_its_budget() -> None:
     short = history_text(many, DEFAULT_SIGHT, budget=1500)
     assert len(short) <= 1600
     assert "attempt 39, optimise" in short
+
+
+def test_history_says_where_the_full_size_was_not_compared() -> None:
+    text = history_text((SLOW, not_compared(FAST)), DEFAULT_SIGHT)
+    assert f": {UNCOMPARED}, " in text
+    assert text.count("not compared") == 1
 
 
 def test_huge_texts_do_not_make_huge_prompts() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import not_compared
 from golden_run import HOSTILE, golden_attempts, make_run
 from rich.console import Console
 
@@ -28,7 +29,7 @@ from kernelforge.cli.progress import JsonProgress, PlainProgress, QuietProgress,
 from kernelforge.cli.run import Display, _chosen_display
 from kernelforge.cli.watching import Watch
 from kernelforge.errors import UsageError
-from kernelforge.records import Budget
+from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.run.events import Event, StopSignal, Totals
 from kernelforge.store import Store
@@ -133,6 +134,18 @@ def test_a_measured_attempt_is_told_by_its_time() -> None:
     assert out.file.getvalue() == "softmax 01 vectorise OK best so far: 9.5 µs, 1.50x\n"
 
 
+def test_an_attempt_whose_full_size_was_not_compared_says_so() -> None:
+    out = console(width=200)
+    shown = PlainProgress(out, out)
+    attempt = not_compared(golden_attempts(make_run(device="cuda:0"))[1])
+    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    assert out.file.getvalue() == f"softmax 01 vectorise {UNCOMPARED}: best so far: 9.5 µs, 1.50x\n"
+    watch = Watch(make_run().config, StopSignal())
+    watch.on_event(Event("run_started", message="r1"))
+    watch.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    assert [gain.standing for gain in watch.view().gains] == [f"{UNCOMPARED}: 9.5 µs, 1.50x"]
+
+
 def test_without_a_display_warnings_are_said_and_nothing_else() -> None:
     out = console()
     shown = QuietProgress(out)
@@ -163,7 +176,7 @@ def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFi
     assert [one["kind"] for one in told if one["type"] == "event"] == [event.kind for event in events]
     attempt = next(one["attempt"] for one in told if one.get("kind") == "attempt")
     assert attempt["id"] == attempts[1].id
-    assert attempt["verdict"] == "OK"
+    assert (attempt["verdict"], attempt["uncompared"]) == ("OK", False)
     changes = [one for one in told if one["type"] == "progress"]
     assert set(ProgressView.model_fields) <= changes[0].keys()
     assert "bars" not in changes[1]

@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from builders import make_evaluation, uncompared_evaluation
+
+from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.records import UNCOMPARED
 
 pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
 
@@ -19,6 +23,17 @@ def test_a_reply_without_code_is_a_verdict_and_exit_code_1(cli, tmp_path: Path):
     assert data["evaluation"]["stage"] == "parse"
     assert "```cuda" in data["evaluation"]["reason"]
     assert data["profile"] is None
+
+
+@pytest.mark.parametrize(("compared", "code"), [(True, 0), (False, 1)])
+def test_ok_without_the_full_size_is_no_success(cli, tmp_path: Path, monkeypatch, compared: bool, code: int):
+    evaluation = make_evaluation() if compared else uncompared_evaluation()
+    result = EvaluationResult(evaluation, None)
+    monkeypatch.setattr("kernelforge.evaluate.api.evaluate", lambda *args, **options: result)
+    (tmp_path / "reply.md").write_text("none")
+    done = cli("eval", "reply.md", "--task", "softmax", "--device", "emulated:h100")
+    assert done.code == code
+    assert (UNCOMPARED in done.out) == (not compared)
 
 
 def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
+from kernelforge.records import UNCOMPARED
+from kernelforge.report.phrases import UNCOMPARED_NOTE
+
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[WireServer]:
@@ -53,6 +56,18 @@ def test_requests_are_scored_and_told_as_they_end(cli: Callable[..., Any], serve
     assert "first" in done.out
     assert "2 of 2 scored" in done.err
     assert [request.run_id for request in server.requests.values()] == ["run-1", "own"]
+
+
+def test_a_verdict_on_smaller_sizes_alone_is_marked(
+    cli: Callable[..., Any], server: WireServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "requests.jsonl").write_text(lines({"completion": "0 uncompared"}, {"completion": "1.5"}))
+    done = cli("submit", "requests.jsonl")
+    assert sorted(line.split()[3] for line in done.out.splitlines()) == ["OK", "OK*"]
+    assert UNCOMPARED_NOTE in done.err
+    (tmp_path / "reply.md").write_text("0 uncompared")
+    done = cli("submit", "reply.md", "--task", TASK)
+    assert f"\n{UNCOMPARED}" in done.out
 
 
 def test_json_lines_hold_the_whole_results(

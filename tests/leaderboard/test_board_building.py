@@ -14,6 +14,7 @@ from rich.console import Console
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.build import BOARD_FILES, board_texts, build, read_submitted, stale, write_texts
+from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryFile, entry_text
 from kernelforge.leaderboard.making import entry_result
 from kernelforge.leaderboard.reading import EntryError
@@ -21,6 +22,7 @@ from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
 from kernelforge.records import Verdict
 from kernelforge.report.terminal import leaderboard_lines
 from kernelforge.report.views.board import boards_of
+from kernelforge.tasks import load_suite
 
 HOSTILE = "\x1b[31m </script><script>x</script> | =1+1 [a](b) \u202e `c`"
 
@@ -224,6 +226,33 @@ def test_a_time_that_nobody_believes_is_the_best_of_no_task(made: Callable[..., 
     (board,) = boards_of(results).boards
     timed = {row.task: row.best.evaluation.performance for row in honest.tasks if row.best is not None}
     assert all(one.time_us == timed[one.task].time_us for one in board.records if timed.get(one.task))
+
+
+def _not_compared(data: dict[str, Any]) -> None:
+    """No best was compared at its full size."""
+    for row in data["tasks"]:
+        for check in row["best"]["evaluation"]["correctness"]["sizes"] if row["best"] else ():
+            if check["size"] == "full":
+                check |= {"status": "skipped", "message": "values not compared: too large", "error": None}
+
+
+def test_what_was_not_compared_at_its_full_size_is_the_best_of_no_task_and_correct_on_no_board(
+    tmp_path: Path, reference: EntryFile, forged: Callable[..., EntryFile]
+):
+    marked = forged(reference, _not_compared)
+    (tmp_path / "marked.json").write_text(entry_text(marked))
+    (alone,) = build(read_submitted([tmp_path])).boards
+    (entry,) = alone.entries
+    assert (entry.tasks_ok, entry.correct.value, entry.median_dram_ratio) == (0, 0, None)
+    assert entry.uncompared == len(reference.tasks)
+    texts = board_texts(build(read_submitted([tmp_path])))
+    assert f"{len(reference.tasks)} with full size not compared" in texts["LEADERBOARD.md"]
+    assert "full size not compared: not counted as correct, no reward" in texts["LEADERBOARD.md"]
+    (board,) = boards_of([entry_result(marked), entry_result(reference)]).boards
+    assert all(task.correct for task in board.records)
+    assert [one.tasks_ok for one in board.entries] == [len(reference.tasks), 0]
+    (sizes,) = [check for check in static_checks(marked, load_suite("core")) if check.name == "sizes"]
+    assert f"the full size of {len(reference.tasks)} was not compared" in sizes.detail
 
 
 def test_the_schema_in_the_repository_is_that_of_the_model(reference_folder: Path):

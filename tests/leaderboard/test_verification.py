@@ -15,9 +15,9 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
 from kernelforge.leaderboard.reading import EntryError
-from kernelforge.leaderboard.rerun import _far, _problems, incomparable, rerun
+from kernelforge.leaderboard.rerun import _check, _far, _Found, _problems, incomparable, rerun
 from kernelforge.leaderboard.verify import drawn, measure_of, suite_of, verify
-from kernelforge.records import Evaluation, Verdict
+from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.suites import Suite
 
@@ -260,6 +260,21 @@ def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Fo
     found = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_problems(honest, found)) == []
     assert any(told in problem for problem in _problems(best, found))
+
+
+def test_a_full_size_that_is_compared_in_neither_is_said_to_be(reference: EntryFile):
+    (row, *_) = reference.tasks
+    assert row.best is not None
+    correctness = row.best.evaluation.correctness
+    assert correctness is not None
+    skipped = SizeCheck(size="full", status="skipped", message="values not compared: too large")
+    sizes = tuple(skipped if check.size == "full" else check for check in correctness.sizes)
+    marked = row.best.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
+    both = row.model_copy(update={"best": row.best.model_copy(update={"evaluation": marked})})
+    here = EvaluationResult(marked, row.best.profile)
+    assert _check(both, _Found(here, ()), 1.0).reason.endswith("the full size is compared in neither")
+    (claimed,) = _problems(row.best, here)
+    assert "sizes came to" in claimed
 
 
 def test_counters_that_only_the_runs_own_samples_show_do_not_agree(reference: EntryFile, forged: Forge) -> None:

@@ -37,7 +37,17 @@ from kernelforge.evaluate.preparation import Failure, Preparation
 from kernelforge.mcp.bench import Bench
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
-from kernelforge.records import Budget, Candidate, Operator, RunState, Task, Verdict
+from kernelforge.records import (
+    UNCOMPARED,
+    Budget,
+    Candidate,
+    Correctness,
+    Operator,
+    RunState,
+    SizeCheck,
+    Task,
+    Verdict,
+)
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume
 from kernelforge.store import DATABASE_NAME, Store
@@ -166,6 +176,34 @@ def assert_nothing_secret_in(answer: dict[str, Any]) -> None:
     text = json.dumps(answer)
     assert "hidden_" not in text
     assert all(f"{cols}" not in text and f"{cols:,}" not in text for cols in HIDDEN_COLS)
+
+
+def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
+    service: Service, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bench.evaluate
+
+    def partly(*args: Any, **options: Any) -> EvaluationResult:
+        result = whole(*args, **options)
+        correctness = result.evaluation.correctness
+        assert correctness is not None
+        skipped = SizeCheck(size="full", status="skipped", message="values not compared: too large")
+        sizes = tuple(skipped if check.size == "full" else check for check in correctness.sizes)
+        changed = result.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
+        return result._replace(evaluation=changed)
+
+    monkeypatch.setattr(bench, "evaluate", partly)
+
+    async def session(call: Call) -> list[dict[str, Any]]:
+        first, second = [await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN) for _ in range(2)]
+        return [first, await call("diff", attempt_a=first["attempt"], attempt_b=second["attempt"])]
+
+    first, diff = talk(service, session, mode="legacy")
+    assert (first["evaluation"]["verdict"], first["evaluation"]["outcome"]) == ("OK", UNCOMPARED)
+    assert first["evaluation"]["checks"][-1]["message"] == "values not compared: too large"
+    assert first["reward"] == 0
+    assert (diff["outcome_before"], diff["outcome_after"]) == (UNCOMPARED, UNCOMPARED)
+    service.close()
 
 
 def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service, bench: Bench) -> None:

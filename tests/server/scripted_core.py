@@ -1,7 +1,8 @@
 """A gateway whose evaluations a completion asks for: what wires and sessions are tested against without a device.
 
 The candidate is read as the real gateway reads it, rewards are those of the real policies, and the first line of the
-source says what becomes of it: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x), ``// lost``
+source says what becomes of it: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x),
+``// uncompared`` (OK, and its full size not compared), ``// lost``
 (trouble of ours, once for each time the text says so), ``// together N``
 (ends once N such are in flight) and ``// never``.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.prompt_samples import profile as make_profile
-from builders import make_build, make_evaluation, measured_evaluation, modelled
+from builders import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
 from tiny_core import TinyCore
 
 from kernelforge.candidate import parse_reply
@@ -27,6 +28,7 @@ from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, Evaluated, Refusal
 from kernelforge.server.jobs.intake import Intake
 from kernelforge.server.jobs.registry import Registry
+from kernelforge.server.jobs.results import feedback
 
 
 def reply(text: str = "right", prose: str = "Here it is.") -> str:
@@ -163,8 +165,9 @@ class ScriptedCore(TinyCore):
             policy=policy,
             components=components(evaluation),
             verdict=evaluation.verdict.value,
+            uncompared=evaluation.uncompared,
             stage=evaluation.stage,
-            feedback=evaluation.reason or "right at every size",
+            feedback=feedback(evaluation),
             device=evaluation.fingerprint.device,
             origin=None if speed is None else "measured" if speed.samples else "modelled",
             candidate=evaluation.candidate,
@@ -183,6 +186,8 @@ def evaluated(reply: str | Candidate, task: Task) -> tuple[Evaluation, Profile |
     names = {"candidate": candidate.hash, "task": task.digest}
     if "fast" in said:
         return measured_evaluation(2.0, **names), None
+    if "uncompared" in said:
+        return uncompared_evaluation(**names), None
     if "wrong" in said:
         return make_evaluation(Verdict.WRONG, **names, reason="expected 1.0, got 2.0 at [0, 3]"), None
     if "build" in said:

@@ -120,7 +120,7 @@ def history_text(
 def _entry(attempt: Attempt, history: Sequence[Attempt], sight: Sight, *, detailed: bool) -> str:
     origin = "" if attempt.parent is None else f" from {label(attempt.parent)}"
     evaluation, correct = attempt.evaluation, attempt.evaluation.verdict is Verdict.OK
-    head = f"- {label(attempt.id)}, {attempt.operator}{origin}: {evaluation.verdict}"
+    head = f"- {label(attempt.id)}, {attempt.operator}{origin}: {evaluation.outcome}"
     if correct:
         head += ", became the best" if attempt.accepted else ", did not become the best"
         if sight.latency:

@@ -34,6 +34,7 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
         "finding": data["finding"],
         "candidate": None if attempt.candidate is None else {"hash": attempt.candidate.hash, **data["candidate"]},
         **{name: evaluation[name] for name in ("verdict", "stage", "reason")},
+        "uncompared": attempt.evaluation.uncompared,
         "evaluation_key": attempt.evaluation.key,
         "task_digest": evaluation["task"],
         "build": evaluation["build"],

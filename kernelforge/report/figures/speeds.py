@@ -181,7 +181,8 @@ def task_dram(tasks: Sequence[TaskSummary], links: Mapping[str, str]) -> Drawing
     """One bar per correct task: DRAM bytes over the least there can be."""
     name = "task-dram"
     with_one = sorted(
-        (task for task in tasks if style.positive(task.dram_ratio)), key=lambda task: (task.dram_ratio or 0, task.task)
+        (task for task in tasks if task.correct and style.positive(task.dram_ratio)),
+        key=lambda task: (task.dram_ratio or 0, task.task),
     )
     if not with_one:
         return Absent(name=name, why="no correct attempt has counters of DRAM traffic")
@@ -236,7 +237,8 @@ _SPEEDUP_TIP = style.tip(task="task", speedup="speedup", low="from", high="to", 
 def _by_speedup(tasks: Sequence[TaskSummary]) -> list[TaskSummary]:
     """Tasks with a measured speedup, the greatest first."""
     return sorted(
-        (task for task in tasks if style.positive(task.speedup)), key=lambda task: (-(task.speedup or 0), task.task)
+        (task for task in tasks if task.correct and style.positive(task.speedup)),
+        key=lambda task: (-(task.speedup or 0), task.task),
     )
 
 

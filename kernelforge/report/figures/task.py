@@ -13,7 +13,7 @@ from kernelforge.report.figures.style import Row, figure
 from kernelforge.report.text import number
 from kernelforge.report.views.task import LineageNode, TaskView
 
-_BEST, _KEPT_OUT, _FAILED = "became the best", "correct", "failed"
+_BEST, _KEPT_OUT, _FAILED = "became the best", "correct", "not correct"
 _KINDS = (_BEST, _KEPT_OUT, _FAILED)
 _COLOURS = (style.GREEN, style.BLUE, style.VERMILLION)
 
@@ -75,9 +75,9 @@ def _attempts(nodes: Sequence[LineageNode], what: _Quantity, links: Mapping[str,
     for node in nodes:
         value = getattr(node, what.field)
         row = style.linked(
-            {"number": node.number, "step": style.words(node.step), "verdict": node.verdict.value}, links.get(node.id)
+            {"number": node.number, "step": style.words(node.step), "verdict": node.outcome}, links.get(node.id)
         )
-        if node.verdict is not Verdict.OK:
+        if node.verdict is not Verdict.OK or node.uncompared:
             failed.append(row | {"kind": _FAILED})
         elif style.positive(value):
             shown.append(row | {"kind": _BEST if node.accepted else _KEPT_OUT, "value": value})
@@ -134,6 +134,6 @@ def _attempts(nodes: Sequence[LineageNode], what: _Quantity, links: Mapping[str,
         what.name,
         what.title,
         f"{len(nodes)} attempts by number, {what.axis}: from {number(values[0])} (the first correct one){best_words}; "
-        f"{len(failed)} failed and are marked on the axis.",
+        f"{len(failed)} are not correct and are marked on the axis.",
         {"layer": layers},
     )

@@ -58,6 +58,7 @@ def environment(*folders: Path) -> Environment:
         cost=phrases.cost_words,
         where=phrases.where_words,
         note=phrases.note_words,
+        outcome=phrases.short_outcome,
         timings=phrases.timing_words,
         verified=phrases.verified_words,
     )

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from markupsafe import Markup, escape
 
 from kernelforge.records import Verdict
+from kernelforge.report.phrases import UNCOMPARED_MARK
 from kernelforge.report.tables.board import DIFFERS
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import one_line
@@ -18,7 +19,7 @@ from kernelforge.report.text import one_line
 Link = Callable[[Mapping[str, Any]], str | None]
 """From a row, by column key, to the address of one of its cells; None for no link."""
 
-_VERDICTS = frozenset(verdict.value for verdict in Verdict)
+_VERDICTS = frozenset((UNCOMPARED_MARK, *(verdict.value for verdict in Verdict)))
 _TIGHT, _TIGHT_OF_WIDE = 40, 24
 """Characters that a cell shows on one line; in a column whose text may fold, fewer."""
 _REPEATED = frozenset((str, bool, type(None)))
@@ -28,7 +29,13 @@ _MOST = 4_096
 _ONE_LINE = re.compile(r"[\w.,:%+/-]+(?: [\w.,:%+/-]+)*", re.ASCII)
 """What needs neither escaping nor folding: most of a million cells."""
 _MARKED = {"passed": "good", "win": "good", "failed": "bad", "loss": "bad", "guarded": "quiet", "skipped": "quiet"}
-_MARKED |= {"not reached": "quiet", "not applicable": "quiet", "both-failed": "quiet", "tie": "quiet"}
+_MARKED |= {
+    "not compared": "bad",
+    "not reached": "quiet",
+    "not applicable": "quiet",
+    "both-failed": "quiet",
+    "tie": "quiet",
+}
 
 
 class HtmlTable(NamedTuple):
@@ -41,6 +48,8 @@ class HtmlTable(NamedTuple):
     """Its rows; cells hold text alone, links of ours and classes."""
     dense: bool = False
     """Some of its columns stand beneath others."""
+    note: str = ""
+    """What a mark in the cells means."""
 
 
 def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: str = "") -> HtmlTable:
@@ -67,7 +76,7 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
         told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
         line = [cell(values, find(row) if find is not None else None) for cell, find in writers]
         rows.append(f"<tr{told}>{''.join(line)}</tr>")
-    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), dense=len(own) < len(keys))
+    return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), len(own) < len(keys), table.note)
 
 
 def _heading(column: Column, parts: Sequence[Column]) -> str:

@@ -93,6 +93,7 @@ class EntryRow:
         entry = self._entry
         return (
             "" if entry.confined else "no jail",
+            f"{entry.uncompared} with full size not compared" if entry.uncompared else "",
             f"{entry.infra} of {entry.attempts} INFRA" if entry.infra else "",
             f"{entry.uncompiled} without compile" if entry.uncompiled else "",
             f"{entry.untimed} untimed" if entry.untimed else "",

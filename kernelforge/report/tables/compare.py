@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelforge.report.phrases import short_outcome
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.tables.task import TASK
 from kernelforge.report.text import ABSENT, byte_count, number, times
@@ -25,8 +26,8 @@ def compare_table(view: CompareView) -> Table:
     columns = (
         TASK,
         Column("outcome", "b's outcome"),
-        Column("a_verdict", "a"),
-        Column("b_verdict", "b"),
+        Column("a_verdict", "a", short_outcome, attribute="a_outcome"),
+        Column("b_verdict", "b", short_outcome, attribute="b_outcome"),
         *(values if view.quantity != "none" else ()),
         Column("why", "why", wide=True),
         Column("a_best", "a's best", _number),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from kernelforge.report.phrases import short_outcome
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import ABSENT, number
 from kernelforge.report.views.rescored import RescoredView
@@ -42,7 +43,7 @@ _ALWAYS = (
 _COLUMNS = (
     *_ALWAYS,
     Column("differs", "differs", lambda differs: "differs" if differs else ABSENT),
-    Column("verdict", "verdict"),
+    Column("verdict", "verdict", short_outcome, attribute="outcome"),
     Column("stage", "stage"),
     Column("origin", "origin"),
     Column("speedup", "speedup", number, "right"),

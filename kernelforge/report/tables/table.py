@@ -13,6 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from kernelforge.records.evaluation import UNCOMPARED
+from kernelforge.report.phrases import UNCOMPARED_MARK, UNCOMPARED_NOTE, short_outcome
 from kernelforge.report.text import ABSENT, csv_text, markdown, one_line
 
 _GAP = 2
@@ -43,6 +45,8 @@ class Column:
     """On a page, where a wide table has less room: the column in whose cells its values stand as a second line."""
     lead: str = ""
     """What stands before a value there."""
+    attribute: str = ""
+    """Attribute of the view that the values are; the key, where empty."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,19 @@ class Table:
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], views: Iterable[Any], *, keys: int = 1) -> Table:
         """A table of the columns' attributes of each view."""
-        rows = tuple(tuple(getattr(view, column.key) for column in columns) for view in views)
+        rows = tuple(tuple(getattr(view, column.attribute or column.key) for column in columns) for view in views)
         return cls(title, tuple(columns), rows, keys)
 
     def texts(self) -> list[list[str]]:
         return [
             [one_line(column.show(value)) for column, value in zip(self.columns, row, strict=True)] for row in self.rows
         ]
+
+    @property
+    def note(self) -> str:
+        """What a mark in the cells means, for a line beneath; empty where there is none."""
+        marked = [index for index, column in enumerate(self.columns) if column.show is short_outcome]
+        return UNCOMPARED_NOTE if any(row[index] == UNCOMPARED for row in self.rows for index in marked) else ""
 
     def to_rich(self) -> Fitted:
         return Fitted(self)
@@ -76,7 +86,8 @@ class Table:
             "| " + " | ".join(marks[column.align] for column in self.columns) + " |",
         ]
         lines += ["| " + " | ".join(markdown(cell) for cell in row) + " |" for row in self.texts()]
-        return "\n".join(lines) + "\n"
+        note = f"\n{markdown(self.note)}\n" if self.note else ""
+        return "\n".join(lines) + "\n" + note
 
     def to_csv(self, *, heading: bool = True) -> str:
         out = io.StringIO()
@@ -99,6 +110,9 @@ class Fitted:
         yield Text(one_line(self._table.title), style="bold underline")
         for columns in self._parts(options.max_width):
             yield self._part(columns, options.max_width)
+            yield Text()
+        if self._table.note:
+            yield Text(self._table.note, style="dim", overflow="fold")
             yield Text()
 
     def _natural(self, index: int) -> int:
@@ -140,7 +154,7 @@ class Fitted:
 
 _VERDICT_STYLE = {
     "OK": "green", "WRONG": "red", "CRASH": "red", "BUILD": "yellow", "POLICY": "yellow", "TIMEOUT": "red",
-    "LIMIT": "yellow", "INFRA": "magenta",
+    "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED_MARK: "yellow",
 }  # fmt: skip
 
 

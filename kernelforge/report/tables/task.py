@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelforge.records import Origin
+from kernelforge.report.phrases import short_outcome
 from kernelforge.report.tables.table import Column, Table
 from kernelforge.report.text import ABSENT, byte_count, change, duration, number, times
 from kernelforge.report.views.summary import TaskSummary
@@ -13,7 +14,7 @@ from kernelforge.report.views.task import BaselineTime, GeneratorView, LineageNo
 TASK = Column("task", "task", wide=True)
 
 
-_VERDICT = Column("verdict", "verdict")
+_VERDICT = Column("verdict", "verdict", short_outcome, attribute="outcome")
 
 
 _ROUNDS = Column("rounds", "rounds", number, "right")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _GLYPHS = {
     "passed": ("✓", "green"),
     "failed": ("✗", "bold red"),
+    "not compared": ("*", "yellow"),
     "not reached": ("·", "dim"),
     "not applicable": ("–", "dim"),
 }
@@ -37,7 +38,7 @@ def attempt_lines(view: AttemptView) -> Group:
     """An attempt on a page."""
     parts: list[RenderableType] = [
         field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
-        field("verdict", f"{view.verdict.value} at stage {view.stage}"),
+        field("verdict", f"{view.outcome} at stage {view.stage}"),
         field(
             "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", note_words(view.note))))
         ),

@@ -26,8 +26,8 @@ _STYLES = {"same": "", "removed": "red", "added": "green", "gap": "cyan"}
 def diff_lines(view: DiffView) -> Group:
     """What made one attempt of another."""
     parts: list[RenderableType] = [
-        field("from", f"{view.before}  {view.before_verdict.value}"),
-        field("to", f"{view.after}  {view.after_verdict.value}"),
+        field("from", f"{view.before}  {view.before_outcome}"),
+        field("to", f"{view.after}  {view.after_outcome}"),
     ]
     return Group(*parts, *(part for diff in view.diffs for part in diff_parts(diff)))
 

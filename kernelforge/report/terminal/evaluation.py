@@ -22,7 +22,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
     """One evaluation: verdict, reason, checks by size, speed, profile."""
     evaluation, profile = view.evaluation, view.profile
     parts: list[RenderableType] = [
-        field("verdict", f"{evaluation.verdict.value} at stage {evaluation.stage}"),
+        field("verdict", f"{evaluation.outcome} at stage {evaluation.stage}"),
         field("candidate", evaluation.candidate),
         field("where", where_words(evaluation.fingerprint)),
         field("took", timing_words(evaluation.seconds) or ABSENT),

@@ -10,6 +10,7 @@ from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
+from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.phrases import interval_words
 from kernelforge.report.text import one_line, percent, printable
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 _LABEL = 9
 STYLES = {
     "OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "BUILD": "yellow", "POLICY": "yellow",
-    "LIMIT": "yellow", "INFRA": "magenta",
+    "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED: "yellow",
 }  # fmt: skip
-"""Colour of a verdict. A word or a letter always says the same, so nothing is lost without colours."""
+"""Colour of an outcome. A word or a letter always says the same, so nothing is lost without colours."""
 
 
 def field(label: str, value: str | Text, *, style: str = "") -> RenderableType:

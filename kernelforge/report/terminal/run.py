@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.phrases import (
     EXCESSIVE,
+    UNCOMPARED_NOTE,
     budget_words,
     cost_words,
     dollar_words,
     interval_words,
+    short_outcome,
     unscored_words,
 )
 from kernelforge.report.tables.table import Column, Table
@@ -34,7 +37,7 @@ _SPARK_CELLS = 30
 _LETTERS = {
     "WRONG": "w", "POLICY": "p", "BUILD": "b", "CRASH": "c", "TIMEOUT": "t", "LIMIT": "l", "INFRA": "i",
 }  # fmt: skip
-_ACCEPTED, _CORRECT = "A", "o"
+_ACCEPTED, _CORRECT, _UNCOMPARED = "A", "o", "*"
 _GROUP = 10
 """Attempts in the matrix between two blanks."""
 
@@ -66,7 +69,7 @@ def run_summary(view: RunView) -> list[RenderableType]:
 
 
 def _head(view: RunView) -> list[RenderableType]:
-    verdicts = ", ".join(f"{count} {verdict.value}" for verdict, count in view.verdicts.items()) or "none yet"
+    outcomes = ", ".join(f"{count} {short_outcome(outcome)}" for outcome, count in view.outcomes.items()) or "none yet"
     tester = "" if view.tester is None else f", tester {view.tester}"
     ended = "" if view.ended is None else f", ended {moment(view.ended)}"
     took = "" if view.seconds is None else f" after {duration(view.seconds)}"
@@ -77,7 +80,8 @@ def _head(view: RunView) -> list[RenderableType]:
         ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
         ("budget", budget_words(view.budget)),
         ("started", f"{moment(view.started)}{ended}{took}"),
-        ("attempts", f"{view.attempts}: {verdicts}; {view.accepted} accepted"),
+        ("attempts", f"{view.attempts}: {outcomes}; {view.accepted} accepted"),
+        *([("", UNCOMPARED_NOTE)] if view.uncompared else []),
         *(("cost", f"{one.agent} {one.provider}: {cost_words(one)}") for one in view.costs),
     ]
     if len(view.costs) > 1:
@@ -189,7 +193,7 @@ def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
         line = Text(f"{step.step:<9} ", style="bold")
         line.append(f"{step.count:>{width},} ", style="not bold")
         line.append(f"{bar(step.count / whole, _BAR):<{_BAR}} ", style="not bold green")
-        lost = ", ".join(f"{count} {verdict.value}" for verdict, count in step.lost.items())
+        lost = ", ".join(f"{count} {short_outcome(outcome)}" for outcome, count in step.lost_outcomes.items())
         line.append(f"−{lost}" if lost else "", style="not bold dim")
         line.rstrip()
         yield line
@@ -213,6 +217,7 @@ def _legend(view: RunView) -> Text:
     for letter, style, meaning in (
         (_ACCEPTED, "bold green", "accepted"),
         (_CORRECT, "green", "correct"),
+        *([(_UNCOMPARED, STYLES[UNCOMPARED], UNCOMPARED)] if view.uncompared else []),
         *((letter, STYLES[verdict], verdict) for verdict, letter in _LETTERS.items() if verdict in there),
     ):
         text.append(letter, style=style)
@@ -244,6 +249,8 @@ class Matrix:
 
 
 def _glyph(cell: Cell) -> tuple[str, str]:
+    if cell.uncompared:
+        return _UNCOMPARED, f"{'bold' if cell.accepted else 'not bold'} {STYLES[cell.outcome]}"
     if cell.verdict.value == "OK":
         return (_ACCEPTED, "bold green") if cell.accepted else (_CORRECT, "not bold green")
     return _LETTERS[cell.verdict.value], f"not bold {STYLES[cell.verdict.value]}"

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.phrases import cost_words, note_words
 from kernelforge.report.tables.task import baseline_table, size_table
 from kernelforge.report.terminal.parts import STYLES, field, heading
@@ -61,7 +62,7 @@ def _best(view: TaskView) -> str:
     best = view.summary
     if best.best is None:
         return "nothing correct yet"
-    parts = [best.best]
+    parts = [best.best, *([] if best.correct else [UNCOMPARED])]
     if best.speedup is not None:
         parts.append(f"{times(best.speedup)} the fastest baseline")
     if best.time_us is not None and best.origin is not None:
@@ -78,7 +79,7 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
     line.append(f"{node.number:02d} ")
     line.append(one_line(node.step), style="bold")
     line.append(" ")
-    line.append(node.verdict.value, style=STYLES[node.verdict.value])
+    line.append(node.outcome, style=STYLES[node.outcome])
     for told in _numbers(node):
         line.append(f"  {told}")
     line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")

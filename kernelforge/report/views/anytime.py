@@ -74,6 +74,7 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     ratios: dict[str, float] = {}
     ordered: list[float] = []
     bests: dict[str, int] = {}
+    correct: set[str] = set()
     geomean = 1.0
     points: list[AnytimePoint] = []
     dollars: float | None = 0.0
@@ -82,17 +83,19 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
         dollars = None if dollars is None or cost is None else dollars + cost
         if attempt.accepted and attempt.number > bests.get(attempt.task, -1):
             bests[attempt.task] = attempt.number
-            speedup = speedup_over(FASTEST, attempt)
+            compared = None if attempt.evaluation.uncompared else attempt
+            correct = correct | {attempt.task} if compared else correct - {attempt.task}
+            speedup = speedup_over(FASTEST, compared)
             gains[attempt.task] = math.log(max(speedup, 1.0)) if speedup == speedup else 0.0
             geomean = math.exp(math.fsum(gains.values()) / len(gains))
-            _replace(ordered, ratios, attempt.task, dram_ratio(attempt))
+            _replace(ordered, ratios, attempt.task, dram_ratio(compared) if compared else None)
         points.append(
             AnytimePoint(
                 evaluations=number,
                 seconds=round(seconds, 3),
                 dollars=dollars,
                 attempt=attempt.id,
-                tasks_ok=len(bests),
+                tasks_ok=len(correct),
                 geomean_speedup=geomean if measured else None,
                 median_dram_ratio=median(ordered) if ordered else None,
             )

@@ -23,6 +23,7 @@ from kernelforge.records import (
     TaskFacts,
     Timing,
     Verdict,
+    outcome_words,
 )
 from kernelforge.records.timing import UNRANKED
 from kernelforge.report.views.base import View
@@ -138,6 +139,13 @@ class AttemptView(View):
     """Shell commands that show it with its messages, write its candidate to a file, and evaluate that again."""
     messages: tuple[Message, ...] | None
     """Prompts and replies, where they were asked for."""
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size."""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        return outcome_words(self.verdict, self.uncompared)
 
     def diff(self, name: Literal["source", "plan"], beside: Literal["parent", "best"] = "parent") -> Diff | None:
         """One of :attr:`diffs`, if it is there."""
@@ -230,6 +238,7 @@ def attempt_view(
         fingerprint=evaluation.fingerprint,
         replay=_replay(attempt, task, results),
         messages=attempt.messages if messages else None,
+        uncompared=evaluation.uncompared,
     )
 
 

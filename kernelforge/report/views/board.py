@@ -81,6 +81,8 @@ class Entry(Result):
     rank: int
     tasks_ok: int
     tasks_total: int
+    uncompared: int = 0
+    """Tasks whose best was compared at smaller sizes alone: they are not correct."""
     correct: Estimate
     """Share of all tasks with something correct."""
     median_dram_ratio: Estimate | None
@@ -208,14 +210,14 @@ def _merit(task: TaskSummary) -> tuple[float, ...]:
 
     if task.origin is Origin.MEASURED:
         # A time that is not believed, or was compared with nothing, beats none that was.
-        return (task.best is None, task.speedup is None, least(task.time_us), least(task.dram_ratio))
-    return (task.best is None, least(task.dram_ratio), least(task.time_us))
+        return (not task.correct, task.best is None, task.speedup is None, least(task.time_us), least(task.dram_ratio))
+    return (not task.correct, task.best is None, least(task.dram_ratio), least(task.time_us))
 
 
 def _entry(key: BoardKey, result: Result) -> Entry:
     tasks = result.tasks
     count = len(tasks)
-    solved = [task.best is not None for task in tasks]
+    solved = [task.correct for task in tasks]
     correct = statistics.correct_share(solved)
     assert correct is not None  # a run has tasks
     return Entry.model_validate(
@@ -224,6 +226,7 @@ def _entry(key: BoardKey, result: Result) -> Entry:
             "key": key,
             "rank": 0,
             "tasks_ok": sum(solved),
+            "uncompared": sum(task.best is not None and task.uncompared for task in tasks),
             "tasks_total": count,
             "correct": correct,
             "median_dram_ratio": statistics.median_correct(_per_task(tasks, "dram_ratio")),
@@ -254,5 +257,5 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
 
 def _per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
     """A number per task, NaN where nothing is correct or it has none."""
-    values = [getattr(task, name) if task.best is not None else None for task in tasks]
+    values = [getattr(task, name) if task.correct else None for task in tasks]
     return [_NAN if value is None else float(value) for value in values]

@@ -54,6 +54,9 @@ class PairRow(View):
     low: float | None
     """95 % interval of the ratio; None where the quantity has no noise."""
     high: float | None
+    a_outcome: str | None
+    """The verdict in words: ``OK, full size not compared`` is not correct. None where there is no attempt."""
+    b_outcome: str | None
 
 
 class CompareView(View):
@@ -138,16 +141,16 @@ class _Judged(NamedTuple):
 def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", "dram_bytes", "none"]) -> PairRow:
     attempts = a.of_task(task), b.of_task(task)
     best = best_of(attempts[0]), best_of(attempts[1])
-    verdicts = [
-        Verdict.OK if found else tried[-1].evaluation.verdict if tried else None
-        for found, tried in zip(best, attempts, strict=True)
-    ]
-    if best[0] is None or best[1] is None:
-        found = _by_correctness(best[0], best[1], verdicts)
+    shown = [one or (tried[-1] if tried else None) for one, tried in zip(best, attempts, strict=True)]
+    outcomes = [one.evaluation.outcome if one else None for one in shown]
+    verdicts = [one.evaluation.verdict if one else None for one in shown]
+    correct = [None if one is None or one.evaluation.uncompared else one for one in best]
+    if correct[0] is None or correct[1] is None:
+        found = _by_correctness(correct[0], correct[1], outcomes)
     elif quantity == "time_us":
-        found = _by_time(best[0], best[1])
+        found = _by_time(correct[0], correct[1])
     elif quantity == "dram_bytes":
-        found = _by_traffic(best[0], best[1])
+        found = _by_traffic(correct[0], correct[1])
     else:
         found = _Judged("tie", "both are correct; their times and counters are not comparable")
     return PairRow(
@@ -163,16 +166,18 @@ def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", 
         ratio=found.ratio,
         low=found.interval[0] if found.interval else None,
         high=found.interval[1] if found.interval else None,
+        a_outcome=outcomes[0],
+        b_outcome=outcomes[1],
     )
 
 
-def _by_correctness(a: Attempt | None, b: Attempt | None, verdicts: list[Verdict | None]) -> _Judged:
-    ended = [verdict.value if verdict else "no attempt" for verdict in verdicts]
+def _by_correctness(a: Attempt | None, b: Attempt | None, outcomes: list[str | None]) -> _Judged:
+    ended = [outcome or "no attempt" for outcome in outcomes]
     if a is not None:
         return _Judged("loss", f"a is correct, b is not: {ended[1]}")
     if b is not None:
         return _Judged("win", f"b is correct, a is not: {ended[0]}")
-    return _Judged("both-failed", f"a: {ended[0]}, b: {ended[1]}")
+    return _Judged("both-failed", f"a: {ended[0]}; b: {ended[1]}")
 
 
 def _by_time(a: Attempt, b: Attempt) -> _Judged:

@@ -71,15 +71,15 @@ class Headline(View):
 
 def headline(tasks: Sequence[TaskSummary], *, measured: bool) -> Headline:
     """The numbers that stand for a run."""
-    correct = [task.best is not None for task in tasks]
+    correct = [task.correct for task in tasks]
     if not measured:
         return Headline(correct=correct_share(correct))
-    speedups = [_or_nan(task.speedup) for task in tasks]
-    floors = [_or_nan(task.floor_share) for task in tasks]
+    speedups = [_or_nan(task.speedup if task.correct else None) for task in tasks]
+    floors = [_or_nan(task.floor_share if task.correct else None) for task in tasks]
     return Headline(
         correct=correct_share(correct),
         fast_1=fast_p(speedups, 1.0),
-        win_rate=win_rate([_or_nan(task.speedup_lower) for task in tasks]),
+        win_rate=win_rate([_or_nan(task.speedup_lower if task.correct else None) for task in tasks]),
         geomean_speedup=geomean_deployable(speedups),
         geomean_correct=geomean_correct(speedups),
         floor_share=None if all(map(math.isnan, floors)) else share_of_floor(floors),
@@ -90,8 +90,10 @@ def fast_curves(bests: Sequence[Attempt | None]) -> tuple[FastCurve, ...]:
     """A curve against the fastest baseline, and one against each that any of the bests was compared with.
 
     Args:
-        bests: The best attempt of every task of a measured run; None where nothing is correct.
+        bests: The best attempt of every task of a measured run; None where nothing was accepted. One whose values
+            were not compared at the full size counts as none.
     """
+    bests = [None if best is None or best.evaluation.uncompared else best for best in bests]
     timings = [best.evaluation.performance.timing for best in bests if best and best.evaluation.performance]
     named = [ratio.baseline for timing in timings if timing is not None for ratio in timing.ratios]
     baselines = dict.fromkeys((FASTEST, *named))

@@ -80,6 +80,9 @@ class DiffView(View):
     before_verdict: Verdict
     after_verdict: Verdict
     diffs: tuple[Diff, ...]
+    before_outcome: str
+    """The verdict in words: ``OK, full size not compared`` where that is so."""
+    after_outcome: str
 
 
 class _Block(NamedTuple):
@@ -99,6 +102,8 @@ def diff_view(before: Attempt, after: Attempt, names: Collection[str] = ("source
         before_verdict=before.evaluation.verdict,
         after_verdict=after.evaluation.verdict,
         diffs=tuple(diff for diff in attempt_diffs(before, after) if diff.name in names),
+        before_outcome=before.evaluation.outcome,
+        after_outcome=after.evaluation.outcome,
     )
 
 

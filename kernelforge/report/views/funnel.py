@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from kernelforge.records import Attempt, Evaluation, Stage, Verdict
+from kernelforge.records import Attempt, Evaluation, Stage, Verdict, outcome_words
 from kernelforge.report.views.base import View
 
 Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "faster"]
@@ -14,7 +14,7 @@ Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "fast
 ``parsed``: the reply held a candidate, and its launch plan was read (stages ``parse`` and ``plan``).
 ``built``: the compiler took it and no policy gate refused it (``compile`` and ``policy``).
 ``ran``: it ran to its end at one size at least, so that values could be compared (``small``).
-``correct``: verdict OK: the values are right at every size.
+``correct``: verdict OK: the values are right at every size. What was not compared at the full size stops before it.
 ``stable``: its measured time is believed: not quarantined, and its interval as narrow as was asked for.
 ``faster``: the speedup over the fastest baseline is above 1 beyond its noise: the interval's lower end is.
 
@@ -34,6 +34,11 @@ class FunnelStep(View):
     lost: dict[Verdict, int]
     """Those that came through the step before and not through this one, by verdict."""
 
+    @property
+    def lost_outcomes(self) -> dict[str, int]:
+        """The same by outcome in words: at ``correct``, what is OK was not compared at the full size."""
+        return {outcome_words(one, one is Verdict.OK and self.step == "correct"): n for one, n in self.lost.items()}
+
 
 class StageEnd(View):
     """How many attempts ended at a stage of the cascade with a verdict."""
@@ -46,6 +51,8 @@ class StageEnd(View):
 def step_reached(evaluation: Evaluation) -> Step:
     """The last step that an attempt came through."""
     at, verdict, speed = _STAGES.index(evaluation.stage), evaluation.verdict, evaluation.performance
+    if evaluation.uncompared:
+        return "ran"
     if verdict is Verdict.OK:
         if speed is None or evaluation.fingerprint.device_kind != "cuda" or speed.quarantined is not None:
             return "correct"

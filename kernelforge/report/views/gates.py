@@ -9,7 +9,7 @@ from kernelforge.records import Evaluation, Performance, SizeCheck, Stage, Verdi
 from kernelforge.report.text import number
 from kernelforge.report.views.base import View
 
-GateStatus = Literal["passed", "failed", "not reached", "not applicable"]
+GateStatus = Literal["passed", "failed", "not compared", "not reached", "not applicable"]
 
 _ORDER: tuple[str, ...] = get_args(Stage)
 _OF_BUILD = ("plan", "compile", "policy")
@@ -21,7 +21,8 @@ class Gate(View):
 
     name: Stage
     status: GateStatus
-    """``not reached``: an earlier gate ended the cascade, or this one could not judge (verdict ``INFRA``)."""
+    """``not compared``: no value was, ``detail`` says why. ``not reached``: an earlier gate ended the cascade, or this
+    one could not judge (verdict ``INFRA``)."""
     detail: str
     """Why it failed or does not apply, or what it saw; may be empty."""
     error: float | None
@@ -76,12 +77,18 @@ def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, s
     refused = sum(check.status == "guarded" for check in checks)
     told = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
     if "passed" in states:
-        return "passed", told
+        return "passed", "; ".join(filter(None, (told, *(check.message for check in checks if _noted(check)))))
     if not reached:
         return "not reached", ""
     if "skipped" in states:
-        return "not applicable", next(check.message for check in checks if check.status == "skipped")
+        why = next(check.message for check in checks if check.status == "skipped")
+        return "not compared", why.removeprefix("values not compared: ")
     return ("passed", told) if refused else ("not applicable", "the task has no such size")
+
+
+def _noted(check: SizeCheck) -> bool:
+    """Whether a size passed with a note: compared in part, or without its profile."""
+    return check.status == "passed" and bool(check.message)
 
 
 def _sanitizer(evaluation: Evaluation, reached: bool) -> tuple[GateStatus, str]:

@@ -22,11 +22,12 @@ Concern = Literal[
     "unconfined",
     "infra",
     "untimed",
+    "uncompared",
 ]
 """``quarantined``: a time that is not believed (below the floor, or the clocks disagree), unscored. ``unsettled``: the
 interval of the ratio did not become as narrow as asked for. ``high-variance``: relative interval above
 :data:`HIGH_VARIANCE`. ``policy``: the candidate did what no candidate may. ``untimed``: correct, on a device that
-measures, and without a speedup."""
+measures, and without a speedup. ``uncompared``: OK, and no value was compared at the full size; not correct."""
 
 CONCERNS: tuple[Concern, ...] = get_args(Concern)
 HIGH_VARIANCE = 0.05
@@ -140,7 +141,9 @@ def _doubts(attempt: Attempt) -> Iterator[Doubt]:
         yield "unconfined", "untrusted code ran without a jail"
     if evaluation.verdict is Verdict.INFRA:
         yield "infra", evaluation.reason
-    if evaluation.verdict is Verdict.OK and evaluation.fingerprint.device_kind == "cuda":
+    if evaluation.uncompared and evaluation.correctness is not None:
+        yield "uncompared", next(one.message for one in evaluation.correctness.sizes if one.status == "skipped")
+    elif evaluation.verdict is Verdict.OK and evaluation.fingerprint.device_kind == "cuda":
         speed = evaluation.performance
         if speed is None:
             yield "untimed", "correct, and not timed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelforge.records import Attempt, Stage, Verdict
+from kernelforge.records import Attempt, Stage, Verdict, outcome_words
 from kernelforge.report.text import one_line
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid
@@ -31,6 +31,13 @@ class Cell(View):
     """Why it is not OK, cut short, on one line; what a full-text filter looks in."""
     accepted: bool
     speedup: float | None
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size."""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        return outcome_words(self.verdict, self.uncompared)
 
 
 class MatrixRow(View):
@@ -86,4 +93,5 @@ def _cell(attempt: Attempt) -> Cell:
         reason=one_line(evaluation.reason[: 4 * _REASON_CHARS], _REASON_CHARS),
         accepted=attempt.accepted,
         speedup=evaluation.performance.speedup if evaluation.performance else None,
+        uncompared=evaluation.uncompared,
     )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from kernelforge.records import Attempt, Origin, RunConfig, RunState
+from kernelforge.records import UNCOMPARED, Attempt, Origin, RunConfig, RunState
 from kernelforge.report.text import byte_count, clock, number, one_line, times
 from kernelforge.report.views.base import View
 from kernelforge.report.views.funnel import funnel
@@ -108,7 +108,7 @@ def standing(attempt: Attempt) -> str:
     if profile is not None and profile.roofline.compulsory_bytes:
         roof = profile.roofline
         return f"{byte_count(roof.dram_bytes)} DRAM, {times(roof.dram_bytes / roof.compulsory_bytes)} the least"
-    return "correct"
+    return "right where it was compared" if attempt.evaluation.uncompared else "correct"
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class RunProgress:
                 attempt=attempt.id,
                 task=attempt.task,
                 step=step_name(attempt),
-                standing=standing(attempt),
+                standing=f"{UNCOMPARED}: {standing(attempt)}" if attempt.evaluation.uncompared else standing(attempt),
                 at=_iso(now or _after(_moment(attempt.started), attempt.seconds)),
             )
             self._gains = [gain, *self._gains][:LATEST_GAINS]

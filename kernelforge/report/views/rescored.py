@@ -31,6 +31,8 @@ class Rescored(BaseModel):
     """Why there is no value; empty if there is one."""
     differs: bool
     """Whether the same policy now gives another number than it did when it was stored."""
+    outcome: str
+    """The verdict in words: ``OK, full size not compared`` where that is so."""
 
 
 def rescored_attempts(attempts: Sequence[Attempt], policies: Sequence[str]) -> Iterator[Rescored]:
@@ -80,6 +82,7 @@ def rescored(
             components=scored.components,
             why=unscored(evaluation, scored),
             differs=stored[0] == scored.policy and stored[1] != scored.value,
+            outcome=evaluation.outcome,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from kernelforge.records import Attempt, Budget, Operator, Origin, Verdict
+from kernelforge.records import UNCOMPARED, Attempt, Budget, Operator, Origin, Verdict
 from kernelforge.report.views.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import AgentCost, Cost, agent_costs, total_cost
@@ -76,6 +76,8 @@ class RunView(View):
     attempts: int
     accepted: int
     verdicts: dict[Verdict, int]
+    uncompared: int = 0
+    """Attempts of those with verdict OK of which no value was compared at the full size: they are not correct."""
     funnel: tuple[FunnelStep, ...]
     """INFRA attempts count where they came through; they are not judged where they ended."""
     stages: tuple[StageEnd, ...]
@@ -83,7 +85,7 @@ class RunView(View):
     median_dram_ratio: float | None
     """Over tasks with a profile of their best: DRAM bytes over compulsory bytes, 1 is the least there can be."""
     mean_reward: float | None
-    """Over the tasks' best attempts, a task without one counting 0; None when nothing was scored."""
+    """Over the tasks' best attempts, a task that is not correct counting 0; None when nothing was scored."""
     cost: Cost
     """What all models were paid."""
     costs: tuple[AgentCost, ...]
@@ -102,6 +104,15 @@ class RunView(View):
     matrix: tuple[MatrixRow, ...]
     """The same tasks in the same order, with every attempt."""
 
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How many attempts came to each outcome, in words."""
+        found = {verdict.value: count for verdict, count in self.verdicts.items()}
+        if self.uncompared:
+            compared = found.pop(Verdict.OK.value) - self.uncompared
+            found = {**({Verdict.OK.value: compared} if compared else {}), UNCOMPARED: self.uncompared, **found}
+        return found
+
 
 def run_view(records: RunRecords) -> RunView:
     """View of a run."""
@@ -109,8 +120,8 @@ def run_view(records: RunRecords) -> RunView:
     summaries = records.summaries()
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
     measured = records.measured
-    ratios = [summary.dram_ratio for summary in summaries if summary.dram_ratio is not None]
-    scored = [summary.reward for summary in summaries if summary.best and summary.reward is not None]
+    ratios = [summary.dram_ratio for summary in summaries if summary.correct and summary.dram_ratio is not None]
+    scored = [summary.reward for summary in summaries if summary.correct and summary.reward is not None]
     return RunView(
         id=run.id,
         state=records.state,
@@ -131,12 +142,13 @@ def run_view(records: RunRecords) -> RunView:
         kernelforge=run.kernelforge,
         origin=records.origin,
         headline=headline(summaries, measured=measured),
-        tasks_ok=sum(summary.best is not None for summary in summaries),
+        tasks_ok=sum(summary.correct for summary in summaries),
         tasks_total=len(summaries),
         tasks_finished=sum(summary.finished is not None for summary in summaries),
         attempts=len(attempts),
         accepted=sum(attempt.accepted for attempt in attempts),
         verdicts={verdict: verdicts[verdict] for verdict in Verdict if verdicts[verdict]},
+        uncompared=sum(attempt.evaluation.uncompared for attempt in attempts),
         funnel=funnel(attempts, measured=measured),
         stages=stage_ends(attempts),
         median_dram_ratio=median(ratios) if ratios else None,
@@ -175,11 +187,11 @@ def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
     counts: list[tuple[int, int]] = []
     for task in records.run.config.tasks:
         samples = [
-            one.evaluation.verdict
+            one.evaluation.verdict is Verdict.OK and not one.evaluation.uncompared
             for one in records.of_task(task)
             if one.operator is not Operator.TUNE and one.evaluation.verdict is not Verdict.INFRA
         ]
-        counts.append((len(samples), samples.count(Verdict.OK)))
+        counts.append((len(samples), sum(samples)))
     least = min(samples for samples, _ in counts)
     if least == 0 or any(task not in records.finished for task in records.run.config.tasks):
         return None

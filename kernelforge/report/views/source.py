@@ -132,7 +132,7 @@ class RunRecords:
         return self._by_task.get(task, ())
 
     def bests(self) -> tuple[Attempt | None, ...]:
-        """Every task's best attempt, in the run's order; None where nothing is correct."""
+        """Every task's best attempt, in the run's order; None where nothing was accepted."""
         return tuple(best_of(self.of_task(task)) for task in self.run.config.tasks)
 
     def said(self) -> Iterator[Message]:

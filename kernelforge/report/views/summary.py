@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict
+from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict, outcome_words
 from kernelforge.records.timing import COMPILED
 from kernelforge.report.text import choices
 from kernelforge.report.views.base import View
@@ -17,7 +17,7 @@ class TaskSummary(View):
     run: str
     task: str
     verdict: Verdict | None
-    """OK when something correct was found, else the latest attempt's; None when the run never came to the task."""
+    """OK when something was accepted, else the latest attempt's; None when the run never came to the task."""
     rounds: int
     """Attempts made."""
     best: str | None
@@ -52,6 +52,18 @@ class TaskSummary(View):
     """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is not believed."""
     finished: str | None
     """Why work on the task ended; None while there is something left to do."""
+    uncompared: bool = False
+    """Whether that verdict is OK although no value was compared at the full size: the task is not correct then."""
+
+    @property
+    def correct(self) -> bool:
+        """Whether the task counts as correct: it has a best whose values were compared at the full size too."""
+        return self.best is not None and not self.uncompared
+
+    @property
+    def outcome(self) -> str | None:
+        """The verdict in words; None when the run never came to the task."""
+        return None if self.verdict is None else outcome_words(self.verdict, self.uncompared)
 
 
 def is_uncompiled(task: TaskSummary) -> bool:
@@ -176,4 +188,5 @@ def summarise(
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,
         finished=finished,
+        uncompared=shown is not None and shown.evaluation.uncompared,
     )

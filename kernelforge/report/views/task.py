@@ -22,6 +22,7 @@ from kernelforge.records import (
     TaskFacts,
     TensorSpec,
     Verdict,
+    outcome_words,
 )
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
@@ -87,6 +88,13 @@ class LineageNode(View):
     seconds: float
     dollars: float | None
     """What models were paid for it; None where a price is unknown."""
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size."""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        return outcome_words(self.verdict, self.uncompared)
 
 
 class TaskSize(View):
@@ -306,6 +314,7 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
         best=attempt.id == best,
         seconds=attempt.seconds,
         dollars=total_cost(attempt.messages).dollars,
+        uncompared=attempt.evaluation.uncompared,
     )
 
 

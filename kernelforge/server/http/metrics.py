@@ -75,8 +75,8 @@ class Metrics:
         self._job_s.labels(cached).observe(max(0.0, job.finished_at - job.submitted_at))
         if job.started_at is not None:
             self._queued_s.observe(max(0.0, job.started_at - job.submitted_at))
-        if result.verdict is not None:
-            self._verdicts.labels(result.verdict).inc()
+        if result.verdict_words is not None:
+            self._verdicts.labels(result.verdict_words).inc()
         if result.error is not None:
             self._faults.labels(result.error.code).inc()
 

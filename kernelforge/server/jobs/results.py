@@ -80,7 +80,7 @@ def feedback(evaluation: Evaluation) -> str:
     """
     if evaluation.verdict is not Verdict.OK:
         return _bounded(evaluation.reason)
-    told = ["right at every size"]
+    told = [_right(evaluation)]
     performance = evaluation.performance
     if performance is not None:
         how = "measured" if performance.origin is Origin.MEASURED else "modelled"
@@ -96,6 +96,17 @@ def feedback(evaluation: Evaluation) -> str:
     return _bounded("; ".join(told))
 
 
+def _right(evaluation: Evaluation) -> str:
+    """At which sizes a candidate was found right."""
+    checks = evaluation.correctness.sizes if evaluation.correctness is not None else ()
+    full = next((check for check in checks if check.size == "full"), None)
+    if full is None or not full.message:
+        return "right at every size"
+    if evaluation.uncompared:
+        return f"right at the smaller sizes; full size not compared, so it counts as not correct: {full.message}"
+    return f"right at every size; the full size: {full.message}"
+
+
 def _told(policy: str, evaluation: Evaluation) -> RewardResult:
     """All of a result but its outcome, which is a fault for now."""
     performance = evaluation.performance
@@ -107,6 +118,7 @@ def _told(policy: str, evaluation: Evaluation) -> RewardResult:
         policy=policy,
         components=components(evaluation),
         verdict=evaluation.verdict.value,
+        uncompared=evaluation.uncompared,
         stage=evaluation.stage,
         feedback=feedback(evaluation),
         device=evaluation.fingerprint.device,

@@ -277,8 +277,8 @@ def answer(core: Core, task_id: str, job: Job, ignored: dict[str, str]) -> Evalu
         kernel_runtime=kernel_ms,
         speedup=parts.speedup,
         metadata=metadata,
-        error_message=None if result.verdict == "OK" else result.feedback,
-        error_code=_ERRORS.get(result.verdict or ""),
+        error_message=None if result.verdict == "OK" and not result.uncompared else result.feedback,
+        error_code=_ERRORS["WRONG"] if result.uncompared else _ERRORS.get(result.verdict or ""),
         **times,
     )
 

@@ -89,10 +89,12 @@ class Observation(_Part):
     feedback: str = ""
     """What came of the last completion, in a few lines. The prompt has it too."""
     verdict: str | None = None
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size."""
     stage: str | None = None
     components: Components | None = None
     best: bool | None = None
-    """Whether the last completion is the best so far."""
+    """Whether the last completion is the best so far; never one whose full size was not compared."""
     turn: int = 0
     max_turns: int
     metadata: dict[str, Any] = {}
@@ -256,9 +258,10 @@ class Episode:
                 prompt=turn.observation,
                 feedback=turn.result.feedback,
                 verdict=turn.result.verdict,
+                uncompared=turn.result.uncompared,
                 stage=turn.result.stage,
                 components=turn.result.components,
-                best=turn.best,
+                best=turn.best and not turn.result.uncompared,
                 turn=number,
                 max_turns=self._max_turns,
             ),
@@ -318,9 +321,10 @@ def _single(reference: str, result: RewardResult) -> Stepped:
         prompt="",
         feedback=result.feedback,
         verdict=result.verdict,
+        uncompared=result.uncompared,
         stage=result.stage,
         components=result.components,
-        best=result.verdict == "OK",
+        best=result.verdict == "OK" and not result.uncompared,
         turn=1,
         max_turns=1,
     )

@@ -80,6 +80,7 @@ def test_its_client_posts_polls_and_fetches(client: httpx2.Client, source: str) 
         ("wrong", True, False, False, "CORRECTNESS_ERROR"),
         ("build", False, False, False, "COMPILATION_ERROR"),
         ("policy", False, False, True, "VALIDATION_ERROR"),
+        ("uncompared", True, False, False, "CORRECTNESS_ERROR"),
     ],
 )
 def test_what_the_candidate_did_is_completed_with_its_fault(

@@ -71,6 +71,17 @@ def test_an_episode_is_a_session_of_turns(socket: ClientConnection) -> None:
     assert say(socket, "step", {"completion": "more"})["data"]["code"] == "VALIDATION_ERROR"
 
 
+def test_what_was_not_compared_at_its_full_size_is_the_best_of_nothing(socket: ClientConnection) -> None:
+    alone = say(socket, "step", {"completion": reply("uncompared"), "task": "core/swish"})["data"]
+    say(socket, "reset", {"task": "core/swish", "turns": 2})
+    first = say(socket, "step", {"completion": reply("uncompared first")})["data"]
+    for step in (alone, first):
+        seen = step["observation"]
+        assert (step["reward"], seen["verdict"], seen["uncompared"], seen["best"]) == (0.0, "OK", True, False)
+        assert seen["components"]["correct"] == 0
+        assert "full size not compared" in seen["feedback"]
+
+
 def test_trouble_of_ours_is_an_error_and_the_step_may_be_sent_again(socket: ClientConnection) -> None:
     say(socket, "reset", {"task": "core/swish"})
     failed = say(socket, "step", {"completion": reply("lost openenv")})

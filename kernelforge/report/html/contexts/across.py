@@ -32,6 +32,7 @@ CONCERN_WORDS = {
     "unconfined": "Untrusted code ran without a jail. Such results are never rewarded.",
     "infra": "Our fault, or unsupported here. No statement about the candidate.",
     "untimed": "Correct, on a device that measures, and without a speedup.",
+    "uncompared": "OK, and no value was compared at the full size. It counts as not correct and earns no reward.",
 }
 assert set(CONCERN_WORDS) == set(CONCERNS), "every concern is explained"
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kernelforge.commands import command
-from kernelforge.records import Origin
+from kernelforge.records import UNCOMPARED, Origin
 from kernelforge.report.figures import run_figures
 from kernelforge.report.html import paths
 from kernelforge.report.html.charts import Chart, charts_of
 from kernelforge.report.html.paths import Links
 from kernelforge.report.html.shown import ShownRun
 from kernelforge.report.html.tables import Link, html_table, raw_number
-from kernelforge.report.phrases import EXCESSIVE, dollar_words, interval_words, unscored_words
+from kernelforge.report.phrases import EXCESSIVE, dollar_words, interval_words, short_outcome, unscored_words
 from kernelforge.report.tables.run import anytime_table, cost_table, fast_table, runs_table, spent_table
 from kernelforge.report.tables.table import Table
 from kernelforge.report.tables.task import task_table
@@ -27,6 +27,7 @@ Context = dict[str, Any]
 _TABS = {"dollars": "dollars", "evaluations": "evaluations", "seconds": "time"}
 _LETTERS = {
     "OK": "·",
+    UNCOMPARED: "*",
     "WRONG": "W",
     "POLICY": "P",
     "BUILD": "B",
@@ -56,7 +57,7 @@ class FunnelRow(NamedTuple):
     share: float
     """Of all attempts, in percent."""
     lost: tuple[tuple[str, int], ...]
-    """Verdicts of those that came no further than the step before."""
+    """Outcomes of those that came no further than the step before."""
 
 
 class Choice(NamedTuple):
@@ -136,8 +137,8 @@ def headline(view: RunView) -> list[Number]:
     else:
         ratio = view.median_dram_ratio
         found.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
-    verdicts = ", ".join(f"{count:,} {verdict.value}" for verdict, count in view.verdicts.items())
-    found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), verdicts or "none yet"))
+    outcomes = ", ".join(f"{count:,} {short_outcome(outcome)}" for outcome, count in view.outcomes.items())
+    found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
     if view.cost.calls:
         found.append(
             Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls")
@@ -165,7 +166,7 @@ def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
             STEPS.index(one.step),
             one.count,
             100 * one.count / first if first else 0.0,
-            tuple((verdict.value, count) for verdict, count in one.lost.items()),
+            tuple((short_outcome(outcome), count) for outcome, count in one.lost_outcomes.items()),
         )
         for one in steps
     ]
@@ -193,7 +194,7 @@ def _filters(view: RunView) -> Mapping[str, list[Choice]]:
     tags = sorted({tag for row in view.matrix for tag in row.tags})
     reached = {cell.reached for cell in cells}
     return {
-        "verdict": [Choice(one.value, one.value) for one in view.verdicts],
+        "verdict": [Choice(short_outcome(one), one) for one in view.outcomes],
         "stage": [Choice(stage, stage) for stage in stages],
         "reached": [Choice(str(place), step) for place, step in enumerate(STEPS) if step in reached and place],
         "level": [Choice(str(level), str(level)) for level in levels] if len(levels) > 1 else [],

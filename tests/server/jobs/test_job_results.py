@@ -1,0 +1,39 @@
+"""From an evaluation to what a trainer is told: what was compared, and what was not."""
+
+from __future__ import annotations
+
+import pytest
+from builders import make_evaluation, uncompared_evaluation
+
+from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck
+from kernelforge.rewards import POLICIES
+from kernelforge.server.jobs.results import feedback, scored
+
+IN_PART = "compared in part: 144 elements of the output, at places drawn from the secret seed"
+
+
+def compared_in_part() -> Evaluation:
+    full = SizeCheck(size="full", status="passed", message=IN_PART)
+    return make_evaluation(correctness=Correctness(sizes=(SizeCheck(size="small", status="passed"), full)))
+
+
+def test_a_full_size_that_was_not_compared_is_told_with_the_reason() -> None:
+    told = feedback(uncompared_evaluation())
+    assert "right at every size" not in told
+    assert "right at the smaller sizes; full size not compared" in told
+    assert "too large" in told
+
+
+def test_a_full_size_that_was_compared_in_part_is_told_with_how_much() -> None:
+    assert feedback(compared_in_part()).startswith(f"right at every size; the full size: {IN_PART}")
+    assert feedback(make_evaluation()).startswith("right at every size; ")
+    assert "full size:" not in feedback(make_evaluation())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_result_marks_it_and_has_no_share_in_what_is_correct(policy: str) -> None:
+    result = scored(policy, uncompared_evaluation(), None)
+    assert (result.verdict, result.uncompared, result.verdict_words) == ("OK", True, UNCOMPARED)
+    assert result.components.correct == 0
+    compared = scored(policy, make_evaluation(), None)
+    assert (compared.uncompared, compared.verdict_words, compared.components.correct) == (False, "OK", 1)
