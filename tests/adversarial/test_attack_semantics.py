@@ -29,6 +29,17 @@ RECURSION = """__device__ __noinline__ int f(int n) {
 }
 """
 
+COPIES = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    __shared__ float tile[128];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    unsigned to = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x]);
+    if (i < n) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + i));
+    asm volatile("cp.async.commit_group;");
+    asm volatile("cp.async.wait_group 0;");
+    if (i < n) out[i] = 2.0f * tile[threadIdx.x] + y[i];
+}
+"""
+
 CASES = {
     "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
     "zeros": Case("D12: a constant answer", Verdict.WRONG, KERNEL.replace("2.0f * x[i] + y[i]", "0.0f")),
@@ -70,6 +81,12 @@ CASES = {
     "shirk_in_profile": Case(
         "telling a profile from a check by what memory holds", Verdict.WRONG, SHIRK, PROBED, ("full size",)
     ),
+    "unawaited_copies": Case(
+        "copies that arrive in time on the emulated device alone",
+        Verdict.WRONG,
+        COPIES.replace("wait_group 0", "commit_group"),
+    ),
+    "awaited_copies": Case("honest", Verdict.OK, COPIES),
     "padded_full": Case(
         "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
         words=("too slow for its values to be checked",),

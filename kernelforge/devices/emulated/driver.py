@@ -49,6 +49,8 @@ ARG_SLOTS = 18  # per resident CTA: linear id, live warps, epoch, clock
 ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
 ARG_SHADOW_BYTES = 21
+ARG_COPIES = 22  # asynchronous copies that have not arrived, or 0
+ARG_COPIES_STRIDE = 23  # per warp
 ARG_COUNT = 24
 
 SLOT_BYTES = 32
@@ -90,6 +92,9 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         store_u32(state + lay.W_LIVE, mask)
         store_u32(state + lay.W_WAITING, lay.NOBODY)
         store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), READY)
+        copies = _arg(args, ARG_COPIES)
+        if copies:
+            fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
     entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
     store_i64(entry, cta)
     store_i64(entry + 8, warps)
@@ -275,6 +280,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
         store_u32(ctx + lay.CTX_WARP, warp)
         store_u32(ctx + lay.CTX_BUDGET, budget)
         store_i64(ctx + lay.CTX_LOCAL, _arg(args, ARG_LOCAL) + (slot * warps + warp) * stride)
+        store_i64(ctx + lay.CTX_COPIES, _arg(args, ARG_COPIES) + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE))
         code = call_warp(function, state, ctx)
         if code == lay.RETURN_DONE:
             store_u32(status + 4 * warp, DONE)

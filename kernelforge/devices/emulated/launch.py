@@ -79,6 +79,11 @@ class Launch:
         return (self.shared + lay.RED_ZONE + 127) // 128 * 128
 
     @property
+    def copies_stride(self) -> int:
+        """Size of what one warp keeps of its asynchronous copies."""
+        return lay.COPIES_BYTES if self.program.copies else 0
+
+    @property
     def shadow_bytes(self) -> int:
         """Size of the race checker's record of one CTA's shared memory."""
         return shadow_bytes(self.shared) if self.racecheck else 0
@@ -87,7 +92,8 @@ class Launch:
         """How many of ``count`` CTAs run side by side."""
         if not self.program.flow.spins or self.racecheck:
             return 1
-        per_cta = self.warps * (self.program.state_bytes + self.frame * lay.LANES) + self.shared_stride
+        per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
+        per_cta = self.warps * per_warp + self.shared_stride
         return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
 
 
@@ -161,6 +167,7 @@ class _Buffers:
         self.state = _Area(warps * program.state_bytes)
         self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
+        self.copies = _Area(warps * launch.copies_stride)
         self.shadow = _Area(launch.shadow_bytes or 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
         self.slots = np.zeros(4 * resident, dtype=np.int64)
@@ -245,6 +252,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_BLOCK_COST: int(program.block_costs.ctypes.data),
         lay.CTX_BLOCKS: len(program.flow.blocks),
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
+        lay.CTX_POISON: launch.poison,
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
     for where, value in values.items():
@@ -274,6 +282,8 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         driver.ARG_RESIDENT: resident,
         driver.ARG_SPINS: int(program.flow.spins),
         driver.ARG_POISON: launch.poison,
+        driver.ARG_COPIES: buffers.copies.address if launch.copies_stride else 0,
+        driver.ARG_COPIES_STRIDE: launch.copies_stride,
         driver.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
         driver.ARG_SLOTS: int(buffers.slots.ctypes.data),
         driver.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,

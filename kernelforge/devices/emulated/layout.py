@@ -65,6 +65,8 @@ CTX_MAX_INSTRUCTIONS: Final = 240
 CTX_BARRIERS: Final = 248
 CTX_YIELDS: Final = 256
 CTX_NEXT_OP: Final = 264
+CTX_POISON: Final = 272  # byte that memory holds whose content is not defined
+CTX_COPIES: Final = 280  # asynchronous copies of the current warp, or 0 where the kernel has none
 CTX_BYTES: Final = 320
 
 MODE_RACECHECK: Final = 1
@@ -90,6 +92,21 @@ NOBODY: Final = 0x7FFF_FFFF
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
 RETURN_YIELD: Final = 2
+
+# Asynchronous copies of a warp that have not arrived: a header, then a ring of entries. Each entry is one instruction.
+COPIES_FIRST: Final = 0  # oldest entry, i32
+COPIES_END: Final = 4  # one after the newest, i32; the ring is entered modulo its capacity
+COPIES_GROUPS: Final = 64  # 32 x i32: groups that each lane has committed
+COPIES_HEADER: Final = 192
+COPIES_CAPACITY: Final = 128
+COPY_MASK: Final = 0  # lanes whose bytes have not arrived
+COPY_SIZE: Final = 4  # bytes per lane
+COPY_OP: Final = 8  # record of the write
+COPY_GROUPS: Final = 64  # 32 x i32: the group of each lane's copy
+COPY_TARGETS: Final = 192  # 32 x i64: host addresses
+COPY_DATA: Final = 448  # 32 x 16 bytes, read when the copy was issued
+COPY_ENTRY: Final = 960
+COPIES_BYTES: Final = COPIES_HEADER + COPIES_CAPACITY * COPY_ENTRY
 
 # Memory-operation record: the last address pattern and what it costs.
 OP_LOW: Final = 0  # lowest allowed address of the reference lane

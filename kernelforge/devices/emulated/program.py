@@ -45,6 +45,8 @@ class Program:
     state_bytes: int
     clear_bytes: int
     block_costs: npt.NDArray[np.int64]
+    copies: bool
+    """It has asynchronous copies."""
     jit_seconds: float
     level: int
     """LLVM's level of optimisation."""
@@ -369,7 +371,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     costs = np.array([len(b.all()) for b in flow.blocks], dtype=np.int64)
     return Program(
         flow, shape, native, native.address(_ENTRY), tuple(e.sites), tuple(e.points), e.state_bytes, clear, costs,
-        time.perf_counter() - start, level,
+        e.copies, time.perf_counter() - start, level,
     )  # fmt: skip
 
 

@@ -88,6 +88,8 @@ class Emitter(Code):
         self.types = flow.kernel.registers
         self.sites: list[MemorySite] = []
         self.points: list[Instruction] = []
+        self.copies = False
+        """The kernel has asynchronous copies."""
         self.slots: dict[str, int] = {}
         self.state_bytes = 0
         self.held = 0

@@ -7,12 +7,9 @@ from kernelforge.devices.emulated.native import (
     exported,
     load_i32,
     load_i64,
-    load_u8,
     native,
     popcount,
     store_i64,
-    store_u8,
-    store_u32,
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime.cache import cache_access
@@ -215,32 +212,3 @@ def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width:
         for k in range(elements):
             value = read_element(values, 4, (k * lay.LANES + lane) * width, width)
             write_element(address, step, k * width, width, value)
-
-
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
-def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: int, source_bytes: int) -> None:
-    """``cp.async``: copy at once; bytes beyond ``source_bytes`` (one i32 per lane) become zero."""
-    scratch = load_i64(ctx + lay.CTX_SCRATCH)
-    wanted = 0
-    rest = mask
-    while rest != 0:
-        lane = trailing_zeros(rest)
-        rest &= rest - 1
-        if load_i32(source_bytes + 4 * lane) > 0:
-            wanted |= 1 << lane
-    size = load_i32(write + lay.OP_BYTES)
-    store_u32(read + lay.OP_BYTES, size)
-    readable = resolve(ctx, read, source, wanted)
-    keep = scratch + 15 * lay.SCRATCH_AREA
-    for lane in range(lay.LANES):
-        store_i64(keep + 8 * lane, load_i64(scratch + HOST + 8 * lane))
-    good = resolve(ctx, write, target, mask)
-    while good != 0:
-        lane = trailing_zeros(good)
-        good &= good - 1
-        limit = load_i32(source_bytes + 4 * lane) if readable >> lane & 1 else 0
-        for k in range(size):
-            value = 0
-            if k < limit:
-                value = load_u8(load_i64(keep + 8 * lane) + k)
-            store_u8(load_i64(scratch + HOST + 8 * lane) + k, value)
