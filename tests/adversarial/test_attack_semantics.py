@@ -39,6 +39,18 @@ COPIES = """__global__ void axpy(const float* x, const float* y, float* out, int
     if (i < n) out[i] = 2.0f * tile[threadIdx.x] + y[i];
 }
 """
+IN_STEP = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    __shared__ float pairs[128];
+    int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+    pairs[t] = i < n ? x[i] : 0.0f;
+    __syncwarp();
+    float a = pairs[t ^ 1];
+    __syncwarp();
+    pairs[t] = a;
+    __syncwarp();
+    if (i < n) out[i] = 2.0f * pairs[t ^ 1] + y[i];
+}
+"""
 
 CASES = {
     "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
@@ -87,6 +99,13 @@ CASES = {
         COPIES.replace("wait_group 0", "commit_group"),
     ),
     "awaited_copies": Case("honest", Verdict.OK, COPIES),
+    "lanes_in_step": Case(
+        "lanes that run in step on the emulated device alone",
+        Verdict.CRASH,
+        IN_STEP.replace("__syncwarp();", 'asm volatile("" ::: "memory");'),
+        words=("race", "__syncwarp()"),
+    ),
+    "lanes_that_wait": Case("honest", Verdict.OK, IN_STEP),
     "padded_full": Case(
         "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
         words=("too slow for its values to be checked",),

@@ -48,9 +48,8 @@ ARG_STATUS = 17  # i32 per resident warp
 ARG_SLOTS = 18  # per resident CTA: linear id, live warps, epoch, clock
 ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
-ARG_SHADOW_BYTES = 21
-ARG_COPIES = 22  # asynchronous copies that have not arrived, or 0
-ARG_COPIES_STRIDE = 23  # per warp
+ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
+ARG_COPIES_STRIDE = 22  # per warp
 ARG_COUNT = 24
 
 SLOT_BYTES = 32
@@ -77,8 +76,6 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     stride = _arg(args, ARG_LOCAL_STRIDE)
     if stride:
         fill_bytes(_arg(args, ARG_LOCAL) + slot * warps * stride, poison, warps * stride)
-    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
-        fill_bytes(load_i64(ctx + lay.CTX_SHADOW), 0, _arg(args, ARG_SHADOW_BYTES))
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
         fill_bytes(_arg(args, ARG_L1_TAGS), 0, _arg(args, ARG_L1_BYTES))
     size = _arg(args, ARG_STATE_BYTES)
@@ -98,7 +95,8 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
     store_i64(entry, cta)
     store_i64(entry + 8, warps)
-    store_i64(entry + 16, 1)
+    # Epochs are of one CTA, so that the record of races needs no clearing.
+    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH) + 1)
     store_i64(entry + 24, 0)
 
 
@@ -280,6 +278,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
         store_u32(ctx + lay.CTX_WARP, warp)
         store_u32(ctx + lay.CTX_BUDGET, budget)
         store_i64(ctx + lay.CTX_LOCAL, _arg(args, ARG_LOCAL) + (slot * warps + warp) * stride)
+        store_i64(ctx + lay.CTX_STATE, state)
         store_i64(ctx + lay.CTX_COPIES, _arg(args, ARG_COPIES) + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE))
         code = call_warp(function, state, ctx)
         if code == lay.RETURN_DONE:

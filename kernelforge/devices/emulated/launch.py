@@ -16,7 +16,7 @@ from kernelforge.devices.emulated.emit.emitter import MemorySite
 from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.memory import CacheModel, Memory
 from kernelforge.devices.emulated.program import Program
-from kernelforge.devices.emulated.runtime.races import shadow_bytes, word_cell_bytes
+from kernelforge.devices.emulated.runtime.races import shadow_bytes
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
@@ -169,6 +169,7 @@ class _Buffers:
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
         self.copies = _Area(warps * launch.copies_stride)
         self.shadow = _Area(launch.shadow_bytes or 16)
+        self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
         self.slots = np.zeros(4 * resident, dtype=np.int64)
         self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
@@ -215,7 +216,8 @@ def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[n
         words[row, lay.OP_ALIGN // 4] = site.width
         words[row, lay.OP_ACCESS // 4] = site.access
         longs[row, lay.OP_OFFSET // 8] = site.offset
-        longs[row, lay.OP_NARROW // 8] = int(site.narrow)
+        words[row, lay.OP_NARROW // 4] = int(site.narrow)
+        words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
         if site.space == lay.LOCAL:
             # Frame accesses at one offset for all lanes only need the frame's size.
             longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
@@ -246,6 +248,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_MODE: mode,
         lay.CTX_CACHE: cache.address if cache is not None else 0,
         lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_MET: buffers.met.address,
         lay.CTX_SCRATCH: buffers.scratch.address,
         lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
         lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
@@ -288,7 +291,6 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         driver.ARG_SLOTS: int(buffers.slots.ctypes.data),
         driver.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
         driver.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
-        driver.ARG_SHADOW_BYTES: word_cell_bytes(launch.shared) if launch.racecheck else 0,
     }
     arguments = np.zeros(driver.ARG_COUNT, dtype=np.int64)
     for index, value in settings.items():

@@ -67,6 +67,9 @@ CTX_YIELDS: Final = 256
 CTX_NEXT_OP: Final = 264
 CTX_POISON: Final = 272  # byte that memory holds whose content is not defined
 CTX_COPIES: Final = 280  # asynchronous copies of the current warp, or 0 where the kernel has none
+CTX_STATE: Final = 288  # state of the current warp
+CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
+CTX_MET: Final = 304  # per warp 32 x 32 x u32: up to which moment each lane knows what each other one did
 CTX_BYTES: Final = 320
 
 MODE_RACECHECK: Final = 1
@@ -86,6 +89,8 @@ W_BARRIER_VALUE: Final = 32  # threads whose predicate holds, for bar.red
 W_BARRIER_RESULT: Final = 36
 W_BARRIER_ARRIVE: Final = 40
 W_BARRIER_RED_THREADS: Final = 44
+W_TOGETHER: Final = 48  # moment of the last synchronisation of the whole warp, i64
+W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_HEADER: Final = 64
 NOBODY: Final = 0x7FFF_FFFF
 
@@ -129,7 +134,8 @@ OP_REQUESTS: Final = 88
 OP_TRANSACTIONS: Final = 96
 OP_THREADS: Final = 104
 OP_IDEAL_TOTAL: Final = 112
-OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap
+OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap; i32
+OP_SPECULATIVE: Final = 124  # 1: a load that no lane may need; i32
 OP_DELTAS: Final = 128  # 32 x i32, lane address minus reference address
 OP_SKETCH: Final = 128  # atomics, which have no pattern: 1024 bits, one set for each address by its hash
 SKETCH_BYTES: Final = 128
@@ -172,6 +178,7 @@ FAULT_TIMEOUT: Final = 7
 FAULT_TRAP: Final = 8
 FAULT_ASSERT: Final = 9
 FAULT_DIVERGENT_SYNC: Final = 10
+FAULT_WARP_RACE: Final = 11
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -184,7 +191,10 @@ FAULT_NAMES: Final = (
     "trap",
     "assert",
     "divergent_sync",
+    "warp_race",
 )
+
+MET_BYTES: Final = 4 * LANES * LANES
 
 # Scratch: areas of 512 bytes (64 lanes of i64) for calls between generated code and the runtime.
 SCRATCH_AREAS: Final = 24

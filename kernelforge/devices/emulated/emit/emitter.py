@@ -6,12 +6,12 @@ may differ. A predicate is ``i1``, or an ``i32`` with one bit per lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.code import FLOAT_TYPES, Code, float_type, int_type, lane_vector
-from kernelforge.devices.emulated.flow import Flow, constant_value
+from kernelforge.devices.emulated.flow import Flow, constant_value, speculative_loads
 from kernelforge.devices.emulated.inline import unsupported
 from kernelforge.devices.emulated.ptx import (
     TYPE_BITS,
@@ -49,6 +49,8 @@ class MemorySite:
     narrow: bool
     hidden: bool = False
     """Not reported: call parameters that a real compiler keeps in registers."""
+    speculative: bool = False
+    """A load that the compiler may have taken out of a branch: see ``speculative_loads``."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Emitter(Code):
         self.slots: dict[str, int] = {}
         self.state_bytes = 0
         self.held = 0
+        self.speculative = speculative_loads(flow)
         self._layout()
         self.begin_block("-1")
 
@@ -410,6 +413,8 @@ class Emitter(Code):
 
     def new_site(self, site: MemorySite) -> str:
         """Reserve a memory record; returns its address."""
+        if id(site.instruction) in self.speculative:
+            site = replace(site, speculative=True)
         self.sites.append(site)
         return self.gep("%ops", (len(self.sites) - 1) * lay.OP_RECORD)
 
@@ -464,7 +469,22 @@ class Emitter(Code):
             self.emit(f"br i1 {bad}, label %{yes}, label %{no}, !prof !0\n{yes}:")
             self.fault(i, lay.FAULT_DIVERGENT_SYNC, missing)
             self.emit(f"br label %{no}\n{no}:")
+        self.synchronise(None if self.constant(members) in (-1, 0xFFFFFFFF) else value)
         return value
+
+    def synchronise(self, members: Value | None = None) -> None:
+        """Order the accesses of a member mask's lanes to shared memory, for the race check; None names all lanes."""
+        if not self.flow.kernel.shared:
+            return
+        if members is None:
+            moment = self.op(f"add i64 {self.load('i64', '%ctx', lay.CTX_MOMENT)}, 1")
+            self.store("i64", moment, "%ctx", lay.CTX_MOMENT)
+            self.store("i64", moment, "%state", lay.W_TOGETHER)
+            self.store("i64", moment, "%state", lay.W_MET)
+            return
+        masks = self.put(7, self.spread(members, 32), 32)
+        mask = self.op(f"zext i32 {self.mask} to i64")
+        self.call("kf_sync_lanes", "void", ("ptr", "%ctx"), ("ptr", "%state"), ("ptr", masks), ("i64", mask))
 
     def fault(self, i: Instruction, kind: int, mask: str) -> None:
         """Record a fault for the lowest lane of ``mask``."""

@@ -10,6 +10,7 @@ from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOM
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault
 from kernelforge.devices.emulated.runtime.matrix import ldmatrix, mma
+from kernelforge.devices.emulated.runtime.races import sync_lanes
 from kernelforge.devices.emulated.runtime.warp import GROUP_OPERATIONS, group_reduce, match, pick, shuffle
 
 EXPORTS = {
@@ -23,6 +24,7 @@ EXPORTS = {
     "kf_copy_wait": copy_wait,
     "kf_fault": fault_here,
     "kf_shuffle": shuffle,
+    "kf_sync_lanes": sync_lanes,
     "kf_match": match,
     "kf_group_reduce": group_reduce,
     "kf_pick": pick,
