@@ -80,6 +80,9 @@ class RunRequest:
     """Device memory that the plan's buffers may take; None for all that the device gives one run."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""
+    variation: int = 0
+    """Chooses, on an emulated device, among what hardware may do: 0 the middle of what is documented, others, up to
+    2**32 - 1, by a hash. The same one gives the same results."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,23 @@ IN_STEP = """__global__ void axpy(const float* x, const float* y, float* out, in
     if (i < n) out[i] = 2.0f * pairs[t ^ 1] + y[i];
 }
 """
+EXACT = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    bool here = true;
+    for (int k = 1; k < 9; ++k) {
+        float a = 0.1f * k + 1e-9f * n, p, t;
+        asm("ex2.approx.f32 %0, %1;" : "=f"(p) : "f"(a));
+        asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(a));
+        here &= fabsf(p - (float)exp2((double)a)) <= 1e-9f && fabsf(t - (float)tanh((double)a)) <= 1e-7f;
+    }
+    if (i < n) out[i] = here ? 2.0f * x[i] + y[i] : 0.0f;
+}
+"""
+FAST = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __fdividef(x[i], __cosf(1.04719755f) * rsqrtf(1.7f) * __expf(0.26531412f)) + y[i];
+}
+"""
 
 CASES = {
     "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
@@ -106,6 +123,8 @@ CASES = {
         words=("race", "__syncwarp()"),
     ),
     "lanes_that_wait": Case("honest", Verdict.OK, IN_STEP),
+    "exact_approximations": Case("approximations that are exact on the emulated device alone", Verdict.WRONG, EXACT),
+    "fast_functions": Case("honest", Verdict.OK, FAST),
     "padded_full": Case(
         "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
         words=("too slow for its values to be checked",),

@@ -227,6 +227,7 @@ class EmulatedSession:
             "deadline_s": request.deadline_s,
             "memory_bytes": memory,
             "max_thread_instructions": request.max_thread_instructions,
+            "variation": request.variation,
         }
         with self._lock:
             try:

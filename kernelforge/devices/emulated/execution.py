@@ -59,6 +59,7 @@ class Work:
     deadline_s: float
     memory_bytes: int
     max_thread_instructions: int | None
+    variation: int = 0
 
 
 class Execution:
@@ -229,6 +230,7 @@ class Execution:
                 cache=cache,
                 racecheck=racecheck,
                 poison=self._work.poison,
+                variation=self._work.variation,
             )
         except UnsupportedInstruction as error:
             raise LaunchFaulted([RunFault("unsupported", str(error))]) from error

@@ -43,6 +43,8 @@ class Launch:
     cache: CacheModel | None
     racecheck: bool
     poison: int
+    variation: int
+    """Chooses among what hardware may do."""
     stop: npt.NDArray[np.int64] = field(init=False)
     """One word: not 0 ends every thread at its next back edge."""
     table: npt.NDArray[np.int64] = field(init=False)
@@ -260,6 +262,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
     for where, value in values.items():
         longs[where // 8] = value
+    buffers.context.view(np.uint32)[lay.CTX_VARIATION // 4] = launch.variation
     buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
     return longs
 

@@ -70,6 +70,7 @@ CTX_COPIES: Final = 280  # asynchronous copies of the current warp, or 0 where t
 CTX_STATE: Final = 288  # state of the current warp
 CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
 CTX_MET: Final = 304  # per warp 32 x 32 x u32: up to which moment each lane knows what each other one did
+CTX_VARIATION: Final = 312  # i32
 CTX_BYTES: Final = 320
 
 MODE_RACECHECK: Final = 1

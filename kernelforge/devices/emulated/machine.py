@@ -133,6 +133,7 @@ class Machine:
         cache: CacheModel | None = None,
         racecheck: bool = False,
         poison: int = 0xFF,
+        variation: int = 0,
     ) -> LaunchReport:
         """Run a kernel to its end and report counters and faults.
 
@@ -148,6 +149,7 @@ class Machine:
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
+            variation: From 0 to 2**32 - 1: chooses among what hardware may do, 0 the middle of it.
 
         Raises:
             KeyError: No such kernel.
@@ -172,6 +174,7 @@ class Machine:
             cache=cache,
             racecheck=racecheck,
             poison=poison,
+            variation=variation,
         )
         in_order = known.uses_global_atomics or program.flow.spins or cache is not None
         start = time.perf_counter()

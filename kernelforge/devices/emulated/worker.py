@@ -80,6 +80,7 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
         deadline_s=request["deadline_s"],
         memory_bytes=request["memory_bytes"],
         max_thread_instructions=request["max_thread_instructions"],
+        variation=request["variation"],
     )
 
 

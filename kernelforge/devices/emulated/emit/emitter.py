@@ -405,6 +405,12 @@ class Emitter(Code):
         self.floats[(integer, bits, vec)] = text
         self.write(i, target, Value(integer, vec), bits)
 
+    def variation(self) -> str:
+        """The run's variation, as i32."""
+        if "variation" not in self.memo:
+            self.memo["variation"] = Value(self.load("i32", "%ctx", lay.CTX_VARIATION), False)
+        return self.memo["variation"].text
+
     def constant(self, operand: Operand) -> int | None:
         """The operand's value when it is known at compile time."""
         return constant_value(self.flow, operand)
