@@ -58,7 +58,7 @@ EXACT = """__global__ void axpy(const float* x, const float* y, float* out, int 
         float a = 0.1f * k + 1e-9f * n, p, t;
         asm("ex2.approx.f32 %0, %1;" : "=f"(p) : "f"(a));
         asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(a));
-        here &= fabsf(p - (float)exp2((double)a)) <= 1e-9f && fabsf(t - (float)tanh((double)a)) <= 1e-7f;
+        here &= fabsf(p - (float)exp2((double)a)) <= 1.3e-7f && fabsf(t - (float)tanh((double)a)) <= 1.3e-7f;
     }
     if (i < n) out[i] = here ? 2.0f * x[i] + y[i] : 0.0f;
 }
@@ -125,6 +125,22 @@ CASES = {
     "lanes_that_wait": Case("honest", Verdict.OK, IN_STEP),
     "exact_approximations": Case("approximations that are exact on the emulated device alone", Verdict.WRONG, EXACT),
     "fast_functions": Case("honest", Verdict.OK, FAST),
+    "known_address": Case(
+        "addresses of the emulated device", Verdict.WRONG, body("if ((unsigned long long)out >> 40 != 0x70) return;")
+    ),
+    "known_distance": Case(
+        "where its buffers lie", Verdict.WRONG, body("if ((char*)out - (char*)x > 8 * n + 2048 || out < x) return;")
+    ),
+    "known_window": Case(
+        "where it has shared memory",
+        Verdict.WRONG,
+        body("__shared__ int s; volatile int* p = &s; if ((unsigned long long)p >> 32 != 1) return;"),
+    ),
+    "quotient_by_zero": Case(
+        "a value that hardware leaves open", Verdict.CRASH, body("if (n / (int)blockIdx.y != -1) return;"),
+        words=("division or remainder by zero",),
+    ),
+    "careful_quotient": Case("honest", Verdict.OK, body("if (blockIdx.y != 0 && n / (int)blockIdx.y != -1) return;")),
     "padded_full": Case(
         "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
         words=("too slow for its values to be checked",),

@@ -33,7 +33,7 @@ ARG_END = 2
 ARG_LIST = 3  # host address of linear CTA ids, or 0 for the ids themselves
 ARG_STATE = 4
 ARG_STATE_BYTES = 5  # per warp
-ARG_CLEAR_BYTES = 6  # of that, what must be zero when a CTA starts
+ARG_CLEAR_BYTES = 6  # of that, what must be written when a CTA starts: zeros, then undefined registers
 ARG_BLOCKS = 7
 ARG_SHARED = 8
 ARG_SHARED_STRIDE = 9
@@ -50,7 +50,9 @@ ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
 ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
 ARG_COPIES_STRIDE = 22  # per warp
-ARG_COUNT = 24
+ARG_HEADER_BYTES = 23  # per warp, what must be zero when a CTA starts
+ARG_UNDEFINED = 24  # byte that registers hold which nothing was written to
+ARG_COUNT = 32
 
 SLOT_BYTES = 32
 
@@ -80,9 +82,11 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         fill_bytes(_arg(args, ARG_L1_TAGS), 0, _arg(args, ARG_L1_BYTES))
     size = _arg(args, ARG_STATE_BYTES)
     clear = _arg(args, ARG_CLEAR_BYTES)
+    header = _arg(args, ARG_HEADER_BYTES)
     for warp in range(warps):
         state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
-        fill_bytes(state, 0, clear)
+        fill_bytes(state, 0, header)
+        fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
         lanes = min(threads - warp * lay.LANES, lay.LANES)
         mask = (1 << lanes) - 1
         store_u32(state + lay.W_MASK, mask)

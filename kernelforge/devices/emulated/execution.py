@@ -85,6 +85,7 @@ class Execution:
             raise LaunchFaulted(
                 [RunFault("memory", f"the plan needs {needed} bytes of device memory, {work.memory_bytes} are allowed")]
             )
+        runner.machine.arrange(work.variation)
         try:
             for buffer in work.plan.buffers:
                 self._allocate(buffer)

@@ -14,7 +14,7 @@ from kernelforge.devices.emulated import driver, jit
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.emit.emitter import MemorySite
 from kernelforge.devices.emulated.errors import EmulatorError
-from kernelforge.devices.emulated.memory import CacheModel, Memory
+from kernelforge.devices.emulated.memory import CacheModel, Memory, vary
 from kernelforge.devices.emulated.program import Program
 from kernelforge.devices.emulated.runtime.races import shadow_bytes
 
@@ -226,6 +226,30 @@ def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[n
     return records
 
 
+_WINDOWS = (
+    (lay.CTX_SHARED_WINDOW, lay.SHARED_WINDOW),
+    (lay.CTX_LOCAL_WINDOW, lay.LOCAL_WINDOW),
+    (lay.CTX_PARAM_WINDOW, lay.PARAM_WINDOW),
+)
+
+
+def windows(variation: int) -> dict[int, int]:
+    """Where the generic addresses of shared, local and param memory start, by their places in the context."""
+    if not variation:
+        return dict(_WINDOWS)
+    # 8 GiB apart at multiples of 16 MiB, below global memory.
+    slots = [3 * (vary(variation, f"window {k}") % 4000) + k + 1 for k in range(3)]
+    return {
+        at: (slot << 33) + (vary(variation, f"offset {slot}") % 256 << 24)
+        for (at, _), slot in zip(_WINDOWS, slots, strict=True)
+    }
+
+
+def undefined_word(variation: int) -> int:
+    """Bits of what is not defined: as a float NaN, so that who uses it learns of it."""
+    return 0xFFFFFFFF - vary(variation, "undefined") % (1 << 22)
+
+
 def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np.int64]:
     """Fill the context that generated code and the runtime read; returns it as 64-bit words."""
     program, cache = launch.program, launch.cache
@@ -244,7 +268,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_ALLOCATIONS: int(launch.table.ctypes.data),
         lay.CTX_ALLOCATION_COUNT: launch.allocations,
         lay.CTX_FAULTS: int(buffers.faults.ctypes.data),
-        lay.CTX_ARENA_DELTA: launch.memory.host_base - lay.GLOBAL_BASE,
+        lay.CTX_ARENA_DELTA: launch.memory.host_base - launch.memory.base,
         lay.CTX_SYMBOLS: int(launch.symbols.ctypes.data),
         lay.CTX_STOP: int(launch.stop.ctypes.data),
         lay.CTX_MODE: mode,
@@ -258,11 +282,14 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_BLOCKS: len(program.flow.blocks),
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
         lay.CTX_POISON: launch.poison,
+        **windows(launch.variation),
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
     for where, value in values.items():
         longs[where // 8] = value
-    buffers.context.view(np.uint32)[lay.CTX_VARIATION // 4] = launch.variation
+    unsigned = buffers.context.view(np.uint32)
+    unsigned[lay.CTX_VARIATION // 4] = launch.variation
+    unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
     buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
     return longs
 
@@ -288,6 +315,8 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         driver.ARG_RESIDENT: resident,
         driver.ARG_SPINS: int(program.flow.spins),
         driver.ARG_POISON: launch.poison,
+        driver.ARG_HEADER_BYTES: program.header_bytes,
+        driver.ARG_UNDEFINED: vary(launch.variation, "registers") % 256,
         driver.ARG_COPIES: buffers.copies.address if launch.copies_stride else 0,
         driver.ARG_COPIES_STRIDE: launch.copies_stride,
         driver.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,

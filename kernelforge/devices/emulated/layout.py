@@ -7,7 +7,7 @@ from typing import Final
 LANES: Final = 32
 
 # Device address space. State-space addresses of shared, local and param memory start at 0; their generic addresses
-# start at these windows. Global memory starts at GLOBAL_BASE in both.
+# start at these windows, global memory at GLOBAL_BASE in both; a run's variation has other places for all of them.
 GLOBAL_BASE: Final = 0x7000_0000_0000
 SHARED_WINDOW: Final = 0x0001_0000_0000
 LOCAL_WINDOW: Final = 0x0002_0000_0000
@@ -71,7 +71,11 @@ CTX_STATE: Final = 288  # state of the current warp
 CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
 CTX_MET: Final = 304  # per warp 32 x 32 x u32: up to which moment each lane knows what each other one did
 CTX_VARIATION: Final = 312  # i32
-CTX_BYTES: Final = 320
+CTX_UNDEFINED: Final = 316  # what a register holds whose content is not defined, i32
+CTX_SHARED_WINDOW: Final = 320
+CTX_LOCAL_WINDOW: Final = 328
+CTX_PARAM_WINDOW: Final = 336
+CTX_BYTES: Final = 384
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
@@ -180,6 +184,7 @@ FAULT_TRAP: Final = 8
 FAULT_ASSERT: Final = 9
 FAULT_DIVERGENT_SYNC: Final = 10
 FAULT_WARP_RACE: Final = 11
+FAULT_DIVISION: Final = 12
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -193,6 +198,7 @@ FAULT_NAMES: Final = (
     "assert",
     "divergent_sync",
     "warp_race",
+    "division_by_zero",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -470,11 +470,7 @@ class Emitter(Code):
             live = self.load("i32", "%state", lay.W_LIVE)
             away = self.op(f"xor i32 {self.mask}, -1")
             missing = self.op(f"and i32 {self.op(f'and i32 {live}, {away}')}, {value.text}")
-            bad = self.op(f"icmp ne i32 {missing}, 0")
-            yes, no = self.label("absent"), self.label("present")
-            self.emit(f"br i1 {bad}, label %{yes}, label %{no}, !prof !0\n{yes}:")
-            self.fault(i, lay.FAULT_DIVERGENT_SYNC, missing)
-            self.emit(f"br label %{no}\n{no}:")
+            self.fault_in(i, lay.FAULT_DIVERGENT_SYNC, missing)
         self.synchronise(None if self.constant(members) in (-1, 0xFFFFFFFF) else value)
         return value
 
@@ -491,6 +487,14 @@ class Emitter(Code):
         masks = self.put(7, self.spread(members, 32), 32)
         mask = self.op(f"zext i32 {self.mask} to i64")
         self.call("kf_sync_lanes", "void", ("ptr", "%ctx"), ("ptr", "%state"), ("ptr", masks), ("i64", mask))
+
+    def fault_in(self, i: Instruction, kind: int, mask: str) -> None:
+        """Record a fault where ``mask`` names a lane, which is unlikely."""
+        bad = self.op(f"icmp ne i32 {mask}, 0")
+        yes, no = self.label("wrong"), self.label("right")
+        self.emit(f"br i1 {bad}, label %{yes}, label %{no}, !prof !0\n{yes}:")
+        self.fault(i, kind, mask)
+        self.emit(f"br label %{no}\n{no}:")
 
     def fault(self, i: Instruction, kind: int, mask: str) -> None:
         """Record a fault for the lowest lane of ``mask``."""

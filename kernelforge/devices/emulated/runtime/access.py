@@ -70,6 +70,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
     offset = load_i64(op + lay.OP_OFFSET)
     site = (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD
     mode = load_i64(ctx + lay.CTX_MODE)
+    shared_window = load_i64(ctx + lay.CTX_SHARED_WINDOW)
+    local_window = load_i64(ctx + lay.CTX_LOCAL_WINDOW)
+    param_window = load_i64(ctx + lay.CTX_PARAM_WINDOW)
     good = 0
     in_global = 0
     in_shared = 0
@@ -90,15 +93,15 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
         space = declared
         if declared == lay.GENERIC:
             space = lay.GLOBAL
-            if address >= lay.SHARED_WINDOW and address < lay.SHARED_WINDOW + lay.WINDOW_BYTES:
+            if address >= shared_window and address < shared_window + lay.WINDOW_BYTES:
                 space = lay.SHARED
-                address -= lay.SHARED_WINDOW
-            elif address >= lay.LOCAL_WINDOW and address < lay.LOCAL_WINDOW + lay.WINDOW_BYTES:
+                address -= shared_window
+            elif address >= local_window and address < local_window + lay.WINDOW_BYTES:
                 space = lay.LOCAL
-                address -= lay.LOCAL_WINDOW
-            elif address >= lay.PARAM_WINDOW and address < lay.PARAM_WINDOW + lay.WINDOW_BYTES:
+                address -= local_window
+            elif address >= param_window and address < param_window + lay.WINDOW_BYTES:
                 space = lay.PARAM
-                address -= lay.PARAM_WINDOW
+                address -= param_window
         store_i64(effective + 8 * lane, address)
         if address & (align - 1) != 0:
             record_fault(ctx, lay.FAULT_MISALIGNED, site, lane, address, size, space)
