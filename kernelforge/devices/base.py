@@ -111,6 +111,9 @@ class RunRequest:
     """Stop (kind ``timeout``) after about this many."""
     sample_seed: int = 0
     """Decides which blocks and launches a profile samples; not for a candidate to know."""
+    variation: int = 0
+    """Chooses, on an emulated device, among what hardware may do: 0 the middle of what is documented, others, up to
+    2**32 - 1, by a hash. The same one gives the same results."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ from kernelforge.records import (
 )
 from kernelforge.sandbox.memory import Blob, same_bytes
 
+VARIATIONS = 2**32 - 1
+"""How many variations a run may have besides 0, which tuning and profiles have: see ``RunRequest.variation``."""
+
 POISONS = (0xFF, 0x5A)
 """Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
 floats the first is NaN, the second large (1.5e16 in float32)."""
@@ -218,8 +221,12 @@ class Checker:
         """Run once per poison; values must pass whatever memory held before.
 
         A device that runs blocks in one fixed order must give the same to the last bit; on a GPU, where atomics
-        have no order, each result is compared by itself.
+        have no order, each result is compared by itself. An emulated device takes another variation for every draw,
+        one for all poisons of the draw: what hangs on values that hardware leaves open gives other answers.
         """
+        variation = (
+            1 + int(content_hash("variation", work.seed, self.task.name, size.name, draw.family), 16) % VARIATIONS
+        )
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
         ordered = place.device.capabilities.checks_accesses
         instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
@@ -227,7 +234,7 @@ class Checker:
         worst = Comparison(ok=True)
         for poison in poisons:
             self._refuse_overtime(size, draw.family, work)
-            result = self._run(place, self.request(plan, draw, poison, instructions), work)
+            result = self._run(place, self.request(plan, draw, poison, instructions, variation), work)
             if result.faults:
                 if place.device is not self.device and result.faults[0].kind == "unsupported":
                     raise _Unscreened(result.faults[0].message)
@@ -246,7 +253,9 @@ class Checker:
             worst = max(worst, comparison, key=lambda comparison: comparison.error or 0.0)
         return worst
 
-    def request(self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None = None) -> RunRequest:
+    def request(
+        self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None = None, variation: int = 0
+    ) -> RunRequest:
         """The run of a plan on the tensors of a draw."""
         tensors: dict[int, Blob] = {}
         mutable: set[int] = set()
@@ -269,6 +278,7 @@ class Checker:
             mutable=frozenset(mutable),
             deadline_s=self.run_limit_s,
             max_thread_instructions=instructions,
+            variation=variation,
         )
 
     def _run(self, place: Place, request: RunRequest, work: Work) -> RunResult:

@@ -29,6 +29,46 @@ RECURSION = """__device__ __noinline__ int f(int n) {
 }
 """
 
+COPIES = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    __shared__ float tile[128];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    unsigned to = (unsigned)__cvta_generic_to_shared(&tile[threadIdx.x]);
+    if (i < n) asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + i));
+    asm volatile("cp.async.commit_group;");
+    asm volatile("cp.async.wait_group 0;");
+    if (i < n) out[i] = 2.0f * tile[threadIdx.x] + y[i];
+}
+"""
+IN_STEP = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    __shared__ float pairs[128];
+    int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+    pairs[t] = i < n ? x[i] : 0.0f;
+    __syncwarp();
+    float a = pairs[t ^ 1];
+    __syncwarp();
+    pairs[t] = a;
+    __syncwarp();
+    if (i < n) out[i] = 2.0f * pairs[t ^ 1] + y[i];
+}
+"""
+EXACT = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    bool here = true;
+    for (int k = 1; k < 9; ++k) {
+        float a = 0.1f * k + 1e-9f * n, p, t;
+        asm("ex2.approx.f32 %0, %1;" : "=f"(p) : "f"(a));
+        asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(a));
+        here &= fabsf(p - (float)exp2((double)a)) <= 1.3e-7f && fabsf(t - (float)tanh((double)a)) <= 1.3e-7f;
+    }
+    if (i < n) out[i] = here ? 2.0f * x[i] + y[i] : 0.0f;
+}
+"""
+FAST = """__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __fdividef(x[i], __cosf(1.04719755f) * rsqrtf(1.7f) * __expf(0.26531412f)) + y[i];
+}
+"""
+
 CASES = {
     "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
     "zeros": Case("D12: a constant answer", Verdict.WRONG, KERNEL.replace("2.0f * x[i] + y[i]", "0.0f")),
@@ -70,6 +110,37 @@ CASES = {
     "shirk_in_profile": Case(
         "telling a profile from a check by what memory holds", Verdict.WRONG, SHIRK, PROBED, ("full size",)
     ),
+    "unawaited_copies": Case(
+        "copies that arrive in time on the emulated device alone",
+        Verdict.WRONG,
+        COPIES.replace("wait_group 0", "commit_group"),
+    ),
+    "awaited_copies": Case("honest", Verdict.OK, COPIES),
+    "lanes_in_step": Case(
+        "lanes that run in step on the emulated device alone",
+        Verdict.CRASH,
+        IN_STEP.replace("__syncwarp();", 'asm volatile("" ::: "memory");'),
+        words=("race", "__syncwarp()"),
+    ),
+    "lanes_that_wait": Case("honest", Verdict.OK, IN_STEP),
+    "exact_approximations": Case("approximations that are exact on the emulated device alone", Verdict.WRONG, EXACT),
+    "fast_functions": Case("honest", Verdict.OK, FAST),
+    "known_address": Case(
+        "addresses of the emulated device", Verdict.WRONG, body("if ((unsigned long long)out >> 40 != 0x70) return;")
+    ),
+    "known_distance": Case(
+        "where its buffers lie", Verdict.WRONG, body("if ((char*)out - (char*)x > 8 * n + 2048 || out < x) return;")
+    ),
+    "known_window": Case(
+        "where it has shared memory",
+        Verdict.WRONG,
+        body("__shared__ int s; volatile int* p = &s; if ((unsigned long long)p >> 32 != 1) return;"),
+    ),
+    "quotient_by_zero": Case(
+        "a value that hardware leaves open", Verdict.CRASH, body("if (n / (int)blockIdx.y != -1) return;"),
+        words=("division or remainder by zero",),
+    ),
+    "careful_quotient": Case("honest", Verdict.OK, body("if (blockIdx.y != 0 && n / (int)blockIdx.y != -1) return;")),
     "padded_full": Case(
         "padding that makes the full size too dear to check", Verdict.WRONG, body(f"if (n == 6144) {SPIN}"),
         words=("in the part that was compared",),

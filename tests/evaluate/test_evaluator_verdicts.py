@@ -16,8 +16,11 @@ from axpy import KERNEL, PLAN, axpy_task
 
 from kernelforge.candidate import parse_reply
 from kernelforge.compile.compiler import COMPILE_LIMITS
+from kernelforge.devices.base import RunRequest, RunResult
+from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.errors import Interrupted
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
+from kernelforge.evaluate.checking import POISONS
 from kernelforge.evaluate.preparation import HIDDEN_REASONS
 from kernelforge.records import Candidate, Origin, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
@@ -116,6 +119,32 @@ def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None
     refused(evaluator, Verdict.WRONG, source=source)
     source = KERNEL.replace("out[i] = ", "out[i] = fminf(fmaxf(out[i], 0.0f), 2e-7f) + ")
     refused(evaluator, Verdict.WRONG, "before", source=source)
+
+
+def test_each_draw_has_a_variation_that_its_poisons_share(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    real = EmulatedSession.run
+
+    def noted(session: EmulatedSession, request: RunRequest) -> RunResult:
+        asked.append((request.variation, request.poison))
+        return real(session, request)
+
+    monkeypatch.setattr(EmulatedSession, "run", noted)
+    run(evaluator)
+    first = list(asked)
+    variations = {variation for variation, _ in first}
+    assert len(variations) > 4
+    assert 0 not in variations
+    both = [v for v in variations if {poison for variation, poison in first if variation == v} == set(POISONS)]
+    assert len(both) == len(axpy_task().sizes) - 1  # at the full size one run is enough
+    asked.clear()
+    run(evaluator)
+    assert asked == first
+    asked.clear()
+    evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=12)
+    assert not variations & {variation for variation, _ in asked}
 
 
 def test_writing_an_input_is_refused(evaluator: Evaluator) -> None:

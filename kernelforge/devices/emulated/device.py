@@ -262,6 +262,7 @@ class EmulatedSession:
             "memory_bytes": memory,
             "max_thread_instructions": request.max_thread_instructions,
             "sample_seed": request.sample_seed,
+            "variation": request.variation,
         }
         wait, cap = request.deadline_s + GRACE_S, replies.reply_bytes(request)
         tensors = [request.tensors[b] for b in order]

@@ -33,7 +33,7 @@ ARG_END = 2
 ARG_LIST = 3  # host address of linear CTA ids, or 0 for the ids themselves
 ARG_STATE = 4
 ARG_STATE_BYTES = 5  # per warp
-ARG_CLEAR_BYTES = 6  # of that, what must be zero when a CTA starts
+ARG_CLEAR_BYTES = 6  # of that, what must be written when a CTA starts: zeros, then undefined registers
 ARG_BLOCKS = 7
 ARG_SHARED = 8
 ARG_SHARED_STRIDE = 9
@@ -48,8 +48,11 @@ ARG_STATUS = 17  # i32 per resident warp
 ARG_SLOTS = 18  # per resident CTA: linear id, live warps, epoch, clock
 ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
-ARG_SHADOW_BYTES = 21
-ARG_COUNT = 24
+ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
+ARG_COPIES_STRIDE = 22  # per warp
+ARG_HEADER_BYTES = 23  # per warp, what must be zero when a CTA starts
+ARG_UNDEFINED = 24  # byte that registers hold which nothing was written to
+ARG_COUNT = 32
 
 SLOT_BYTES = 32
 
@@ -75,25 +78,29 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     stride = _arg(args, ARG_LOCAL_STRIDE)
     if stride:
         fill_bytes(_arg(args, ARG_LOCAL) + slot * warps * stride, poison, warps * stride)
-    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
-        fill_bytes(load_i64(ctx + lay.CTX_SHADOW), 0, _arg(args, ARG_SHADOW_BYTES))
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
         fill_bytes(_arg(args, ARG_L1_TAGS), 0, _arg(args, ARG_L1_BYTES))
     size = _arg(args, ARG_STATE_BYTES)
     clear = _arg(args, ARG_CLEAR_BYTES)
+    header = _arg(args, ARG_HEADER_BYTES)
     for warp in range(warps):
         state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
-        fill_bytes(state, 0, clear)
+        fill_bytes(state, 0, header)
+        fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
         lanes = min(threads - warp * lay.LANES, lay.LANES)
         mask = (1 << lanes) - 1
         store_u32(state + lay.W_MASK, mask)
         store_u32(state + lay.W_LIVE, mask)
         store_u32(state + lay.W_WAITING, lay.NOBODY)
         store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), READY)
+        copies = _arg(args, ARG_COPIES)
+        if copies:
+            fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
     entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
     store_i64(entry, cta)
     store_i64(entry + 8, warps)
-    store_i64(entry + 16, 1)
+    # Epochs are of one CTA, so that the record of races needs no clearing.
+    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH) + 1)
     store_i64(entry + 24, 0)
 
 
@@ -275,6 +282,8 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
         store_u32(ctx + lay.CTX_WARP, warp)
         store_u32(ctx + lay.CTX_BUDGET, budget)
         store_i64(ctx + lay.CTX_LOCAL, _arg(args, ARG_LOCAL) + (slot * warps + warp) * stride)
+        store_i64(ctx + lay.CTX_STATE, state)
+        store_i64(ctx + lay.CTX_COPIES, _arg(args, ARG_COPIES) + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE))
         code = call_warp(function, state, ctx)
         if code == lay.RETURN_DONE:
             store_u32(status + 4 * warp, DONE)

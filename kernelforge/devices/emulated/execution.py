@@ -64,6 +64,7 @@ class Work:
     memory_bytes: int
     max_thread_instructions: int | None
     sample_seed: int = 0
+    variation: int = 0
 
 
 class Execution:
@@ -91,6 +92,7 @@ class Execution:
             raise LaunchFaulted(
                 [RunFault("memory", f"the plan needs {needed} bytes of device memory, {work.memory_bytes} are allowed")]
             )
+        runner.machine.arrange(work.variation)
         try:
             for buffer in work.plan.buffers:
                 self._allocate(buffer)
@@ -262,6 +264,7 @@ class Execution:
                 cache=cache,
                 racecheck=racecheck,
                 poison=self._work.poison,
+                variation=self._work.variation,
             )
         except UnsupportedInstruction as error:
             raise LaunchFaulted([RunFault("unsupported", str(error), error.ptx_line)]) from error

@@ -526,3 +526,38 @@ def constant_value(flow: Flow, operand: Operand) -> int | None:
             return None
         operand = definitions[0].operands[1]
     return None
+
+
+_NEEDS_ITS_SOURCES = {
+    "setp", "set", "atom", "shfl", "vote", "match", "redux", "mma", "ldmatrix", "elect", "activemask", "ld", "ldu",
+}  # fmt: skip
+
+
+def speculative_loads(flow: Flow) -> set[int]:
+    """Plain loads, by ``id``, whose value goes through arithmetic of their block into nothing but choices of ``selp``.
+
+    A compiler that turns a branch into a choice lets all lanes load what one side of the branch would have loaded.
+    """
+    found: set[int] = set()
+    for block in flow.blocks:
+        if not any(i.opcode == "selp" for i in block.instructions):
+            continue
+        needed = flow.live_out[block.index]
+        term = block.terminator
+        if term is not None:
+            names = [r for op in term.operands for r in registers_of(op)]
+            names += [] if term.predicate is None else [term.predicate.name]
+            for name in names:
+                needed |= 1 << flow.ids[name]
+        for i in reversed(block.instructions):
+            written = list(registers_of(i.operands[0])) if has_destination(i) else []
+            read = [r for op in (i.operands[1:] if written else i.operands) for r in registers_of(op)]
+            wanted = any(needed >> flow.ids[r] & 1 for r in written)
+            if i.opcode == "ld" and i.predicate is None and "volatile" not in i.modifiers and not wanted:
+                found.add(id(i))
+            if not written or i.opcode in _NEEDS_ITS_SOURCES or i.predicate is not None or wanted:
+                if i.opcode == "selp":
+                    read = [r for op in i.operands[3:] for r in registers_of(op)]
+                for r in read + ([] if i.predicate is None else [i.predicate.name]):
+                    needed |= 1 << flow.ids[r]
+    return found

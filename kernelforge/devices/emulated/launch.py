@@ -14,9 +14,9 @@ from kernelforge.devices.emulated import driver, jit
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.emit.emitter import MemorySite
 from kernelforge.devices.emulated.errors import EmulatorError
-from kernelforge.devices.emulated.memory import CacheModel, Memory
+from kernelforge.devices.emulated.memory import CacheModel, Memory, vary
 from kernelforge.devices.emulated.program import Program
-from kernelforge.devices.emulated.runtime.races import shadow_bytes, word_cell_bytes
+from kernelforge.devices.emulated.runtime.races import shadow_bytes
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
@@ -43,6 +43,8 @@ class Launch:
     cache: CacheModel | None
     racecheck: bool
     poison: int
+    variation: int
+    """Chooses among what hardware may do."""
     stop: npt.NDArray[np.int64] = field(init=False)
     """One word: not 0 ends every thread at its next back edge."""
     table: npt.NDArray[np.int64] = field(init=False)
@@ -79,6 +81,11 @@ class Launch:
         return (self.shared + lay.RED_ZONE + 127) // 128 * 128
 
     @property
+    def copies_stride(self) -> int:
+        """Size of what one warp keeps of its asynchronous copies."""
+        return lay.COPIES_BYTES if self.program.copies else 0
+
+    @property
     def shadow_bytes(self) -> int:
         """Size of the race checker's record of one CTA's shared memory."""
         return shadow_bytes(self.shared) if self.racecheck else 0
@@ -87,7 +94,8 @@ class Launch:
         """How many of ``count`` CTAs run side by side."""
         if not self.program.flow.spins or self.racecheck:
             return 1
-        per_cta = self.warps * (self.program.state_bytes + self.frame * lay.LANES) + self.shared_stride
+        per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
+        per_cta = self.warps * per_warp + self.shared_stride
         return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
 
 
@@ -161,7 +169,9 @@ class _Buffers:
         self.state = _Area(warps * program.state_bytes)
         self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
+        self.copies = _Area(warps * launch.copies_stride)
         self.shadow = _Area(launch.shadow_bytes or 16)
+        self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
         self.slots = np.zeros(4 * resident, dtype=np.int64)
         self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
@@ -208,11 +218,36 @@ def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[n
         words[row, lay.OP_ALIGN // 4] = site.width
         words[row, lay.OP_ACCESS // 4] = site.access
         longs[row, lay.OP_OFFSET // 8] = site.offset
-        longs[row, lay.OP_NARROW // 8] = int(site.narrow)
+        words[row, lay.OP_NARROW // 4] = int(site.narrow)
+        words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
         if site.space == lay.LOCAL:
             # Frame accesses at one offset for all lanes only need the frame's size.
             longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
     return records
+
+
+_WINDOWS = (
+    (lay.CTX_SHARED_WINDOW, lay.SHARED_WINDOW),
+    (lay.CTX_LOCAL_WINDOW, lay.LOCAL_WINDOW),
+    (lay.CTX_PARAM_WINDOW, lay.PARAM_WINDOW),
+)
+
+
+def windows(variation: int) -> dict[int, int]:
+    """Where the generic addresses of shared, local and param memory start, by their places in the context."""
+    if not variation:
+        return dict(_WINDOWS)
+    # 8 GiB apart at multiples of 16 MiB, below global memory.
+    slots = [3 * (vary(variation, f"window {k}") % 4000) + k + 1 for k in range(3)]
+    return {
+        at: (slot << 33) + (vary(variation, f"offset {slot}") % 256 << 24)
+        for (at, _), slot in zip(_WINDOWS, slots, strict=True)
+    }
+
+
+def undefined_word(variation: int) -> int:
+    """Bits of what is not defined: as a float NaN, so that who uses it learns of it."""
+    return 0xFFFFFFFF - vary(variation, "undefined") % (1 << 22)
 
 
 def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np.int64]:
@@ -233,22 +268,28 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_ALLOCATIONS: int(launch.table.ctypes.data),
         lay.CTX_ALLOCATION_COUNT: launch.allocations,
         lay.CTX_FAULTS: int(buffers.faults.ctypes.data),
-        lay.CTX_ARENA_DELTA: launch.memory.host_base - lay.GLOBAL_BASE,
+        lay.CTX_ARENA_DELTA: launch.memory.host_base - launch.memory.base,
         lay.CTX_SYMBOLS: int(launch.symbols.ctypes.data),
         lay.CTX_STOP: int(launch.stop.ctypes.data),
         lay.CTX_MODE: mode,
         lay.CTX_CACHE: cache.address if cache is not None else 0,
         lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_MET: buffers.met.address,
         lay.CTX_SCRATCH: buffers.scratch.address,
         lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
         lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
         lay.CTX_BLOCK_COST: int(program.block_costs.ctypes.data),
         lay.CTX_BLOCKS: len(program.flow.blocks),
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
+        lay.CTX_POISON: launch.poison,
+        **windows(launch.variation),
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
     for where, value in values.items():
         longs[where // 8] = value
+    unsigned = buffers.context.view(np.uint32)
+    unsigned[lay.CTX_VARIATION // 4] = launch.variation
+    unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
     buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
     return longs
 
@@ -274,11 +315,14 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         driver.ARG_RESIDENT: resident,
         driver.ARG_SPINS: int(program.flow.spins),
         driver.ARG_POISON: launch.poison,
+        driver.ARG_HEADER_BYTES: program.header_bytes,
+        driver.ARG_UNDEFINED: vary(launch.variation, "registers") % 256,
+        driver.ARG_COPIES: buffers.copies.address if launch.copies_stride else 0,
+        driver.ARG_COPIES_STRIDE: launch.copies_stride,
         driver.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
         driver.ARG_SLOTS: int(buffers.slots.ctypes.data),
         driver.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
         driver.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
-        driver.ARG_SHADOW_BYTES: word_cell_bytes(launch.shared) if launch.racecheck else 0,
     }
     arguments = np.zeros(driver.ARG_COUNT, dtype=np.int64)
     for index, value in settings.items():

@@ -7,7 +7,7 @@ from typing import Final
 LANES: Final = 32
 
 # Device address space. State-space addresses of shared, local and param memory start at 0; their generic addresses
-# start at these windows. Global memory starts at GLOBAL_BASE in both.
+# start at these windows, global memory at GLOBAL_BASE in both; a run's variation has other places for all of them.
 GLOBAL_BASE: Final = 0x7000_0000_0000
 SHARED_WINDOW: Final = 0x0001_0000_0000
 LOCAL_WINDOW: Final = 0x0002_0000_0000
@@ -65,7 +65,17 @@ CTX_MAX_INSTRUCTIONS: Final = 240
 CTX_BARRIERS: Final = 248
 CTX_YIELDS: Final = 256
 CTX_NEXT_OP: Final = 264
-CTX_BYTES: Final = 320
+CTX_POISON: Final = 272  # byte that memory holds whose content is not defined
+CTX_COPIES: Final = 280  # asynchronous copies of the current warp, or 0 where the kernel has none
+CTX_STATE: Final = 288  # state of the current warp
+CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
+CTX_MET: Final = 304  # per warp 32 x 32 x u32: up to which moment each lane knows what each other one did
+CTX_VARIATION: Final = 312  # i32
+CTX_UNDEFINED: Final = 316  # what a register holds whose content is not defined, i32
+CTX_SHARED_WINDOW: Final = 320
+CTX_LOCAL_WINDOW: Final = 328
+CTX_PARAM_WINDOW: Final = 336
+CTX_BYTES: Final = 384
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
@@ -84,12 +94,29 @@ W_BARRIER_VALUE: Final = 32  # threads whose predicate holds, for bar.red
 W_BARRIER_RESULT: Final = 36
 W_BARRIER_ARRIVE: Final = 40
 W_BARRIER_RED_THREADS: Final = 44
+W_TOGETHER: Final = 48  # moment of the last synchronisation of the whole warp, i64
+W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_HEADER: Final = 64
 NOBODY: Final = 0x7FFF_FFFF
 
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
 RETURN_YIELD: Final = 2
+
+# Asynchronous copies of a warp that have not arrived: a header, then a ring of entries. Each entry is one instruction.
+COPIES_FIRST: Final = 0  # oldest entry, i32
+COPIES_END: Final = 4  # one after the newest, i32; the ring is entered modulo its capacity
+COPIES_GROUPS: Final = 64  # 32 x i32: groups that each lane has committed
+COPIES_HEADER: Final = 192
+COPIES_CAPACITY: Final = 128
+COPY_MASK: Final = 0  # lanes whose bytes have not arrived
+COPY_SIZE: Final = 4  # bytes per lane
+COPY_OP: Final = 8  # record of the write
+COPY_GROUPS: Final = 64  # 32 x i32: the group of each lane's copy
+COPY_TARGETS: Final = 192  # 32 x i64: host addresses
+COPY_DATA: Final = 448  # 32 x 16 bytes, read when the copy was issued
+COPY_ENTRY: Final = 960
+COPIES_BYTES: Final = COPIES_HEADER + COPIES_CAPACITY * COPY_ENTRY
 
 # Memory-operation record: the last address pattern and what it costs.
 OP_LOW: Final = 0  # lowest allowed address of the reference lane
@@ -112,7 +139,8 @@ OP_REQUESTS: Final = 88
 OP_TRANSACTIONS: Final = 96
 OP_THREADS: Final = 104
 OP_IDEAL_TOTAL: Final = 112
-OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap
+OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap; i32
+OP_SPECULATIVE: Final = 124  # 1: a load that no lane may need; i32
 OP_DELTAS: Final = 128  # 32 x i32, lane address minus reference address
 OP_SKETCH: Final = 128  # atomics, which have no pattern: 1024 bits, one set for each address by its hash
 SKETCH_BYTES: Final = 128
@@ -155,6 +183,8 @@ FAULT_TIMEOUT: Final = 7
 FAULT_TRAP: Final = 8
 FAULT_ASSERT: Final = 9
 FAULT_DIVERGENT_SYNC: Final = 10
+FAULT_WARP_RACE: Final = 11
+FAULT_DIVISION: Final = 12
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -167,7 +197,11 @@ FAULT_NAMES: Final = (
     "trap",
     "assert",
     "divergent_sync",
+    "warp_race",
+    "division_by_zero",
 )
+
+MET_BYTES: Final = 4 * LANES * LANES
 
 # Scratch: areas of 512 bytes (64 lanes of i64) for calls between generated code and the runtime.
 SCRATCH_AREAS: Final = 24

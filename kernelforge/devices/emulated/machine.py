@@ -43,6 +43,8 @@ class Machine:
         self._module = _parse(ptx)
         self._symbols: dict[str, int] = {}
         self._addresses: dict[str, int] = {}
+        self._relocations: list[tuple[str, int, str, int]] = []
+        """Variable, offset in it, and the variable and addend whose address is there."""
         self._place_variables()
         self._kernels: dict[str, FlatKernel] = {}
         self._failures: dict[str, UnsupportedInstruction] = {}
@@ -54,20 +56,29 @@ class Machine:
 
     def _place_variables(self) -> None:
         variables = [v for v in self._module.variables.values() if v.space in ("global", "const")]
-        data: list[tuple[int, bytes, list[tuple[int, str, int]]]] = []
         for index, variable in enumerate(variables):
             address = self.memory.allocate(variable.size, variable.name, read_only=True, module=True)
             self._symbols[variable.name] = index
             self._addresses[variable.name] = address
             content, relocations = ptx.parse_initialiser(variable)
-            data.append((address, content, relocations))
-        for address, content, relocations in data:
-            raw = bytearray(content)
-            for at, symbol, addend in relocations:
-                if symbol not in self._addresses:
-                    raise ptx.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
-                raw[at : at + 8] = (self._addresses[symbol] + addend).to_bytes(8, "little")
-            self.memory.write(address, bytes(raw))
+            self.memory.write(address, content)
+            self._relocations += [(variable.name, *relocation) for relocation in relocations]
+        for _, _, symbol, _ in self._relocations:
+            if symbol not in self._addresses:
+                raise ptx.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
+        self._relocate()
+
+    def _relocate(self) -> None:
+        """Write the addresses that initial values of module variables hold."""
+        for name, at, symbol, addend in self._relocations:
+            address = (self._addresses[symbol] + addend).to_bytes(8, "little")
+            self.memory.write(self._addresses[name] + at, address)
+
+    def arrange(self, variation: int) -> None:
+        """Put memory, with the module's variables, where a run's variation has it; nothing else is allocated then."""
+        distance = self.memory.arrange(variation)
+        self._addresses = {name: address + distance for name, address in self._addresses.items()}
+        self._relocate()
 
     def close(self) -> None:
         """Free the module's variables."""
@@ -161,6 +172,7 @@ class Machine:
         cache: CacheModel | None = None,
         racecheck: bool = False,
         poison: int = 0xFF,
+        variation: int = 0,
     ) -> LaunchReport:
         """Run a kernel to its end and report counters and faults.
 
@@ -176,6 +188,7 @@ class Machine:
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
+            variation: From 0 to 2**32 - 1: chooses among what hardware may do, 0 the middle of it.
 
         Raises:
             KeyError: No such kernel.
@@ -200,6 +213,7 @@ class Machine:
             cache=cache,
             racecheck=racecheck,
             poison=poison,
+            variation=variation,
         )
         in_order = known.uses_global_atomics or program.flow.spins or cache is not None
         start = time.perf_counter()

@@ -1,14 +1,19 @@
 """LLVM IR of functions on 32 lanes that PTX has as one instruction, compiled once per process.
 
-``.approx`` functions are computed more accurately than PTX promises (PTX ISA 8.x, section 9.7.3), so each is one
-legal rounding; hardware bits may differ. Directed rounding switches the processor's rounding mode around the
-operation, inside a function of its own so that nothing can move across the switch.
+``.approx`` functions are computed more accurately than PTX promises; then a run's *variation* moves each result within
+what it does promise, by a hash of the variation and the operands: a kernel whose answer hangs on the last bits of an
+approximation gives another one with another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
+and their sources. Variation 0 leaves the results as computed.
+
+Directed rounding switches the processor's rounding mode around the operation, inside a function of its own so that
+nothing can move across the switch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kernelforge.devices.emulated.code import Code, float_constant
 from kernelforge.devices.emulated.memory_ir import ATTRIBUTES
@@ -129,15 +134,232 @@ def _rsqrt(c: Code) -> str:
     return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, {c.intrinsic('sqrt', F32, '%x')}")
 
 
-UNARY: dict[str, Callable[[Code], str]] = {
-    "ex2": _ex2,
-    "lg2": _lg2,
-    "sin": lambda c: _sincos(c, 0),
-    "cos": lambda c: _sincos(c, 1),
-    "tanh": _tanh,
-    "rsqrt": _rsqrt,
-}
-"""``kf_<name>_f32`` takes and returns 32 floats."""
+# Where a result may lie, and what moves it there. A mover gets the operands, the computed result and a hash of
+# operands and variation as 32-bit integers; results that are not normal numbers stay.
+
+Mover = Callable[[Code, list[str], str, str], str]
+_LEAST_NORMAL = 2.0**-126
+
+
+def _normal(c: Code, value: str) -> str:
+    """Whether a value is normal, and its neighbours as well."""
+    magnitude = c.intrinsic("fabs", F32, value)
+    low = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(_LEAST_NORMAL, F32)}")
+    high = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**127, F32)}")
+    return c.op(f"and {B} {low}, {high}")
+
+
+def _power_of_two(c: Code, value: str) -> str:
+    bits = c.op(f"bitcast {F32} {value} to {I32}")
+    mantissa = c.op(f"and {I32} {bits}, splat (i32 {0x7FFFFF})")
+    return c.op(f"icmp eq {I32} {mantissa}, zeroinitializer")
+
+
+def _shift_bits(c: Code, result: str, steps: str) -> str:
+    """Move by whole units in the last place: away from zero where a step is positive."""
+    bits = c.op(f"bitcast {F32} {result} to {I32}")
+    return c.op(f"bitcast {I32} {c.op(f'add {I32} {bits}, {steps}')} to {F32}")
+
+
+def _by_one_ulp(exact: Callable[[Code, list[str]], str]) -> Mover:
+    """One unit up, down or not at all, from a result within half a unit or little more; ``exact`` names what stays."""
+
+    def move(c: Code, operands: list[str], result: str, mixed: str) -> str:
+        upper = c.op(f"lshr {I32} {mixed}, splat (i32 16)")
+        third = c.op(f"lshr {I32} {c.op(f'mul {I32} {upper}, splat (i32 3)')}, splat (i32 16)")
+        moved = _shift_bits(c, result, c.op(f"sub {I32} {third}, splat (i32 1)"))
+        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
+        return c.select(good, F32, moved, result)
+
+    return move
+
+
+def _to_other_side(residual: Callable[[Code, str, str], str]) -> Mover:
+    """The result, or its neighbour beyond the true value: both are within one unit of it, as ``residual`` tells.
+
+    It is positive where the result's magnitude is too small, and zero where the result is exact.
+    """
+
+    def move(c: Code, operands: list[str], result: str, mixed: str) -> str:
+        rest = residual(c, operands[0], result)
+        up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
+        down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
+        step = c.op(f"sub {I32} {c.op(f'zext {B} {up} to {I32}')}, {c.op(f'zext {B} {down} to {I32}')}")
+        chosen = c.op(f"and {I32} {step}, {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}")
+        good = c.op(f"and {B} {_normal(c, result)}, {_normal(c, operands[0])}")
+        return c.select(good, F32, _shift_bits(c, result, chosen), result)
+
+    return move
+
+
+def _of_reciprocal(c: Code, x: str, r: str) -> str:
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {x}"), r, float_constant(1.0, F32))
+
+
+def _of_root(c: Code, x: str, r: str) -> str:
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {r}"), r, x)
+
+
+def _of_reciprocal_root(c: Code, x: str, r: str) -> str:
+    product = c.op(f"fmul {F32} {x}, {r}")
+    minus = c.op(f"fneg {F32} {product}")
+    error = c.intrinsic("fma", F32, x, r, minus)
+    rest = c.intrinsic("fma", F32, minus, r, float_constant(1.0, F32))
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {error}"), r, rest)
+
+
+def _share(c: Code, mixed: str) -> str:
+    """The hash as a number from -1 to 1."""
+    return c.op(f"fmul {F32} {c.op(f'sitofp {I32} {mixed} to {F32}')}, {float_constant(2.0**-31, F32)}")
+
+
+def _by_distance(distance: Callable[[Code, str, str], str], exact: Callable[[Code, list[str]], str]) -> Mover:
+    """Up to ``distance`` (of operand and result) either way, and never as far as zero; ``exact`` names what stays."""
+
+    def move(c: Code, operands: list[str], result: str, mixed: str) -> str:
+        half = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(0.5, F32)}")
+        reach = c.intrinsic("minnum", F32, distance(c, operands[0], result), half)
+        moved = c.intrinsic("fma", F32, _share(c, mixed), reach, result)
+        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
+        return c.select(good, F32, moved, result)
+
+    return move
+
+
+def _within_one(mover: Mover) -> Mover:
+    """What ``mover`` gives, but never beyond -1 and 1; results of -1 and 1 themselves stay."""
+
+    def move(c: Code, operands: list[str], result: str, mixed: str) -> str:
+        moved = mover(c, operands, result, mixed)
+        one = float_constant(1.0, F32)
+        clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, one), c.op(f"fneg {F32} {one}"))
+        good = c.op(f"fcmp ord {F32} {result}, {result}")
+        return c.select(good, F32, clipped, result)
+
+    return move
+
+
+def _relative(error: float) -> Callable[[Code, str, str], str]:
+    return lambda c, x, r: c.op(f"fmul {F32} {c.intrinsic('fabs', F32, r)}, {float_constant(error, F32)}")
+
+
+def _of_logarithm(c: Code, x: str, r: str) -> str:
+    """Absolute up to 1, which are operands from 1/2 to 2, and relative beyond; less the two roundings."""
+    scale = c.intrinsic("maxnum", F32, c.intrinsic("fabs", F32, r), float_constant(1.0, F32))
+    return c.op(f"fmul {F32} {scale}, {float_constant(0.45 * 2.0**-22, F32)}")
+
+
+def _of_angle(c: Code, x: str, r: str) -> str:
+    """2**-20.5 up to 2 pi, from there in proportion to the angle: 2**-14.7 at 100 pi."""
+    slope = float_constant(0.9 * 2.0**-14.7 / (100 * math.pi), F32)
+    grown = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, x)}, {slope}")
+    near = float_constant(0.9 * 2.0**-20.5, F32)
+    beyond = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, x)}, {float_constant(2 * math.pi, F32)}")
+    return c.select(beyond, F32, grown, near)
+
+
+def _integer(c: Code, operands: list[str]) -> str:
+    return c.op(f"fcmp oeq {F32} {c.intrinsic('roundeven', F32, operands[0])}, {operands[0]}")
+
+
+def _last_is_power(c: Code, operands: list[str]) -> str:
+    return _power_of_two(c, operands[-1])
+
+
+def _zero(c: Code, operands: list[str]) -> str:
+    return c.op(f"fcmp oeq {F32} {operands[0]}, zeroinitializer")
+
+
+def _one(c: Code, operands: list[str]) -> str:
+    """Operands of tanh whose result is 1 in f32."""
+    return c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, operands[0])}, {float_constant(9.0, F32)}")
+
+
+def _reciprocal(c: Code) -> str:
+    return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, %x")
+
+
+def _quotient(c: Code) -> str:
+    return c.op(f"fdiv {F32} %x, %y")
+
+
+def _quotient_by_reciprocal(c: Code) -> str:
+    """For 2**126 < |y| < 2**128 the reciprocal underflows, so that the result is x * 0."""
+    huge = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, '%y')}, {float_constant(2.0**126, F32)}")
+    zero = c.intrinsic("copysign", F32, "zeroinitializer", "%y")
+    return c.select(huge, F32, c.op(f"fmul {F32} %x, {zero}"), _quotient(c))
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """An approximate function on 32 floats: ``kf_<name>`` takes its operands and the variation."""
+
+    section: str
+    """Of the PTX ISA, release 8.7."""
+    error: str
+    """The largest one that it documents."""
+    compute: Callable[[Code], str]
+    move: Mover
+    operands: int = 1
+
+
+_TANH = _by_distance(_relative(0.98 * 2.0**-11), _one)
+APPROXIMATIONS = {
+    "div_f32": Approximation("9.7.3.8 div", "2 ulp for |b| from 2**-126 to 2**126", _quotient_by_reciprocal,
+                             _by_one_ulp(_last_is_power), 2),
+    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, _by_one_ulp(_last_is_power), 2),
+    "rcp_f32": Approximation("9.7.3.13 rcp", "1 ulp", _reciprocal, _to_other_side(_of_reciprocal)),
+    "sqrt_f32": Approximation("9.7.3.15 sqrt", "2**-23 relative", lambda c: c.intrinsic("sqrt", F32, "%x"),
+                              _to_other_side(_of_root)),
+    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _to_other_side(_of_reciprocal_root)),
+    "sin_f32": Approximation("9.7.3.18 sin", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
+                             lambda c: _sincos(c, 0), _within_one(_by_distance(_of_angle, _zero))),
+    "cos_f32": Approximation("9.7.3.19 cos", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
+                             lambda c: _sincos(c, 1), _within_one(_by_distance(_of_angle, _zero))),
+    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2,
+                             _by_distance(_of_logarithm, _last_is_power)),
+    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _by_one_ulp(_integer)),
+    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _within_one(_TANH)),
+    # Rounding to 16 bits takes its part of the error: half a unit of 11 bits or of 8.
+    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _tanh,
+                              _within_one(_by_distance(_relative(0.98 * 2.0**-12), _one))),
+    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _tanh,
+                               _within_one(_by_distance(_relative(0.98 * 2.0**-9), _one))),
+    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _ex2,
+                             _by_distance(_relative(0.98 * 2.0**-11), _integer)),
+    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _ex2,
+                              _by_distance(_relative(0.98 * 2.0**-8), _integer)),
+}  # fmt: skip
+"""What the ISA's tables of corner cases list stays exact, and so do 2**n, 1 / 2**n, log2(2**n) and x / 2**n: nodes of
+the tables that hardware interpolates (Oberman and Siu, 2005), on which kernels rely."""
+
+
+def _mix(c: Code, operands: list[str], salt: int) -> str:
+    """A hash of the operands' bits and the variation."""
+    seed = c.op(f"mul i32 {c.op(f'add i32 %variation, {salt}')}, {0x9E3779B1 - (1 << 32)}")
+    mixed = c.splat(seed, "i32")
+    for value in operands:
+        bits = c.op(f"bitcast {F32} {value} to {I32}")
+        mixed = c.op(f"mul {I32} {c.op(f'xor {I32} {mixed}, {bits}')}, splat (i32 {0x85EBCA77 - (1 << 32)})")
+        mixed = c.op(f"xor {I32} {mixed}, {c.op(f'lshr {I32} {mixed}, splat (i32 15)')}")
+    mixed = c.op(f"mul {I32} {mixed}, splat (i32 {0xC2B2AE3D - (1 << 32)})")
+    return c.op(f"xor {I32} {mixed}, {c.op(f'lshr {I32} {mixed}, splat (i32 16)')}")
+
+
+def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
+    """The function's IR, and the declarations that it needs."""
+    known = APPROXIMATIONS[name]
+    operands = ["%x", "%y"][: known.operands]
+    c = Code()
+    result = known.compute(c)
+    c.emit(
+        f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:\nret {F32} {result}\nvaried:"
+    )
+    result = known.move(c, operands, result, _mix(c, operands, salt))
+    arguments = ", ".join(f"{F32} {x}" for x in operands)
+    head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"
+    return "\n".join([head, *c.lines, f"ret {F32} {result}", "}"]), c.declarations
+
 
 # Rounding modes as llvm.set.rounding takes them.
 ROUNDING = {"rz": 0, "rp": 2, "rm": 3}
@@ -173,13 +395,11 @@ def library() -> tuple[str, list[str]]:
     parts = ["declare void @llvm.set.rounding(i32)"]
     names: list[str] = []
     declarations: set[str] = set()
-    for name, build in UNARY.items():
-        c = Code()
-        result = build(c)
-        declarations |= c.declarations
-        names.append(f"kf_{name}_f32")
-        parts.append(f"define {F32} @kf_{name}_f32({F32} %x) noinline {ATTRIBUTES} {{")
-        parts += [*c.lines, f"ret {F32} {result}", "}"]
+    for salt, name in enumerate(APPROXIMATIONS):
+        text, needed = _approximation(name, salt)
+        declarations |= needed
+        names.append(f"kf_{name}")
+        parts.append(text)
     seen: set[str] = set()
     for operation in DIRECTED:
         for bits in (32,) if operation == "fptrunc" else (32, 64):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,15 @@ import numpy.typing as npt
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory
 
-_GRANULE = 256
+_GRANULE = 512
+"""Allocations start at multiples of this, as those of PyTorch do on a GPU."""
+_SLACK = 1 << 22
+"""Address space for the gaps that a variation leaves between allocations."""
+
+
+def vary(variation: int, what: str) -> int:
+    """A number of 31 bits that a variation chooses for one purpose; 0 for variation 0."""
+    return zlib.crc32(f"{what} {variation}".encode()) >> 1 if variation else 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class Allocation:
 class Memory:
     """The device's global memory: a virtual address space with unmapped red zones around every allocation.
 
-    Device addresses start at ``layout.GLOBAL_BASE`` and have nothing to do with host addresses.
+    Device addresses start at ``base`` and have nothing to do with host addresses.
 
     Args:
         capacity_bytes: Address space to reserve. Host pages are touched only when used.
@@ -42,15 +51,32 @@ class Memory:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = max(capacity_bytes, _GRANULE)
-        total = self.capacity_bytes + 2 * lay.RED_ZONE + mmap.PAGESIZE
+        total = self.capacity_bytes + 2 * lay.RED_ZONE + _SLACK + mmap.PAGESIZE
         self._map = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.host_base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.base = lay.GLOBAL_BASE
+        self._variation = 0
+        self._gaps = 0
         self._bases: list[int] = []
         self._allocations: dict[int, Allocation] = {}
 
+    def arrange(self, variation: int) -> int:
+        """Move everything, content and all, to where a variation has it; answers by how many bytes.
+
+        Later allocations leave gaps of the variation's choice. 0 is the first address, and no gaps.
+        """
+        place = vary(variation, "base") % (1 << 22) * (1 << 21) + vary(variation, "first") % (1 << 12) * _GRANULE
+        distance = lay.GLOBAL_BASE + place - self.base
+        self.base += distance
+        self._variation, self._gaps = variation, 0
+        moved = [replace(a, base=a.base + distance) for a in self.allocations]
+        self._bases = [a.base for a in moved]
+        self._allocations = {a.base: a for a in moved}
+        return distance
+
     def allocate(self, nbytes: int, label: str, read_only: bool = False, *, module: bool = False) -> int:
-        """Reserve ``nbytes`` and return a 256-byte aligned device address; the content is undefined.
+        """Reserve ``nbytes`` and return a 512-byte aligned device address; the content is undefined.
 
         Args:
             nbytes: Size in bytes; accesses beyond it fault.
@@ -63,13 +89,17 @@ class Memory:
         """
         flags = (lay.FLAG_READ_ONLY if read_only else 0) | (lay.FLAG_MODULE if module else 0)
         needed = Allocation(0, max(nbytes, 0), label, flags).reserved
-        cursor = lay.GLOBAL_BASE + lay.RED_ZONE
-        end = lay.GLOBAL_BASE + lay.RED_ZONE + self.capacity_bytes
+        cursor = self.base + lay.RED_ZONE
+        gap = vary(self._variation, f"gap {len(self._bases)}") % 16 * _GRANULE
+        gap = gap if self._gaps + gap <= _SLACK else 0
+        end = self.base + lay.RED_ZONE + self.capacity_bytes + self._gaps
         if self._bases:
             last = self._allocations[self._bases[-1]]
             tail = last.base + last.reserved
             if tail + needed <= end + lay.RED_ZONE:
-                cursor = tail
+                cursor = tail + gap
+                self._gaps += gap
+                end += gap
             else:
                 for base in self._bases:
                     if base - cursor >= needed:
@@ -121,7 +151,7 @@ class Memory:
         if index >= 0:
             allocation = self._allocations[self._bases[index]]
             if nbytes >= 0 and address + nbytes <= allocation.base + allocation.size:
-                start = address - lay.GLOBAL_BASE
+                start = address - self.base
                 return self._bytes[start : start + nbytes]
         raise ValueError(f"{nbytes} bytes at {address:#x} are not inside one allocation")
 

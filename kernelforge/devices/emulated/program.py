@@ -43,8 +43,13 @@ class Program:
     sites: tuple[MemorySite, ...]
     points: tuple[Instruction, ...]
     state_bytes: int
+    header_bytes: int
+    """Of a warp's state, what must be zero when a CTA starts."""
     clear_bytes: int
+    """The same with registers that may be read before they are written."""
     block_costs: npt.NDArray[np.int64]
+    copies: bool
+    """It has asynchronous copies."""
     jit_seconds: float
     level: int
     """LLVM's level of optimisation."""
@@ -365,12 +370,21 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         raise UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}") from error
     e = writer.e
     undefined = flow.live_in[0] if flow.live_in else 0
-    clear = e.state_bytes if undefined else e.header_bytes
-    costs = np.array([len(b.all()) for b in flow.blocks], dtype=np.int64)
     return Program(
-        flow, shape, native, native.address(_ENTRY), tuple(e.sites), tuple(e.points), e.state_bytes, clear, costs,
-        time.perf_counter() - start, level,
-    )  # fmt: skip
+        flow=flow,
+        shape=shape,
+        native=native,
+        address=native.address(_ENTRY),
+        sites=tuple(e.sites),
+        points=tuple(e.points),
+        state_bytes=e.state_bytes,
+        header_bytes=e.header_bytes,
+        clear_bytes=e.state_bytes if undefined else e.header_bytes,
+        block_costs=np.array([len(b.all()) for b in flow.blocks], dtype=np.int64),
+        copies=e.copies,
+        jit_seconds=time.perf_counter() - start,
+        level=level,
+    )
 
 
 __all__ = ["Imm", "Pair", "Program", "Reg", "Sink", "build", "level_for"]

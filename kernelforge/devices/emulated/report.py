@@ -17,6 +17,8 @@ FaultKind = Literal[
     "trap",
     "assert",
     "divergent_sync",
+    "warp_race",
+    "division_by_zero",
 ]
 
 
@@ -55,6 +57,9 @@ class Fault:
             "barrier_deadlock": "__syncthreads() that not all threads of the block reach",
             "shared_race": f"race: {access} at offset {self.address:#x} conflicts with another warp's access, "
             "no __syncthreads() between them",
+            "warp_race": f"race: {access} at offset {self.address:#x} conflicts with an access of another lane of its "
+            "warp, no __syncwarp() between them",
+            "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",
             "assert": "device assert() failed",

@@ -89,6 +89,7 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
         memory_bytes=request["memory_bytes"],
         max_thread_instructions=request["max_thread_instructions"],
         sample_seed=request["sample_seed"],
+        variation=request["variation"],
     )
 
 

@@ -106,7 +106,7 @@ ret;
 _REGISTERS = {"pred": "%p", "16": "%h", "32": "%r", "64": "%d", "f32": "%f", "f64": "%g"}
 
 
-def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.ndarray:
+def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray], variation: int = 0) -> np.ndarray:
     """Run one PTX instruction (or several) over arrays.
 
     ``instruction`` names its operands ``{d}``, ``{a}``, ``{b}``, ``{c}``; inputs are (PTX type, array) pairs of one
@@ -144,7 +144,8 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray]) -> np.nda
     for level in (0, 1):
         result = np.zeros(count, dtype=f"u{widths[out]}")
         with compiled_at(level):
-            device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count)
+            device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count,
+                       variation=variation)  # fmt: skip
         results.append(result)
     assert np.array_equal(*results)
     return results[0]

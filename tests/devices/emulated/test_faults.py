@@ -290,3 +290,30 @@ extern "C" __global__ void bad(int* y) {
         device.run(1, 32, y, kernel="bad")
     assert error.value.source_line == 3
     assert error.value.ptx_line > 0
+
+
+@pytest.mark.parametrize("kind", ["int", "unsigned", "long long", "short"])
+@pytest.mark.parametrize("operator", ["/", "%"])
+def test_integer_division_by_zero_is_found_where_a_lane_does_it(kind: str, operator: str) -> None:
+    source = f"""extern "C" __global__ void k(const {kind}* x, const {kind}* y, {kind}* z, int careful) {{
+  int t = threadIdx.x;
+  if (!careful || y[t] != 0) z[t] = x[t] {operator} y[t];
+}}"""
+    dtype = {"int": np.int32, "unsigned": np.uint32, "long long": np.int64, "short": np.int16}[kind]
+    x, y, z = np.arange(32).astype(dtype), (np.arange(32) % 5).astype(dtype), np.full(32, 77, dtype)
+    device = cuda(source)
+    device.run(1, 32, x, y, z, 1)
+    whole = np.where(y, y, 1)
+    assert np.array_equal(z, np.where(y, x // whole if operator == "/" else x % whole, 77))
+    report = device.run(1, 32, x, y, z, 0, clean=False)
+    line = 0 if kind == "long long" else 3  # the compiler splits this one in two and forgets where it was
+    assert [(f.kind, f.source_line, f.thread[0]) for f in report.faults] == [("division_by_zero", line, 0)]
+
+
+def test_a_divisor_that_all_lanes_share_is_checked_as_well() -> None:
+    source = """extern "C" __global__ void k(int* z, int n) { z[threadIdx.x] = threadIdx.x + 100 / n; }"""
+    z = np.zeros(32, np.int32)
+    device = cuda(source)
+    device.run(1, 32, z, 7)
+    assert np.array_equal(z, np.arange(32) + 14)
+    assert [f.kind for f in device.run(1, 32, z, 0, clean=False).faults] == ["division_by_zero"]

@@ -26,13 +26,11 @@ def signed(value: int) -> int:
 
 
 def divide(a: int, b: int) -> int:
-    return MASK if b == 0 else a // b
+    return a // (b | 1)
 
 
 def remainder(a: int, b: int) -> int:
-    if b == 0:
-        return a
-    x, y = signed(a), signed(b)
+    x, y = signed(a), signed(b | 1)
     return (abs(x) % abs(y)) * (-1 if x < 0 else 1)
 
 
@@ -131,7 +129,9 @@ def text(program: list[Block]) -> str:
         for s in block.steps:
             at = "" if s.guard is None else f"@{'!' if s.guard[1] else ''}%p{s.guard[0]} "
             b = f"%r{s.b}" if isinstance(s.b, int) else str(s.b[1])
-            if s.kind == "binary":
+            if s.operation in ("div.u32", "rem.s32"):
+                lines.append(f"or.b32 %r25, {b}, 1; {at}{s.operation} %r{s.target}, %r{s.a}, %r25;")
+            elif s.kind == "binary":
                 lines.append(f"{at}{s.operation} %r{s.target}, %r{s.a}, {b};")
             elif s.kind == "compare":
                 lines.append(f"{at}setp.{s.operation} %p{s.target}, %r{s.a}, {b};")

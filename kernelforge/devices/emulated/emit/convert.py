@@ -183,7 +183,15 @@ def _round_tf32(e: Emitter, i: Instruction) -> None:
     e.write(i, i.operands[0], Value(e.select(special, kind, value.text, rounded), value.vec), 32)
 
 
-_WINDOWS = {"shared": lay.SHARED_WINDOW, "local": lay.LOCAL_WINDOW, "param": lay.PARAM_WINDOW}
+_WINDOWS = {"shared": lay.CTX_SHARED_WINDOW, "local": lay.CTX_LOCAL_WINDOW, "param": lay.CTX_PARAM_WINDOW}
+
+
+def _window(e: Emitter, space: str, vec: bool) -> str:
+    """Where the generic addresses of a state space start."""
+    key = ("window", space)
+    if key not in e.memo:
+        e.memo[key] = Value(e.load("i64", "%ctx", _WINDOWS[space]), False)
+    return e.spread(e.memo[key], 64) if vec else e.memo[key].text
 
 
 def _space(i: Instruction) -> str:
@@ -198,10 +206,10 @@ def _space(i: Instruction) -> str:
 
 def _cvta(e: Emitter, i: Instruction) -> None:
     value = e.source(i, i.operands[1], 64)
-    window = _WINDOWS.get(_space(i), 0)
-    if window:
+    space = _space(i)
+    if space in _WINDOWS:
         verb = "sub" if "to" in i.modifiers else "add"
-        text = e.op(f"{verb} {int_type(64, value.vec)} {value.text}, {constant(window, 64, value.vec)}")
+        text = e.op(f"{verb} {int_type(64, value.vec)} {value.text}, {_window(e, space, value.vec)}")
         value = Value(text, value.vec)
     e.write(i, i.operands[0], value, 64)
 
@@ -210,12 +218,13 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
     value = e.source(i, i.operands[1], 64)
     kind = int_type(64, value.vec)
     space = _space(i)
-    base, size = _WINDOWS.get(space, lay.GLOBAL_BASE), lay.WINDOW_BYTES
-    if space not in _WINDOWS:
-        size = 1 << 44
     if space == "const":
         raise unsupported(i)
-    offset = e.op(f"sub {kind} {value.text}, {constant(base, 64, value.vec)}")
+    if space in _WINDOWS:
+        base, size = _window(e, space, value.vec), lay.WINDOW_BYTES
+    else:
+        base, size = constant(lay.GLOBAL_BASE, 64, value.vec), 1 << 44
+    offset = e.op(f"sub {kind} {value.text}, {base}")
     inside = e.op(f"icmp ult {kind} {offset}, {constant(size, 64, value.vec)}")
     e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {inside} to i32") if value.vec else inside, value.vec), 1)
 

@@ -6,12 +6,12 @@ may differ. A predicate is ``i1``, or an ``i32`` with one bit per lane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.code import FLOAT_TYPES, Code, float_type, int_type, lane_vector
-from kernelforge.devices.emulated.flow import Flow, constant_value
+from kernelforge.devices.emulated.flow import Flow, constant_value, speculative_loads
 from kernelforge.devices.emulated.inline import unsupported
 from kernelforge.devices.emulated.ptx import (
     TYPE_BITS,
@@ -49,6 +49,8 @@ class MemorySite:
     narrow: bool
     hidden: bool = False
     """Not reported: call parameters that a real compiler keeps in registers."""
+    speculative: bool = False
+    """A load that the compiler may have taken out of a branch: see ``speculative_loads``."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,12 @@ class Emitter(Code):
         self.types = flow.kernel.registers
         self.sites: list[MemorySite] = []
         self.points: list[Instruction] = []
+        self.copies = False
+        """The kernel has asynchronous copies."""
         self.slots: dict[str, int] = {}
         self.state_bytes = 0
         self.held = 0
+        self.speculative = speculative_loads(flow)
         self._layout()
         self.begin_block("-1")
 
@@ -400,6 +405,12 @@ class Emitter(Code):
         self.floats[(integer, bits, vec)] = text
         self.write(i, target, Value(integer, vec), bits)
 
+    def variation(self) -> str:
+        """The run's variation, as i32."""
+        if "variation" not in self.memo:
+            self.memo["variation"] = Value(self.load("i32", "%ctx", lay.CTX_VARIATION), False)
+        return self.memo["variation"].text
+
     def constant(self, operand: Operand) -> int | None:
         """The operand's value when it is known at compile time."""
         return constant_value(self.flow, operand)
@@ -408,6 +419,8 @@ class Emitter(Code):
 
     def new_site(self, site: MemorySite) -> str:
         """Reserve a memory record; returns its address."""
+        if id(site.instruction) in self.speculative:
+            site = replace(site, speculative=True)
         self.sites.append(site)
         return self.gep("%ops", (len(self.sites) - 1) * lay.OP_RECORD)
 
@@ -457,12 +470,31 @@ class Emitter(Code):
             live = self.load("i32", "%state", lay.W_LIVE)
             away = self.op(f"xor i32 {self.mask}, -1")
             missing = self.op(f"and i32 {self.op(f'and i32 {live}, {away}')}, {value.text}")
-            bad = self.op(f"icmp ne i32 {missing}, 0")
-            yes, no = self.label("absent"), self.label("present")
-            self.emit(f"br i1 {bad}, label %{yes}, label %{no}, !prof !0\n{yes}:")
-            self.fault(i, lay.FAULT_DIVERGENT_SYNC, missing)
-            self.emit(f"br label %{no}\n{no}:")
+            self.fault_in(i, lay.FAULT_DIVERGENT_SYNC, missing)
+        self.synchronise(None if self.constant(members) in (-1, 0xFFFFFFFF) else value)
         return value
+
+    def synchronise(self, members: Value | None = None) -> None:
+        """Order the accesses of a member mask's lanes to shared memory, for the race check; None names all lanes."""
+        if not self.flow.kernel.shared:
+            return
+        if members is None:
+            moment = self.op(f"add i64 {self.load('i64', '%ctx', lay.CTX_MOMENT)}, 1")
+            self.store("i64", moment, "%ctx", lay.CTX_MOMENT)
+            self.store("i64", moment, "%state", lay.W_TOGETHER)
+            self.store("i64", moment, "%state", lay.W_MET)
+            return
+        masks = self.put(7, self.spread(members, 32), 32)
+        mask = self.op(f"zext i32 {self.mask} to i64")
+        self.call("kf_sync_lanes", "void", ("ptr", "%ctx"), ("ptr", "%state"), ("ptr", masks), ("i64", mask))
+
+    def fault_in(self, i: Instruction, kind: int, mask: str) -> None:
+        """Record a fault where ``mask`` names a lane, which is unlikely."""
+        bad = self.op(f"icmp ne i32 {mask}, 0")
+        yes, no = self.label("wrong"), self.label("right")
+        self.emit(f"br i1 {bad}, label %{yes}, label %{no}, !prof !0\n{yes}:")
+        self.fault(i, kind, mask)
+        self.emit(f"br label %{no}\n{no}:")
 
     def fault(self, i: Instruction, kind: int, mask: str) -> None:
         """Record a fault for the lowest lane of ``mask``."""

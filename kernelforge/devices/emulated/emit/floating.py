@@ -68,14 +68,29 @@ def finish(e: Emitter, i: Instruction, text: str, vec: bool, bits: int) -> None:
     e.write_float(i, i.operands[0], text, vec, bits)
 
 
-def library_call(e: Emitter, name: str, values: list[str], vec: bool, bits: int, source_bits: int | None = None) -> str:
-    """Call a function on 32 lanes; scalars go in and out through a splat."""
+def library_call(
+    e: Emitter,
+    name: str,
+    values: list[str],
+    vec: bool,
+    bits: int,
+    source_bits: int | None = None,
+    *,
+    varied: bool = False,
+) -> str:
+    """Call a function on 32 lanes; scalars go in and out through a splat. ``varied``: it takes the run's variation."""
     source = source_bits or bits
     vector, argument = float_type(bits, True), float_type(source, True)
     element = float_type(source, False)
     wide = values if vec else [e.splat(v, element) for v in values]
-    result = e.call(name, vector, *((argument, v) for v in wide))
+    last = [("i32", e.variation())] if varied else []
+    result = e.call(name, vector, *((argument, v) for v in wide), *last)
     return result if vec else e.op(f"extractelement {vector} {result}, i64 0")
+
+
+def approximate(e: Emitter, name: str, values: list[str], vec: bool) -> str:
+    """Call an approximate f32 function, which the run's variation moves."""
+    return library_call(e, f"kf_{name}_f32", values, vec, 32, varied=True)
 
 
 def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]:
@@ -96,16 +111,11 @@ def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]
 
 def _divide(e: Emitter, i: Instruction) -> None:
     bits = _bits(i)
-    if "approx" not in i.modifiers:
+    if not {"approx", "full"} & set(i.modifiers):
         _arithmetic("div", 2)(e, i)
         return
-    (a, b), vec, kind = operands(e, i, i.operands[1:3], bits)
-    quotient = e.op(f"fdiv {kind} {a}, {b}")
-    # PTX: for 2**126 < |b| < 2**128 the reciprocal underflows, so the result is a * 0.
-    magnitude = e.intrinsic("fabs", kind, b)
-    huge = e.op(f"fcmp ogt {kind} {magnitude}, {float_constant(2.0**126, kind)}")
-    zero = e.intrinsic("copysign", kind, "zeroinitializer" if vec else "0.0", b)
-    finish(e, i, e.select(huge, kind, e.op(f"fmul {kind} {a}, {zero}"), quotient), vec, bits)
+    values, vec, _ = operands(e, i, i.operands[1:3], bits)
+    finish(e, i, approximate(e, "div_full" if "full" in i.modifiers else "div", values, vec), vec, bits)
 
 
 def _reciprocal(e: Emitter, i: Instruction) -> None:
@@ -113,7 +123,9 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
     (a,), vec, kind = operands(e, i, i.operands[1:2], bits)
     one = float_constant(1.0, kind)
     mode = next((m for m in i.modifiers if m in _ROUNDING), None)
-    if mode:
+    if bits == 32 and "approx" in i.modifiers:
+        result = approximate(e, "rcp", [a], vec)
+    elif mode:
         result = library_call(e, f"kf_div_{mode}_f{bits}", [one, a], vec, bits)
     else:
         result = e.op(f"fdiv {kind} {one}, {a}")
@@ -123,10 +135,28 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
 
 
 def _coarse(e: Emitter, text: str, vec: bool) -> str:
-    """Keep the upper 32 bits of a double, as the approximate f64 instructions do."""
-    wide, kind = int_type(64, vec), float_type(64, vec)
+    """Keep the upper 32 bits of a double, as the approximate f64 instructions do.
+
+    The PTX ISA documents no error of theirs; the run's variation may add a unit to the last bit that is kept, where the
+    result is no power of two.
+    """
+    wide, word, kind = int_type(64, vec), int_type(32, vec), float_type(64, vec)
     bits = e.op(f"bitcast {kind} {text} to {wide}")
-    bits = e.op(f"and {wide} {bits}, {constant(-(1 << 32), 64, vec)}")
+    upper = e.op(f"trunc {wide} {e.op(f'lshr {wide} {bits}, {constant(32, 64, vec)}')} to {word}")
+    seed = e.op(f"mul i32 {e.variation()}, {0x9E3779B1 - (1 << 32)}")
+    mixed = e.op(f"xor {word} {upper}, {e.spread(Value(seed, False), 32) if vec else seed}")
+    mixed = e.op(f"mul {word} {mixed}, {constant(0x85EBCA77 - (1 << 32), 32, vec)}")
+    step = e.op(f"lshr {word} {mixed}, {constant(31, 32, vec)}")
+    varied = e.op(f"icmp ne i32 {e.variation()}, 0")
+    step = e.op(f"select i1 {varied}, {word} {step}, {word} {constant(0, 32, vec)}")
+    mantissa = e.op(f"and {word} {upper}, {constant(0xFFFFF, 32, vec)}")
+    exponent = e.op(f"and {word} {upper}, {constant(0x7FF00000, 32, vec)}")
+    fixed = [e.op(f"icmp eq {word} {v}, {constant(at, 32, vec)}")
+             for v, at in ((mantissa, 0), (exponent, 0), (exponent, 0x7FF00000))]  # fmt: skip
+    flag = bool_type(word)
+    stays = e.op(f"or {flag} {e.op(f'or {flag} {fixed[0]}, {fixed[1]}')}, {fixed[2]}")
+    upper = e.op(f"add {word} {upper}, {e.select(stays, word, constant(0, 32, vec), step)}")
+    bits = e.op(f"shl {wide} {e.op(f'zext {word} {upper} to {wide}')}, {constant(32, 64, vec)}")
     return e.op(f"bitcast {wide} {bits} to {kind}")
 
 
@@ -134,10 +164,14 @@ def _rsqrt(e: Emitter, i: Instruction) -> None:
     bits = _bits(i)
     (a,), vec, kind = operands(e, i, i.operands[1:2], bits)
     if bits == 32:
-        finish(e, i, library_call(e, "kf_rsqrt_f32", [a], vec, 32), vec, 32)
+        finish(e, i, approximate(e, "rsqrt", [a], vec), vec, 32)
         return
     result = e.op(f"fdiv {kind} {float_constant(1.0, kind)}, {e.intrinsic('sqrt', kind, a)}")
     finish(e, i, _coarse(e, result, vec) if "ftz" in i.modifiers else result, vec, bits)
+
+
+def _sqrt(e: Emitter, i: Instruction) -> None:
+    (_function("sqrt") if "approx" in i.modifiers else _arithmetic("sqrt", 1))(e, i)
 
 
 def _function(name: str) -> Callable[[Emitter, Instruction], None]:
@@ -145,7 +179,7 @@ def _function(name: str) -> Callable[[Emitter, Instruction], None]:
         if i.type != "f32":
             raise unsupported(i)
         (a,), vec, _ = operands(e, i, i.operands[1:2], 32)
-        finish(e, i, library_call(e, f"kf_{name}_f32", [a], vec, 32), vec, 32)
+        finish(e, i, approximate(e, name, [a], vec), vec, 32)
 
     return handle
 
@@ -285,7 +319,7 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "mul": _arithmetic("mul", 2),
     "fma": _arithmetic("fma", 3),
     "mad": _arithmetic("fma", 3),
-    "sqrt": _arithmetic("sqrt", 1),
+    "sqrt": _sqrt,
     "div": _divide,
     "rcp": _reciprocal,
     "rsqrt": _rsqrt,

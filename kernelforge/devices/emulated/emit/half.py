@@ -116,10 +116,10 @@ def _fused(e: Emitter, a: str, b: str, c: str) -> str:
     return round_to_odd(e, e.op(f"bitcast {I64} {moved} to {F64}"))
 
 
-def _flush16(e: Emitter, value: str) -> str:
-    """Flush f16 denormals (below 2**-14) held as f32."""
+def _flush16(e: Emitter, value: str, brain: bool) -> str:
+    """Flush denormals of f16 (below 2**-14) or of bf16, held as f32."""
     magnitude = e.intrinsic("fabs", F32, value)
-    tiny = e.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-14, F32)}")
+    tiny = e.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-126 if brain else 2.0**-14, F32)}")
     return e.select(tiny, F32, e.intrinsic("copysign", F32, "zeroinitializer", value), value)
 
 
@@ -155,7 +155,7 @@ def _map(
         for parts in zip(*columns, strict=True):
             values = [widen(e, p, brain) for p in parts]
             if "ftz" in i.modifiers:
-                values = [_flush16(e, v) for v in values]
+                values = [_flush16(e, v, brain) for v in values]
             result = function(e, i, values)
             if "sat" in i.modifiers:
                 result = extremum(e, "max", F32, result, "zeroinitializer", False, False)
@@ -165,7 +165,7 @@ def _map(
                 result = e.select(below, F32, "zeroinitializer", result)
             out = narrow(e, result, brain)
             if "ftz" in i.modifiers:
-                out = narrow(e, _flush16(e, widen(e, out, brain)), brain)
+                out = narrow(e, _flush16(e, widen(e, out, brain), brain), brain)
             results.append(out)
         _write(e, i, results)
 
@@ -178,6 +178,11 @@ def _plain(verb: str) -> Callable[[Emitter, Instruction, list[str]], str]:
 
 def _extremum(name: str) -> Callable[[Emitter, Instruction, list[str]], str]:
     return lambda e, i, v: extremum(e, name, F32, v[0], v[1], "NaN" in i.modifiers, "xorsign" in i.modifiers)
+
+
+def _approximate(e: Emitter, i: Instruction, values: list[str]) -> str:
+    kind = "bf16" if i.type.startswith("bf") else "f16"
+    return e.call(f"kf_{i.opcode}_{kind}", F32, (F32, values[0]), ("i32", e.variation()))
 
 
 def _bits_only(verb: str, mask: int) -> Callable[[Emitter, Instruction], None]:
@@ -197,7 +202,7 @@ def _compare(e: Emitter, i: Instruction) -> list[str]:
     for a, b in zip(*columns, strict=True):
         x, y = widen(e, a, brain), widen(e, b, brain)
         if "ftz" in i.modifiers:
-            x, y = _flush16(e, x), _flush16(e, y)
+            x, y = _flush16(e, x, brain), _flush16(e, y, brain)
         results.append(e.op(f"fcmp {test} {F32} {x}, {y}"))
     return results
 
@@ -244,8 +249,8 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "fma": _map(3, lambda e, i, v: _fused(e, v[0], v[1], v[2])),
     "min": _map(2, _extremum("min")),
     "max": _map(2, _extremum("max")),
-    "ex2": _map(1, lambda e, i, v: e.call("kf_ex2_f32", F32, (F32, v[0]))),
-    "tanh": _map(1, lambda e, i, v: e.call("kf_tanh_f32", F32, (F32, v[0]))),
+    "ex2": _map(1, _approximate),
+    "tanh": _map(1, _approximate),
     "neg": _bits_only("xor", -32768),
     "abs": _bits_only("and", 32767),
     "setp": _setp,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.code import int_type
 from kernelforge.devices.emulated.emit.emitter import Emitter, Value, unsupported
 from kernelforge.devices.emulated.ptx import TYPE_BITS, Imm, Instruction, Operand, Pair, Reg, Vec
@@ -159,11 +160,14 @@ def _mul24(e: Emitter, i: Instruction) -> None:
 
 
 def _divide(e: Emitter, i: Instruction) -> None:
-    """Quotient or remainder. Division by zero gives all ones, as NVIDIA GPUs do; MIN / -1 gives MIN."""
+    """Quotient or remainder; MIN / -1 gives MIN. Division by zero is a fault: PTX leaves its result to the machine."""
     bits = _bits(i)
     (a, b), vec = e.sources(i, i.operands[1:3], bits)
     kind = int_type(bits, vec)
     zero = e.op(f"icmp eq {kind} {b}, {constant(0, bits, vec)}")
+    if not e.constant(i.operands[2]):
+        lanes = e.op(f"bitcast <32 x i1> {zero} to i32") if vec else e.op(f"sext i1 {zero} to i32")
+        e.fault_in(i, lay.FAULT_DIVISION, e.op(f"and i32 {lanes}, {e.active(i)}"))
     sign = "s" if _signed(i) else "u"
     if vec and bits <= 32:
         # A double quotient of 32-bit integers truncates to the exact one.

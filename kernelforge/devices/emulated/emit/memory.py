@@ -221,11 +221,19 @@ def _atomic(e: Emitter, i: Instruction) -> None:
 
 
 def _copy(e: Emitter, i: Instruction) -> None:
-    """``cp.async``: the copy happens at once, so waits and groups have nothing to do."""
+    """``cp.async``, its groups and its waits."""
     m = i.modifiers
     if m[:1] != ("async",):
         raise unsupported(i)
-    if m[1:2] in (("commit_group",), ("wait_group",), ("wait_all",)):
+    if m[1:] in (("commit_group",), ("wait_group",), ("wait_all",)):
+        mask = e.op(f"zext i32 {e.active(i)} to i64")
+        if m[1] != "wait_group":
+            e.call("kf_copy_commit", "void", ("ptr", "%ctx"), ("i64", mask))
+        if m[1] != "commit_group":
+            pending = e.constant(i.operands[0]) if m[1] == "wait_group" else 0
+            if pending is None or pending < 0:
+                raise unsupported(i, "the number of groups must be a constant")
+            e.call("kf_copy_wait", "void", ("ptr", "%ctx"), ("i64", mask), ("i64", str(pending)))
         return
     if len(m) < 4 or m[1] not in ("ca", "cg") or not m[2].startswith("shared") or m[3] != "global":
         raise unsupported(i)
@@ -233,6 +241,7 @@ def _copy(e: Emitter, i: Instruction) -> None:
     if size not in (4, 8, 16):
         raise unsupported(i)
     to, source = _Target(e, i, i.operands[0], lay.SHARED), _Target(e, i, i.operands[1], lay.GLOBAL)
+    e.copies = True
     read = e.new_site(_site(i, source, size, lay.LOAD, vectored=True))
     write = e.new_site(_site(i, to, size, lay.STORE, vectored=True))
     e.put(0, _wide_lanes(e, to), 64)

@@ -59,6 +59,8 @@ def _ldmatrix(e: Emitter, i: Instruction) -> None:
         "kf_ldmatrix", "void", ("ptr", "%ctx"), ("ptr", e.new_site(site)), ("ptr", "%area0"), ("i64", mask),
         ("ptr", "%area1"), ("i64", str(count)), ("i64", str(int("trans" in i.modifiers))),
     )  # fmt: skip
+    # Every lane has what the others pointed at once any of them goes on.
+    e.synchronise()
     _get_registers(e, i, 1)
 
 

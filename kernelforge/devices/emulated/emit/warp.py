@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.code import lane_vector
 from kernelforge.devices.emulated.emit.emitter import Emitter, Value, unsupported
 from kernelforge.devices.emulated.ptx import Imm, Instruction, Operand, Pair
@@ -23,8 +24,9 @@ def _shuffle(e: Emitter, i: Instruction) -> None:
     e.check_members(i, i.operands[4])
     target, flag = _pair(i.operands[0])
     value = e.spread(e.source(i, i.operands[1], 32), 32)
-    # What a lane that is not here would give is undefined: all ones show up as NaN, and are the same in every run.
-    value = e.select(e.lanes(e.mask), "<32 x i32>", value, "splat (i32 -1)")
+    # What a lane that is not here would give is undefined.
+    undefined = e.spread(Value(e.load("i32", "%ctx", lay.CTX_UNDEFINED), False), 32)
+    value = e.select(e.lanes(e.mask), "<32 x i32>", value, undefined)
     b, c = e.constant(i.operands[2]), e.constant(i.operands[3])
     if b is not None and c is not None:
         indices, valid = shuffle_indices(mode, b, c)

@@ -5,10 +5,12 @@ Every function takes host addresses as ``int64``. Areas of the context's scratch
 
 from __future__ import annotations
 
-from kernelforge.devices.emulated.runtime.access import copy_async, slow_load, slow_store
+from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
+from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault
 from kernelforge.devices.emulated.runtime.matrix import ldmatrix, mma
+from kernelforge.devices.emulated.runtime.races import sync_lanes
 from kernelforge.devices.emulated.runtime.warp import GROUP_OPERATIONS, group_reduce, match, pick, shuffle
 
 EXPORTS = {
@@ -18,8 +20,11 @@ EXPORTS = {
     "kf_slow_store": slow_store,
     "kf_atomic": atomic,
     "kf_copy_async": copy_async,
+    "kf_copy_commit": copy_commit,
+    "kf_copy_wait": copy_wait,
     "kf_fault": fault_here,
     "kf_shuffle": shuffle,
+    "kf_sync_lanes": sync_lanes,
     "kf_match": match,
     "kf_group_reduce": group_reduce,
     "kf_pick": pick,

@@ -7,12 +7,9 @@ from kernelforge.devices.emulated.native import (
     exported,
     load_i32,
     load_i64,
-    load_u8,
     native,
     popcount,
     store_i64,
-    store_u8,
-    store_u32,
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime.cache import cache_access
@@ -73,6 +70,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
     offset = load_i64(op + lay.OP_OFFSET)
     site = (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD
     mode = load_i64(ctx + lay.CTX_MODE)
+    shared_window = load_i64(ctx + lay.CTX_SHARED_WINDOW)
+    local_window = load_i64(ctx + lay.CTX_LOCAL_WINDOW)
+    param_window = load_i64(ctx + lay.CTX_PARAM_WINDOW)
     good = 0
     in_global = 0
     in_shared = 0
@@ -93,15 +93,15 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
         space = declared
         if declared == lay.GENERIC:
             space = lay.GLOBAL
-            if address >= lay.SHARED_WINDOW and address < lay.SHARED_WINDOW + lay.WINDOW_BYTES:
+            if address >= shared_window and address < shared_window + lay.WINDOW_BYTES:
                 space = lay.SHARED
-                address -= lay.SHARED_WINDOW
-            elif address >= lay.LOCAL_WINDOW and address < lay.LOCAL_WINDOW + lay.WINDOW_BYTES:
+                address -= shared_window
+            elif address >= local_window and address < local_window + lay.WINDOW_BYTES:
                 space = lay.LOCAL
-                address -= lay.LOCAL_WINDOW
-            elif address >= lay.PARAM_WINDOW and address < lay.PARAM_WINDOW + lay.WINDOW_BYTES:
+                address -= local_window
+            elif address >= param_window and address < param_window + lay.WINDOW_BYTES:
                 space = lay.PARAM
-                address -= lay.PARAM_WINDOW
+                address -= param_window
         store_i64(effective + 8 * lane, address)
         if address & (align - 1) != 0:
             record_fault(ctx, lay.FAULT_MISALIGNED, site, lane, address, size, space)
@@ -215,32 +215,3 @@ def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width:
         for k in range(elements):
             value = read_element(values, 4, (k * lay.LANES + lane) * width, width)
             write_element(address, step, k * width, width, value)
-
-
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
-def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: int, source_bytes: int) -> None:
-    """``cp.async``: copy at once; bytes beyond ``source_bytes`` (one i32 per lane) become zero."""
-    scratch = load_i64(ctx + lay.CTX_SCRATCH)
-    wanted = 0
-    rest = mask
-    while rest != 0:
-        lane = trailing_zeros(rest)
-        rest &= rest - 1
-        if load_i32(source_bytes + 4 * lane) > 0:
-            wanted |= 1 << lane
-    size = load_i32(write + lay.OP_BYTES)
-    store_u32(read + lay.OP_BYTES, size)
-    readable = resolve(ctx, read, source, wanted)
-    keep = scratch + 15 * lay.SCRATCH_AREA
-    for lane in range(lay.LANES):
-        store_i64(keep + 8 * lane, load_i64(scratch + HOST + 8 * lane))
-    good = resolve(ctx, write, target, mask)
-    while good != 0:
-        lane = trailing_zeros(good)
-        good &= good - 1
-        limit = load_i32(source_bytes + 4 * lane) if readable >> lane & 1 else 0
-        for k in range(size):
-            value = 0
-            if k < limit:
-                value = load_u8(load_i64(keep + 8 * lane) + k)
-            store_u8(load_i64(scratch + HOST + 8 * lane) + k, value)

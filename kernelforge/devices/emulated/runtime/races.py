@@ -1,43 +1,76 @@
-"""Races in shared memory between the warps of a CTA.
+"""Races on shared memory: two threads access the same bytes with nothing that orders them, and one of them writes.
 
-The record of a CTA (``CTX_SHADOW``) has a cell of 16 bytes for each 4-byte word: who wrote it and who read it last,
+The record of a CTA (``CTX_SHADOW``) has a cell of 32 bytes for each 4-byte word: who wrote it and who read it last,
 with the epoch, which each barrier raises. An access to a part of a word splits the word for the rest of its epoch: then
 four cells after those of the words, one for each byte, say what was done to it, for two warps may well write
 neighbouring bytes.
+
+Of one warp the cell names the lanes and the moment, a count of the warps' accesses and synchronisations. From Volta on
+the lanes of a warp need not run in step (CUDA C++ Programming Guide, Independent Thread Scheduling), so that an access
+comes after another lane's only where ``bar.warp.sync`` or a barrier of the block is between them. The collectives
+``shfl.sync``, ``vote.sync``, ``match.sync``, ``redux.sync``, ``mma.sync`` and ``ldmatrix.sync`` promise no order of
+memory, but wait for the lanes of their mask: they count as well, so that only what no lane waits for is reported. Lanes
+that one instruction lets write the same bytes are no race: one of them wins. A load whose value most lanes may throw
+away (see ``speculative_loads``) is none of the source's accesses, or not in all of these lanes, and is left out.
 """
 
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import load_i32, load_i64, native, store_i64, trailing_zeros
+from kernelforge.devices.emulated.native import (
+    exported,
+    load_i32,
+    load_i64,
+    load_u32,
+    native,
+    store_i64,
+    store_u32,
+    trailing_zeros,
+)
 from kernelforge.devices.emulated.runtime.faults import record_fault
 
-CELL_BYTES = 16
+CELL_BYTES = 32
+_WRITER = 0  # epoch, marks and warp, i64
+_READER = 8
+_WRITER_LANES = 16
+_WRITER_MOMENT = 20
+_READER_LANES = 24
+_READER_MOMENT = 28
 
 _ATOMIC_MARK = 0x40
 _MANY_READERS = 0x80
 _SPLIT = 0x80
 """In place of a writer: the cells of the word's bytes hold in this epoch."""
 
-
-def word_cell_bytes(shared_bytes: int) -> int:
-    """Size of the words' cells of one CTA, which must be zero when it starts."""
-    return CELL_BYTES * (shared_bytes // 4 + 2)
+_BETWEEN_WARPS = 1
+_WITHIN_WARP = 2
 
 
 def shadow_bytes(shared_bytes: int) -> int:
-    """Size of the record of one CTA: the words' cells, then four for the bytes of each, which start as anything."""
-    return 5 * word_cell_bytes(shared_bytes)
+    """Size of the record of one CTA: the words' cells, then four for the bytes of each; zero before the first CTA."""
+    return 5 * CELL_BYTES * (shared_bytes // 4 + 2)
 
 
 @native
 def check_race(ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int) -> None:
-    """Compare a shared access with what other warps did to the same bytes since the last barrier."""
+    """Compare a shared access with what other threads did to the same bytes, then record it."""
+    if load_i32(op + lay.OP_SPECULATIVE):
+        return
+    store_i64(ctx + lay.CTX_MOMENT, load_i64(ctx + lay.CTX_MOMENT) + 1)
+    if access == lay.LOAD:
+        visit(ctx, site, addresses, mask, size, access, True, True)
+    else:
+        # All lanes first: one that writes hides what was there from the next.
+        visit(ctx, site, addresses, mask, size, access, True, False)
+        visit(ctx, site, addresses, mask, size, access, False, True)
+
+
+@native
+def visit(ctx: int, site: int, addresses: int, mask: int, size: int, access: int, compare: bool, record: bool) -> None:
+    """Go through the cells of an access, lane by lane."""
     shadow = load_i64(ctx + lay.CTX_SHADOW)
     byte_cells = shadow + CELL_BYTES * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
-    epoch = load_i64(ctx + lay.CTX_EPOCH)
-    warp = load_i32(ctx + lay.CTX_WARP)
-    split = (epoch << 8) | _SPLIT
+    split = (load_i64(ctx + lay.CTX_EPOCH) << 8) | _SPLIT
     rest = mask
     while rest != 0:
         lane = trailing_zeros(rest)
@@ -45,43 +78,137 @@ def check_race(ctx: int, op: int, site: int, addresses: int, mask: int, size: in
         address = load_i64(addresses + 8 * lane)
         end = address + size
         word = address >> 2
-        race = False
+        race = 0
         while 4 * word < end:
             cell = shadow + CELL_BYTES * word
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
             if last - first == 4 and load_i64(cell) != split:
-                race |= record_access(cell, epoch, warp, access)
+                if compare:
+                    race |= racing(ctx, cell, lane, access)
+                if record:
+                    record_access(ctx, cell, lane, access)
             else:
                 if load_i64(cell) != split:
                     for byte in range(4 * word, 4 * word + 4):
-                        store_i64(byte_cells + CELL_BYTES * byte, load_i64(cell))
-                        store_i64(byte_cells + CELL_BYTES * byte + 8, load_i64(cell + 8))
+                        for part in range(0, CELL_BYTES, 8):
+                            store_i64(byte_cells + CELL_BYTES * byte + part, load_i64(cell + part))
                     store_i64(cell, split)
                 for byte in range(first, last):
-                    race |= record_access(byte_cells + CELL_BYTES * byte, epoch, warp, access)
+                    if compare:
+                        race |= racing(ctx, byte_cells + CELL_BYTES * byte, lane, access)
+                    if record:
+                        record_access(ctx, byte_cells + CELL_BYTES * byte, lane, access)
             word += 1
-        if race:
+        if race & _BETWEEN_WARPS:
             record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane, address, size, lay.SHARED)
+        elif race:
+            record_fault(ctx, lay.FAULT_WARP_RACE, site, lane, address, size, lay.SHARED)
 
 
 @native
-def record_access(cell: int, epoch: int, warp: int, access: int) -> bool:
-    """Write an access into a cell; whether it races with what another warp did there in this epoch."""
-    writer = load_i64(cell)
-    reader = load_i64(cell + 8)
-    me = (epoch << 8) | warp
-    race = False
-    if writer >> 8 == epoch and writer & 0x3F != warp:
-        race = not (access == lay.ATOMIC and writer & _ATOMIC_MARK != 0)
-    if access != lay.LOAD and reader >> 8 == epoch and reader != me:
-        race = True
-    if access == lay.STORE:
-        store_i64(cell, me)
-    elif access == lay.ATOMIC:
-        store_i64(cell, me | _ATOMIC_MARK)
-    elif reader >> 8 == epoch and reader != me:
-        store_i64(cell + 8, me | _MANY_READERS)
-    else:
-        store_i64(cell + 8, me)
+def racing(ctx: int, cell: int, lane: int, access: int) -> int:
+    """With whom an access to a cell races, if with anybody."""
+    epoch = load_i64(ctx + lay.CTX_EPOCH)
+    warp = load_i32(ctx + lay.CTX_WARP)
+    writer = load_i64(cell + _WRITER)
+    race = 0
+    if writer >> 8 == epoch and not (access == lay.ATOMIC and writer & _ATOMIC_MARK != 0):
+        if writer & 0x3F != warp:
+            race = _BETWEEN_WARPS
+        else:
+            lanes = load_u32(cell + _WRITER_LANES)
+            if lanes >> lane & 1:
+                # Of lanes that stored at once, each may go on with what it stored itself; atomics of others matter.
+                lanes = lanes & ~(1 << lane) if writer & _ATOMIC_MARK else 0
+            if not ordered(ctx, lanes, load_u32(cell + _WRITER_MOMENT), lane):
+                race = _WITHIN_WARP
+    reader = load_i64(cell + _READER)
+    if access != lay.LOAD and reader >> 8 == epoch:
+        if reader != (epoch << 8) | warp:
+            race |= _BETWEEN_WARPS
+        else:
+            lanes = load_u32(cell + _READER_LANES) & ~(1 << lane)
+            if not ordered(ctx, lanes, load_u32(cell + _READER_MOMENT), lane):
+                race |= _WITHIN_WARP
     return race
+
+
+@native
+def record_access(ctx: int, cell: int, lane: int, access: int) -> None:
+    """Write an access into a cell."""
+    epoch = load_i64(ctx + lay.CTX_EPOCH)
+    moment = load_i64(ctx + lay.CTX_MOMENT)
+    me = (epoch << 8) | load_i32(ctx + lay.CTX_WARP)
+    bit = 1 << lane
+    if access != lay.LOAD:
+        if access == lay.ATOMIC:
+            me |= _ATOMIC_MARK
+        if load_i64(cell + _WRITER) == me and load_u32(cell + _WRITER_MOMENT) == moment:
+            bit |= load_u32(cell + _WRITER_LANES)
+        store_i64(cell + _WRITER, me)
+        store_u32(cell + _WRITER_LANES, bit)
+        store_u32(cell + _WRITER_MOMENT, moment)
+        return
+    reader = load_i64(cell + _READER)
+    if reader >> 8 == epoch and reader != me:
+        store_i64(cell + _READER, me | _MANY_READERS)
+        return
+    # Lanes that read since the warp's last synchronisation stay known, the earlier ones need not.
+    if reader == me and load_u32(cell + _READER_MOMENT) > load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_MET):
+        bit |= load_u32(cell + _READER_LANES)
+    store_i64(cell + _READER, me)
+    store_u32(cell + _READER_LANES, bit)
+    store_u32(cell + _READER_MOMENT, moment)
+
+
+@native
+def ordered(ctx: int, lanes: int, then: int, lane: int) -> bool:
+    """Whether what ``lanes`` of the warp did at moment ``then`` comes before what ``lane`` does now, always."""
+    if lanes == 0 or then < load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_TOGETHER):
+        return True
+    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP) + 4 * lay.LANES * lane
+    while lanes != 0:
+        other = trailing_zeros(lanes)
+        lanes &= lanes - 1
+        if then >= load_u32(met + 4 * other):
+            return False
+    return True
+
+
+@native
+def meet(ctx: int, state: int, members: int) -> None:
+    """From now on the lanes of ``members`` know what each of them did, and what each of them knew."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    store_i64(state + lay.W_MET, moment)
+    if members == load_u32(state + lay.W_LIVE):
+        store_i64(state + lay.W_TOGETHER, moment)
+        return
+    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP)
+    for lane in range(lay.LANES):
+        known = 0
+        rest = members
+        while rest != 0:
+            member = trailing_zeros(rest)
+            rest &= rest - 1
+            known = max(known, load_u32(met + 4 * (lay.LANES * member + lane)))
+        if members >> lane & 1:
+            known = moment
+        rest = members
+        while rest != 0:
+            member = trailing_zeros(rest)
+            rest &= rest - 1
+            store_u32(met + 4 * (lay.LANES * member + lane), known)
+
+
+@exported("void(int64, int64, int64, int64)")
+def sync_lanes(ctx: int, state: int, masks: int, mask: int) -> None:
+    """Lanes of ``mask`` synchronise, each with those that its own word at ``masks`` names."""
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK == 0:
+        return
+    while mask != 0:
+        lane = trailing_zeros(mask)
+        members = (load_u32(masks + 4 * lane) & mask) | (1 << lane)
+        meet(ctx, state, members)
+        mask &= ~members
