@@ -443,9 +443,19 @@ class Child:
         death = self.death()
         message = f"the {self.role} child ended without an answer: {death or 'still running, channel closed'}"
         if trace:
-            message = f"the {self.role} child failed:\n{trace.rstrip()[-_MAX_TRACE:]}"
-        return ChildDied(
+            message = f"the {self.role} child failed: {_raised(trace)}"
+        error = ChildDied(
             message,
             signal=None if death is None else death.signal,
             exit_code=None if death is None else death.exit_code,
         )
+        if trace:
+            error.add_note(f"In the child:\n{trace.rstrip()[-_MAX_TRACE:]}")  # what --debug and logs show
+        return error
+
+
+def _raised(trace: str) -> str:
+    """What was raised, of a traceback: the first line behind its last frame."""
+    lines = trace.rstrip().split("\n")
+    last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
+    return (lines[last + 1] if last + 1 < len(lines) else lines[-1])[:500]

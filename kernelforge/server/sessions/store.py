@@ -17,6 +17,7 @@ from kernelforge.client.wire import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
 from kernelforge.server.sessions.conversation import Next
+from kernelforge.store.database import readable
 
 _BUSY_MS = 10_000
 _TABLES = """
@@ -138,7 +139,11 @@ class SessionStore:
         return None
 
     def get(self, session: str) -> tuple[SessionRow, list[TurnRow]] | None:
-        """A session with its turns, by number; None where there is none."""
+        """A session with its turns, by number; None where there is none.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         with self._errors(), self._lock:
             found = self._db.execute(
                 "select id, owner, task, digest, policy, request, first from sessions where id = ?", (session,)
@@ -149,17 +154,18 @@ class SessionStore:
         if found is None:
             return None
         name, owner, task, digest, policy, request, first = found
-        began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
-        row = SessionRow(name, owner, task, digest, policy, *began)
-        return row, [
-            TurnRow(
-                job,
-                Turn.model_validate_json(turn),
-                Attempt.model_validate_json(attempt),
-                Next.model_validate_json(following),
-            )
-            for job, turn, attempt, following in turns
-        ]
+        with readable(self._path, f"session {session}"):
+            began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
+            row = SessionRow(name, owner, task, digest, policy, *began)
+            return row, [
+                TurnRow(
+                    job,
+                    Turn.model_validate_json(turn),
+                    Attempt.model_validate_json(attempt),
+                    Next.model_validate_json(following),
+                )
+                for job, turn, attempt, following in turns
+            ]
 
     def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
         """Keep the next turn. It is on disk when this returns. Where all sessions together are too large then, those
