@@ -232,6 +232,12 @@ class Zygote:
             ours.send(json.dumps(setup).encode())
             reply = json.loads(ours.recv(256 << 10) or b"{}")
             ours.settimeout(_SPAWN_S)
+        except TimeoutError as error:
+            self._stop()
+            raise SandboxError(
+                f"the {self.role} zygote was not warm in {_WARM_UP_S:g} s: the machine has too much to do, or "
+                "something like libfaketime speeds the clock up; try again without it"
+            ) from error
         except (OSError, ValueError) as error:
             self._stop()
             raise SandboxError(f"the {self.role} zygote did not warm up: {error}") from error

@@ -112,12 +112,12 @@ class Store(TaskNotes):
                 raise StoreError(f"run {run_id} is not in {self.path}")
 
     def runs(self) -> list[Run]:
-        """All runs, oldest first."""
-        return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY started, rowid")]
+        """All runs, in the order in which they began: not that of their times, for a clock may be put back."""
+        return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY rowid")]
 
     def run_ids(self) -> list[str]:
-        """Ids of all runs, oldest first."""
-        rows = self._database.rows("SELECT id FROM runs ORDER BY started, rowid")
+        """Ids of all runs, in that order."""
+        rows = self._database.rows("SELECT id FROM runs ORDER BY rowid")
         with readable(self.path, "names of runs"):
             return [as_text(row["id"]) for row in rows]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple, TypeVar
@@ -12,6 +11,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.client.wire import JobStatus
 from kernelforge.records import Candidate, Fingerprint, evaluation_key
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.book import Book
 from kernelforge.server.jobs.journal import Batch, JobEnd, Journal, WorkEnd, WorkProgress
 from kernelforge.server.jobs.registry import Registered, Registry
@@ -98,7 +98,7 @@ def restore(journal: Journal, registry: Registry, fingerprint: Fingerprint, book
     for row in _rows(journal, _WORKS, _WorkRow, "open work"):
         registered = registry.of_digest(row.task_digest)
         if registered is None:
-            restored.batch.ended_works.append(WorkEnd(row.id, "failed", time.time(), None, None, None))
+            restored.batch.ended_works.append(WorkEnd(row.id, "failed", utc_seconds(), None, None, None))
             continue
         with readable(journal.path, f"open work {row.id}"):
             work = works[row.id] = _work(row, registered, fingerprint)
@@ -116,7 +116,7 @@ def restore(journal: Journal, registry: Registry, fingerprint: Fingerprint, book
             restored.batch.ended_jobs.append(_not_offered(waiting))
     for work in works.values():
         if not work.jobs:
-            restored.batch.ended_works.append(WorkEnd(work.id, "dropped", time.time(), None, None, None))
+            restored.batch.ended_works.append(WorkEnd(work.id, "dropped", utc_seconds(), None, None, None))
     return restored
 
 
@@ -149,4 +149,4 @@ def _work(row: _WorkRow, registered: Registered, fingerprint: Fingerprint) -> Wo
 def _not_offered(row: _JobRow) -> JobEnd:
     message = f"task {row.task} is not offered by this server any more; offer its suite and submit the job again"
     result = failed("unsupported", message, policy=row.policy)
-    return JobEnd(row.id, JobStatus.FINISHED.value, None, time.time(), 0, None, result.model_dump_json())
+    return JobEnd(row.id, JobStatus.FINISHED.value, None, utc_seconds(), 0, None, result.model_dump_json())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 from kernelforge.client.wire import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.sessions.conversation import Next
 from kernelforge.store.database import readable
 
@@ -113,7 +113,7 @@ class SessionStore:
         else of the least recently used since before ``unused_since``, in UTC seconds since 1970. Those that are
         ``busy`` stay. False, and nothing has changed: all are in use.
         """
-        now = time.time()
+        now = utc_seconds()
         texts = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first))
         with self._errors(), self._lock, self._db:
             self._db.execute("begin immediate")
@@ -179,8 +179,10 @@ class SessionStore:
                 self._db.execute("begin immediate")
                 self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
                 done = row.next.asked is None
-                self._db.execute("update sessions set used_at = ?, done = ? where id = ?", (time.time(), done, session))
-                while total > self._most_chars and (one := self._spare(time.time(), (session, *busy))) is not None:
+                self._db.execute(
+                    "update sessions set used_at = ?, done = ? where id = ?", (utc_seconds(), done, session)
+                )
+                while total > self._most_chars and (one := self._spare(utc_seconds(), (session, *busy))) is not None:
                     self._db.execute("delete from sessions where id = ?", (one,))
                     total -= self._chars.get(one, 0)
                     gone.append(one)
