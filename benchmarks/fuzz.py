@@ -130,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     start, end = (0, options.cases) if options.case is None else (options.case, options.case + 1)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     bad = 0
     print(
         f"{'part':10} {'cases':>7} {'refused':>8} {'accepted':>8} {'uncaught':>8} {'hangs':>6} {'seconds':>8}",
