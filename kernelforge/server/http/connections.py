@@ -14,6 +14,9 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from kernelforge.server.http.limits import Limits
 
+_HANDSHAKE = (b"sec-websocket-key", b"sec-websocket-version")
+_BODY = {b"content-length", b"transfer-encoding"}
+
 
 def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
     """uvicorn's protocol with the limits that it lacks: it would hold a silent connection for ever."""
@@ -44,6 +47,10 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._file()
+            if self.transport.get_protocol() is not self:
+                self._head_came()
+                self.loop.call_later(limits.head_s, self._end_unless_greeted)
+                return
             if self.cycle is not None and not self.cycle.response_complete:
                 self._head_came()
                 return
@@ -52,6 +59,16 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self.transport.abort()
             elif self._timer is None:
                 self._await_head()
+
+        def _should_upgrade(self) -> bool:
+            # Of anything else the WebSocket side would neither answer nor close the connection.
+            names = {name for name, _ in self.headers}
+            whole = self.parser.get_method() == b"GET" and names.issuperset(_HANDSHAKE) and not names & _BODY
+            return whole and bool(super()._should_upgrade())
+
+        def _end_unless_greeted(self) -> None:
+            if not getattr(self.transport.get_protocol(), "handshake_complete", True):
+                self.transport.abort()
 
         def on_headers_complete(self) -> None:
             super().on_headers_complete()

@@ -213,6 +213,14 @@ def test_a_head_that_does_not_arrive_is_given_up(head: bytes) -> None:
     assert sent_raw(head, replace(SMALL, head_s=SHORT_S)) == b""
 
 
+@pytest.mark.parametrize("head", ["OPTIONS /v1/runs/r", "GET /v1/jobs", "POST /v1/jobs"])
+@pytest.mark.parametrize("more", ["", "Content-Length: 2\r\n", "Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n"])
+def test_half_a_websocket_is_answered_or_given_up(head: str, more: str) -> None:
+    upgrade = f"{head} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{more}\r\n"
+    answer = sent_raw(upgrade.encode(), replace(SMALL, head_s=SHORT_S, body_s=SHORT_S))
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+
+
 def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
     async def all_of_it() -> None:
         limits = replace(SMALL)
