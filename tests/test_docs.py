@@ -104,6 +104,20 @@ def test_commands_that_are_named_exist(page: Path, command_line: Any) -> None:
                 assert word.partition("=")[0] in options, f"no such option: kernelforge {shlex.join(words)}"
 
 
+def test_the_threat_model_names_modules_and_tests_that_exist() -> None:
+    """In its table of boundaries, each with at least one of either."""
+    page = (ROOT / "docs" / "threat-model.md").read_text()
+    table = page.partition("## What each boundary stops")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 10
+    for boundary, _, modules, tests in rows:
+        named = [ROOT / name for name in re.findall(r"`((?:tests|benchmarks)/[\w/.]+)`", tests)]
+        named += [ROOT / ("" if name.startswith("sandbox/jail.toml") else "kernelforge") / name
+                  for name in re.findall(r"`([\w/.]+)`", modules)]  # fmt: skip
+        assert len(named) >= 2, boundary
+        assert [path for path in named if not path.exists()] == [], boundary
+
+
 def test_every_page_of_docs_is_in_its_index() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}

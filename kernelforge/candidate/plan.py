@@ -204,6 +204,7 @@ def reported(text: str) -> Iterator[None]:
         if error.line is not None:
             lines = text.split("\n")
             shown = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
+            shown = shown.encode(errors="replace").decode()  # a message goes where no half of a surrogate pair can
             message = f"line {error.line}: {message}" + (f"\n    {shown}" if shown else "")
         kind = PlanGuard if isinstance(error, Refusal) else PlanError
         raise kind(message, line=error.line) from None

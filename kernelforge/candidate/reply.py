@@ -192,7 +192,7 @@ def _hint(missing: Kind, present: _Block) -> str:
 
 def _said(text: str) -> str:
     """What a reply without code says instead: a refusal names its cause there."""
-    words = _without_thoughts(text).split(maxsplit=80)[:80]
+    words = _without_thoughts(text).encode(errors="replace").decode().split(maxsplit=80)[:80]
     if not words:
         return ", it is empty"
     said = " ".join(words)

@@ -164,7 +164,7 @@ def check_torch() -> Check:
     found = probe_python("import torch; print(torch.__version__)")
     if found.ok:
         return Check("torch", "ok", f"{found.text} (references run with it, in a process of their own)")
-    return Check("torch", "problem", found.text, "pip install 'torch>=2.9,<2.14'; a CPU build is enough")
+    return Check("torch", "problem", found.text, found.advice("pip install 'torch>=2.9,<2.14'; a CPU build is enough"))
 
 
 def check_nvrtc() -> Check:
@@ -181,14 +181,14 @@ def check_nvrtc() -> Check:
     if found.ok:
         told = f"{known.name}, with CUDA's headers, builds for {found.text}; no CUDA toolkit is needed"
         return Check("nvrtc", "ok", told)
-    return Check("nvrtc", "problem", found.text, f"reinstall it: {known.install} --force-reinstall")
+    return Check("nvrtc", "problem", found.text, found.advice(f"reinstall it: {known.install} --force-reinstall"))
 
 
 def check_emulator() -> Check:
     found = probe_python("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
     if found.ok:
         return Check("emulator", "ok", found.text)
-    return Check("emulator", "problem", found.text, "pip install 'llvmlite>=0.46' 'numba>=0.63'")
+    return Check("emulator", "problem", found.text, found.advice("pip install 'llvmlite>=0.46' 'numba>=0.63'"))
 
 
 def check_jail() -> Check:
@@ -271,6 +271,18 @@ class Found:
 
     ok: bool
     text: str
+    late: bool = False
+    """There was no answer in time: nothing is known to be wrong with what was probed."""
+
+    def advice(self, mend: str) -> str:
+        """What to do, where ``mend`` is the way out of anything but lateness."""
+        return LATE if self.late else mend
+
+
+LATE = (
+    "nothing need be missing: try again when the machine has less to do, and without libfaketime or the like, "
+    "which makes limits shorter by as much as it speeds the clock up"
+)
 
 
 def probe_python(script: str, *, timeout_s: float = _PROBE_S) -> Found:
@@ -285,7 +297,7 @@ def probe_python(script: str, *, timeout_s: float = _PROBE_S) -> Found:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     except subprocess.TimeoutExpired:
-        return Found(False, f"no answer in {timeout_s:g} s")
+        return Found(False, f"no answer in {timeout_s:g} s", late=True)
     if done.returncode == 0:
         return Found(True, done.stdout.strip())
     lines = done.stderr.strip().splitlines()

@@ -25,7 +25,7 @@ def check_gpus() -> list[Check]:
     """
     listed = probe_python(_LIST, timeout_s=60)
     if not listed.ok:
-        return [Check("gpu", "note", f"the driver fails: {listed.text}", f"see nvidia-smi; {_PAGE}")]
+        return [Check("gpu", "note", f"the driver fails: {listed.text}", listed.advice(f"see nvidia-smi; {_PAGE}"))]
     found = tuple(GpuInfo.from_wire(raw) for raw in json.loads(listed.text))
     if not found:
         return [none_found()]

@@ -191,8 +191,7 @@ async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, resu
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 
-    limits, url = Limits(), address(listener)
-    allow_connections(limits)
+    limits, url = allow_connections(Limits()), address(listener)
 
     def ready() -> None:
         devices = ", ".join(sorted(set(gateway.status().devices)))

@@ -287,7 +287,7 @@ class _Wait:
             who = "this process" if raw["pid"] == os.getpid() else f"process {int(raw['pid'])}"
             task = "".join(one for one in str(raw["task"]) if one.isprintable())
             what = f" for task {task}" if task else ""
-            return f"{who} has had it{what} for {max(0.0, time.time() - raw['since']):.0f} s"
+            return f"{who} has had it{what} for {max(0.0, time.monotonic() - raw['since']):.0f} s"
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return "another process has it"
 
@@ -343,7 +343,8 @@ def _take_at(wait: _Wait, task: str) -> int:
         descriptor = _locked(wait, wait.path)
     finally:
         _close(turnstile)
-    holder = {"pid": os.getpid(), "task": task[:200], "since": time.time()}
+    # The clock that counts since the machine began, the same in all its processes: nobody sets it.
+    holder = {"pid": os.getpid(), "task": task[:200], "since": time.monotonic()}
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)

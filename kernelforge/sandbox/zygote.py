@@ -232,6 +232,12 @@ class Zygote:
             ours.send(json.dumps(setup).encode())
             reply = json.loads(ours.recv(256 << 10) or b"{}")
             ours.settimeout(_SPAWN_S)
+        except TimeoutError as error:
+            self._stop()
+            raise SandboxError(
+                f"the {self.role} zygote was not warm in {_WARM_UP_S:g} s: the machine has too much to do, or "
+                "something like libfaketime speeds the clock up; try again without it"
+            ) from error
         except (OSError, ValueError) as error:
             self._stop()
             raise SandboxError(f"the {self.role} zygote did not warm up: {error}") from error
@@ -443,9 +449,19 @@ class Child:
         death = self.death()
         message = f"the {self.role} child ended without an answer: {death or 'still running, channel closed'}"
         if trace:
-            message = f"the {self.role} child failed:\n{trace.rstrip()[-_MAX_TRACE:]}"
-        return ChildDied(
+            message = f"the {self.role} child failed: {_raised(trace)}"
+        error = ChildDied(
             message,
             signal=None if death is None else death.signal,
             exit_code=None if death is None else death.exit_code,
         )
+        if trace:
+            error.add_note(f"In the child:\n{trace.rstrip()[-_MAX_TRACE:]}")  # what --debug and logs show
+        return error
+
+
+def _raised(trace: str) -> str:
+    """What was raised, of a traceback: the first line behind its last frame."""
+    lines = trace.rstrip().split("\n")
+    last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
+    return (lines[last + 1] if last + 1 < len(lines) else lines[-1])[:500]

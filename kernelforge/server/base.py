@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,15 @@ from kernelforge.engine.base import Health
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import Evaluation, Profile, Task
 from kernelforge.tasks.catalogue import Catalogue
+
+_BEGAN_AT = time.time() - time.monotonic()
+
+
+def utc_seconds() -> float:
+    """UTC seconds since 1970, by the clock as it was when this process began: it is never put back or forward, so that
+    one that is set meanwhile ends no deadline and no session early, and no job before it began."""
+    return _BEGAN_AT + time.monotonic()
+
 
 DATABASE_NAME = "server.db"
 """What a server keeps, in the results folder: jobs, sessions and tokens."""

@@ -192,6 +192,37 @@ class Database:
         return f"{where}: {error}"
 
 
+@contextlib.contextmanager
+def readable(path: Path, what: str = "a record") -> Iterator[None]:
+    """Have rows that do not make a record, whatever is wrong with them, end in one sentence.
+
+    Args:
+        what: which rows of the file at ``path`` are read in the block, such as ``attempt r1/softmax/3``.
+
+    Raises:
+        StoreError: they cannot be read.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        first = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise StoreError(
+            f"{path} holds {what} that this version of KernelForge cannot read ({first}); unless a newer version wrote "
+            "it, it is damaged: restore the file from a copy, or delete those rows with 'sqlite3'"
+        ) from error
+
+
+def as_text(value: object) -> str:
+    """A value of a text column, which SQLite itself does not hold to its type.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} where text belongs")
+    return value
+
+
 def _statements(script: str) -> Iterator[str]:
     pending = ""
     for line in script.splitlines(keepends=True):

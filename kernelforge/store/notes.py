@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import ValidationError
-
 from kernelforge.errors import StoreError
 from kernelforge.records import InputGenerator, Lesson, Message
 from kernelforge.store.codec import Blobs, Row, message_rows, messages_from_rows
-from kernelforge.store.database import Database
+from kernelforge.store.database import Database, as_text, readable
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -64,9 +62,11 @@ class TaskNotes:
             "facts IS NOT NULL, finished IS NOT NULL FROM tasks WHERE run = ? ORDER BY rowid",
             (run_id,),
         )
-        return {
-            name: TaskMark(attempts, bool(described), bool(finished)) for name, attempts, described, finished in rows
-        }
+        with readable(self.path, f"tasks of run {run_id}"):
+            return {
+                as_text(name): TaskMark(attempts, bool(described), bool(finished))
+                for name, attempts, described, finished in rows
+            }
 
     # Messages outside attempts
 
@@ -91,7 +91,7 @@ class TaskNotes:
             "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
         )
         blobs = self._blobs({row["content"] for row in rows}) if texts else None
-        with readable(self.path):
+        with readable(self.path, f"messages about task {name} of run {run_id}"):
             return messages_from_rows(rows, blobs)
 
     # Drafts
@@ -111,8 +111,8 @@ class TaskNotes:
         """Replies that still wait for their evaluation, by step."""
         rows = self._database.rows("SELECT * FROM drafts WHERE run = ? AND task = ? ORDER BY step", (run_id, task))
         blobs = self._blobs({row["content"] for row in rows})
-        with readable(self.path):
-            return [Draft(row["step"], row["proposal"], blobs[row["content"]]) for row in rows]
+        with readable(self.path, f"drafts for task {task} of run {run_id}"):
+            return [Draft(row["step"], as_text(row["proposal"]), as_text(blobs[row["content"]])) for row in rows]
 
     # Input generators
 
@@ -151,7 +151,7 @@ class TaskNotes:
         """Further tests of a task, in the order of their proposal; those that were refused are among them."""
         rows = self._database.rows("SELECT * FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task))
         blobs = self._blobs({row["plan"] for row in rows})
-        with readable(self.path):
+        with readable(self.path, f"input generators of task {task} of run {run_id}"):
             return tuple(
                 InputGenerator(
                     name=row["name"],
@@ -175,18 +175,18 @@ class TaskNotes:
         rows = self._database.rows(
             f"SELECT * FROM lessons WHERE {where} ORDER BY written DESC, rowid DESC", tuple(values)
         )
-        with readable(self.path):
+        with readable(self.path, "lessons"):
             return [_lesson(row) for row in rows]
 
     def lessons_of(self, run_id: str, task: str) -> tuple[Lesson, ...]:
         """What one task of a run taught."""
         rows = self._database.rows("SELECT * FROM lessons WHERE run = ? AND task = ? ORDER BY position", (run_id, task))
-        with readable(self.path):
+        with readable(self.path, f"lessons of task {task} of run {run_id}"):
             return tuple(_lesson(row) for row in rows)
 
     def _blobs(self, names: set[str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        with readable(self.path):
+        with readable(self.path, "names of texts"):
             wanted = sorted(names)
         for start in range(0, len(wanted), _NAMES_PER_QUERY):
             part = wanted[start : start + _NAMES_PER_QUERY]
@@ -210,15 +210,6 @@ def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Bl
     )
     db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
     db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValidationError, KeyError, ValueError, TypeError) as error:
-        first = str(error).partition("\n")[0][:200]
-        raise StoreError(f"{path} holds a record that this version of KernelForge cannot read: {first}") from error
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -25,9 +26,9 @@ from kernelforge.store.codec import (
     blob_names,
     message_rows,
 )
-from kernelforge.store.database import Database
+from kernelforge.store.database import Database, as_text, readable
 from kernelforge.store.live import end_live
-from kernelforge.store.notes import TaskNotes, append_messages, linked, readable, unique
+from kernelforge.store.notes import TaskNotes, append_messages, linked, unique
 from kernelforge.store.schema import ATTEMPT_TABLES
 
 DATABASE_NAME = "kernelforge.db"
@@ -111,12 +112,14 @@ class Store(TaskNotes):
                 raise StoreError(f"run {run_id} is not in {self.path}")
 
     def runs(self) -> list[Run]:
-        """All runs, oldest first."""
-        return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY started, rowid")]
+        """All runs, in the order in which they began: not that of their times, for a clock may be put back."""
+        return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY rowid")]
 
     def run_ids(self) -> list[str]:
-        """Ids of all runs, oldest first."""
-        return [row["id"] for row in self._database.rows("SELECT id FROM runs ORDER BY started, rowid")]
+        """Ids of all runs, in that order."""
+        rows = self._database.rows("SELECT id FROM runs ORDER BY rowid")
+        with readable(self.path, "names of runs"):
+            return [as_text(row["id"]) for row in rows]
 
     def run(self, which: str) -> Run:
         """The run with that id, that unique beginning of an id, or ``latest``.
@@ -197,13 +200,13 @@ class Store(TaskNotes):
         Raises:
             UsageError: the run has no such task.
         """
-        with readable(self.path):
+        with readable(self.path, f"task {name} of run {run_id}"):
             return Task.model_validate_json(self._task_row(run_id, name)["record"])
 
     def facts(self, run_id: str, name: str) -> TaskFacts | None:
         """What the oracle found of a task, or None when the run never came to it."""
         rows = self._database.rows("SELECT facts FROM tasks WHERE run = ? AND name = ?", (run_id, name))
-        with readable(self.path):
+        with readable(self.path, f"facts of task {name} of run {run_id}"):
             return TaskFacts.model_validate_json(rows[0]["facts"]) if rows and rows[0]["facts"] else None
 
     def all_facts(self, run_id: str) -> dict[str, TaskFacts]:
@@ -211,8 +214,8 @@ class Store(TaskNotes):
         rows = self._database.rows(
             "SELECT name, facts FROM tasks WHERE run = ? AND facts IS NOT NULL ORDER BY rowid", (run_id,)
         )
-        with readable(self.path):
-            return {row["name"]: TaskFacts.model_validate_json(row["facts"]) for row in rows}
+        with readable(self.path, f"facts of tasks of run {run_id}"):
+            return {as_text(row["name"]): TaskFacts.model_validate_json(row["facts"]) for row in rows}
 
     def compulsory_bytes(self, run_id: str) -> dict[str, int]:
         """Bytes that each task's full size must read and write, by task, without loading all facts."""
@@ -222,12 +225,13 @@ class Store(TaskNotes):
             "WHERE run = ? AND json_extract(size.value, '$.size') = 'full' ORDER BY tasks.rowid",
             (run_id,),
         )
-        return {row["name"]: row["bytes"] for row in rows}
+        with readable(self.path, f"facts of tasks of run {run_id}"):
+            return {as_text(row["name"]): operator.index(row["bytes"]) for row in rows}
 
     def tasks(self, run_id: str) -> list[Task]:
         """Tasks that the run has come to, in the order of their first journal entry."""
         rows = self._database.rows("SELECT record FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
-        with readable(self.path):
+        with readable(self.path, f"tasks of run {run_id}"):
             return [Task.model_validate_json(row["record"]) for row in rows]
 
     def finish_task(
@@ -264,16 +268,17 @@ class Store(TaskNotes):
         rows = self._database.rows(
             "SELECT name, CAST(finished AS TEXT) AS finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,)
         )
-        return {row["name"]: row["finished"] for row in rows if row["finished"] is not None}
+        with readable(self.path, f"tasks of run {run_id}"):
+            return {as_text(row["name"]): row["finished"] for row in rows if row["finished"] is not None}
 
     def _task_row(self, run_id: str, name: str) -> Row:
         rows = self._database.rows("SELECT name, record FROM tasks WHERE run = ?", (run_id,))
         for row in rows:
             if row["name"] == name:
                 return row
-        raise UsageError(
-            f"run {run_id} has no task '{name}'; it has: {', '.join(row['name'] for row in rows) or 'none'}"
-        )
+        with readable(self.path, f"tasks of run {run_id}"):
+            known = ", ".join(row["name"] for row in rows) or "none"
+        raise UsageError(f"run {run_id} has no task '{name}'; it has: {known}")
 
     # Attempts
 
@@ -310,8 +315,10 @@ class Store(TaskNotes):
     def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
         """Where the strategy stood when it asked for the last attempt at a task; None before the first."""
         rows = self._database.rows("SELECT search FROM tasks WHERE run = ? AND name = ?", (run_id, task))
-        state: dict[str, Any] | None = json.loads(rows[0]["search"]) if rows and rows[0]["search"] else None
-        return state
+        if not rows or not rows[0]["search"]:
+            return None
+        with readable(self.path, f"the search at task {task} of run {run_id}"):
+            return dict(json.loads(rows[0]["search"]))
 
     def attempts(
         self, run_id: str, task: str | None = None, *, texts: bool = True, metrics: Collection[str] | None = None
@@ -396,10 +403,11 @@ class Store(TaskNotes):
         ):
             of_attempt[metric[0]].append(metric)
         blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]], texts=texts)})
-        with readable(self.path):
-            for head in heads:
-                id = head["id"]
-                yield attempt_from_rows(head, rows[id], of_attempt.get(id, ()), blobs, texts=texts)
+        for head in heads:
+            id = head["id"]
+            with readable(self.path, f"attempt {id}"):
+                attempt = attempt_from_rows(head, rows[id], of_attempt.get(id, ()), blobs, texts=texts)
+            yield attempt
 
 
 @contextlib.contextmanager
@@ -416,6 +424,6 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _run(row: Row, path: Path) -> Run:
-    with readable(path):
+    with readable(path, f"run {row['id']}"):
         fields = {name: row[name] for name in ("id", "state", "started", "ended", "kernelforge")}
         return Run.model_validate(fields | {"config": json.loads(row["config"])})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.candidate import format_reply, parse_reply
+from kernelforge.candidate import format_reply, parse_plan, parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -110,6 +110,14 @@ def test_a_reply_without_code_is_quoted_because_it_may_say_why() -> None:
     assert "it says: I cannot write aten.gru here; it needs" in str(refusal("I cannot write\n aten.gru  here.\n"))
     assert len(str(refusal("word " * 100_000))) < 600
     assert len(str(refusal("x" * 100_000))) < 600
+
+
+def test_half_of_a_surrogate_pair_is_quoted_as_a_question_mark() -> None:
+    """Of it no journal and no prompt can be made."""
+    with pytest.raises(CandidateError, match=r"it says: I \? cannot"):
+        parse_reply("I \ud800 cannot")
+    with pytest.raises(CandidateError, match=r"half of a surrogate pair\n    # \?"):
+        parse_plan("# \ud800\ndef forward(x):\n    return x\n")
 
 
 def test_only_a_cuda_block_says_that_the_plan_is_missing() -> None:

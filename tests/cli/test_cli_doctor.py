@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,15 @@ def test_a_probe_that_hangs_or_dies_is_answered():
     assert doctor.probe_python("import os; os._exit(3)").text == "it ended with code 3"
     assert doctor.probe_python("raise ValueError('why')").text == "ValueError: why"
     assert doctor.probe_python("print('x')") == doctor.Found(True, "x")
+
+
+@pytest.mark.parametrize("check", [doctor.check_torch, doctor.check_nvrtc, doctor.check_emulator])
+def test_what_did_not_answer_in_time_is_not_to_be_installed_again(check, monkeypatch):
+    monkeypatch.setattr(doctor, "probe_python", partial(doctor.probe_python, timeout_s=0.01))
+    found = check()
+    assert (found.status, found.detail) == ("problem", "no answer in 0.01 s")
+    assert "less to do" in found.advice
+    assert "install" not in found.advice
 
 
 def test_a_results_folder_that_cannot_be_written_is_a_problem(tmp_path: Path):

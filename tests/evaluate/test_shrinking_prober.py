@@ -55,7 +55,7 @@ def test_a_cost_and_an_error_are_read() -> None:
     [
         ({"elements": "many"}, "cannot be read"),
         ({}, "cannot be read"),
-        (ChildDied("the oracle child failed:\nTrace\nMemoryError: all of it"), "MemoryError: all of it"),
+        (ChildDied("the oracle child failed: MemoryError: all of it"), "MemoryError: all of it"),
         (SandboxError("the frame is malformed"), "the frame is malformed"),
     ],
 )

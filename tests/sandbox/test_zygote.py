@@ -229,6 +229,14 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
     assert zygote.pid == before
 
 
+def test_what_a_child_of_ours_raised_is_one_line_and_its_traceback_a_note(zygote):
+    with zygote.spawn(LIMITS) as child:
+        with pytest.raises(ChildDied) as told:
+            child.call({"act": "nothing"})
+    assert str(told.value) == "the hostile child failed: KeyError: 'nothing'"
+    assert "Traceback" in told.value.__notes__[0]
+
+
 def test_a_call_cut_short_by_ctrl_c_leaves_no_reply_to_the_next(zygote, monkeypatch):
     with zygote.spawn(LIMITS) as child:
 

@@ -239,6 +239,53 @@ def test_a_record_that_cannot_be_read_is_one_clear_error(path: Path, change: str
         assert len(str(told.value)) < 500
 
 
+TOO_DEEP = "[" * 100_000 + "]" * 100_000
+"""Valid JSON, and deeper than a reader that calls itself can follow."""
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE profile_kernels SET grid = ? WHERE attempt = 'r1/softmax/01'", "attempt r1/softmax/01"),
+        ("UPDATE attempts SET inspirations = ? WHERE id = 'r1/matmul/02'", "attempt r1/matmul/02"),
+        ("UPDATE runs SET config = ?", "run r1"),
+        ("UPDATE tasks SET search = ? WHERE name = 'argmax'", "the search at task argmax of run r1"),
+        ("UPDATE tasks SET record = ? WHERE name = 'argmax'", "task"),
+        ("UPDATE runs SET id = x'c328'", "run b"),
+        (
+            "UPDATE tasks SET facts = replace(facts, '\"compulsory_bytes\":8388608', '\"compulsory_bytes\":0.5')",
+            "facts",
+        ),
+        ("UPDATE runs SET config = '[1]'", "run r1"),
+        ("UPDATE evaluations SET key = CAST(x'ff' AS TEXT)", "cannot read"),
+        ("DELETE FROM rewards WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
+        ("DELETE FROM evaluations WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
+        ("UPDATE metrics SET value = x'00'", "attempt r1/"),
+    ],
+)
+def test_damage_of_any_kind_names_the_rows_and_says_what_to_do(path: Path, change: str, named: str):
+    with Store.open(path) as store:
+        fill(store, make_run())
+    with sqlite3.connect(path) as plain:
+        plain.execute("PRAGMA ignore_check_constraints = ON")
+        plain.execute(change, (TOO_DEEP,) * change.count("?"))
+    before = path.read_bytes()
+    with Store.open(path, read_only=True) as store, pytest.raises(StoreError, match=named) as told:
+        read_all(store)
+    assert "\n" not in str(told.value)
+    assert "cannot read" in str(told.value)
+    assert path.read_bytes() == before
+
+
+def read_all(store: Store) -> None:
+    for run in store.runs():
+        store.tasks(run.id)
+        store.compulsory_bytes(run.id)
+        for task in run.config.tasks:
+            store.search_state(run.id, task)
+        store.attempts(run.id)
+
+
 @pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}])
 def test_a_missing_database_says_how_to_make_one(path: Path, options: dict[str, bool]):
     with pytest.raises(StoreError, match="kernelforge run"):

@@ -203,3 +203,11 @@ def test_threads_share_a_store(store: Store):
         thread.join()
     assert errors == []
     assert len(store.attempts(run.id)) == len(attempts)
+
+
+def test_the_latest_run_is_the_one_that_began_last_though_the_clock_was_put_back(tmp_path: Path):
+    with Store.open(tmp_path / "kernelforge.db") as store:
+        store.start_run(make_run("first", started="2026-11-23T06:00:00+00:00"))
+        store.start_run(make_run("second", started="2026-11-21T06:00:00+00:00"))
+        assert store.run("latest").id == "second"
+        assert [run.id for run in store.runs()] == store.run_ids() == ["first", "second"]

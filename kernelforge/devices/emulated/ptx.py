@@ -180,10 +180,14 @@ MAX_REGISTERS = 1 << 20
 
 _IDENTIFIER = r"[A-Za-z_$%][\w$]*"
 _SPACE = re.compile(r"\s*")
-_HEADER = re.compile(r"\.(version|target|address_size)\s+([^\n]+)")
-_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
+# ptxas does not care where lines end: what stands behind a directive on its line is the next statement.
+_HEADER = re.compile(r"\.(version|target|address_size)\s+([\w.]+(?:\s*,\s*\w+)*)(?![\w.])")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s*,\s*\d+\s*,\s*\d+)?(?!\w)')
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak)\s+)*\.(entry|func)\b")
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)([^\n]*)")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?!\w)"
+    r"((?:\s*,\s*function_name\s+[\w$]+(?:\s*\+\s*\d+)?\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+(?!\w))?)"
+)
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)")
 _LABEL = re.compile(rf"({_IDENTIFIER})\s*:(?!:)")
 _REG_RANGE = re.compile(r"([%\w$]+)<(\d+)>$")
@@ -507,6 +511,8 @@ class _Parser:
 
     def operand(self, function: Function, text: str, scope: _Scope) -> Operand:
         text = text.strip()
+        if not text:
+            raise self.fail("an operand is missing")
         if text[0] in "{(":
             return Vec(tuple(self.operand(function, item, scope) for item in split_list(text[1:-1])))
         if text[0] == "[":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -14,7 +15,10 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from kernelforge.client.wire import Problem, ProblemAnswer
+from kernelforge.errors import StoreError
 from kernelforge.server.base import Refusal
+
+_LOG = logging.getLogger(__name__)
 
 MAX_MESSAGE_CHARS = 2_000
 _SHOWN_ERRORS = 5
@@ -85,6 +89,7 @@ def problem_response(refusal: Refusal, scope: Scope, headers: Mapping[str, str] 
 def answer_problems(app: FastAPI) -> None:
     """Have an application answer all errors in this shape."""
     app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(StoreError, _unreadable)
     app.add_exception_handler(HTTPException, _by_framework)
     app.add_exception_handler(RequestValidationError, _invalid)
 
@@ -92,6 +97,11 @@ def answer_problems(app: FastAPI) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
     return problem_response(error, request.scope)
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    _LOG.error("%s", error)
+    return problem_response(Refusal(503, "storage", str(error)), request.scope)
 
 
 async def _by_framework(request: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ import contextlib
 import resource
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,14 +22,26 @@ from kernelforge.server.http.logs import log
 DRAIN_S = 60.0
 
 
-def allow_connections(limits: Limits) -> None:
-    """Raise the soft limit of open files towards what the connections take; many systems begin with 1024."""
+_OTHER_FILES = 1_000
+"""Files that the server opens beside connections, with room to spare."""
+
+
+def allow_connections(limits: Limits) -> Limits:
+    """Raise the soft limit of open files towards what the connections take; many systems begin with 1024.
+
+    Returns:
+        The limits, with as many connections as there can be open files for: one more could not even be refused.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + 1_000
+    wanted = limits.connections + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):  # fewer connections, then
+        with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    return replace(limits, connections=max(soft - _OTHER_FILES, soft // 2))
 
 
 @dataclass(frozen=True)

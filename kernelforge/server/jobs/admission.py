@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kernelforge.client.wire import Job, JobRequest, JobStatus, RewardResult
 from kernelforge.records import Candidate, Fingerprint
-from kernelforge.server.base import Caller, Refusal
+from kernelforge.server.base import Caller, Refusal, utc_seconds
 from kernelforge.server.jobs.archive import aged
 from kernelforge.server.jobs.book import Book
 from kernelforge.server.jobs.cache import EvaluationCache, Scored, Stored
@@ -90,7 +89,7 @@ class Admission:
         Raises:
             Refusal: 429 or 503: too much is waiting.
         """
-        now = time.time()
+        now = utc_seconds()
         run = self._book.run(asked.request.run_id)
         if run.stale(asked.request.policy_version):
             message = f"policy_version {asked.request.policy_version} is below the run's {run.min_policy_version}"
@@ -151,7 +150,7 @@ class Admission:
         if asked.candidate is not None or reading.fault is not None:
             return False
         joins = self._book.open_work(reading.key, profile=asked.request.profile) is not None
-        return not joins and self._known(asked, time.time()) is None
+        return not joins and self._known(asked, utc_seconds()) is None
 
     def _must_have_room(self, run: str) -> None:
         book, limits = self._book, self._settings

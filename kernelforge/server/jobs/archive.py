@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kernelforge.client.wire import Job, JobStatus, RewardResult
 from kernelforge.server.jobs.cache import Known, Recent
 from kernelforge.server.jobs.journal import Journal
+from kernelforge.store.database import readable
 
 _COLUMNS = (
     "id, status, task, run, policy_version, priority, tag, submitted_at, started_at, finished_at, tries, evaluated_at, "
@@ -35,13 +36,18 @@ class Archive:
         self._jobs.put(job.id, job)
 
     def get(self, job_id: str) -> Job | None:
-        """None: there is no such job, or it has not ended, or it is no longer kept."""
+        """None: there is no such job, or it has not ended, or it is no longer kept.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         found = self._jobs.get(job_id)
         if found is None:
             rows = self._journal.read(f"SELECT {_COLUMNS} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,))
             if not rows:
                 return None
-            found = _job(rows[0])
+            with readable(self._journal.path, f"job {job_id}"):
+                found = _job(rows[0])
             self._jobs.put(job_id, found)
         return found
 

@@ -7,15 +7,19 @@ are kept: trouble of ours is never answered twice.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from kernelforge.client.wire import RewardResult
+from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Origin, Profile, Verdict
 from kernelforge.server.jobs.journal import Journal
-from kernelforge.store.database import Database
+from kernelforge.store.database import Database, as_text, readable
+
+_LOG = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -167,14 +171,19 @@ class EvaluationCache:
         if not rows or rows[0][0] in self._condemned:
             return None
         work, key, evaluation, profile, profiled, source, finished_at = rows[0]
-        stored = Stored(
-            work=work,
-            evaluation=Evaluation.model_validate_json(evaluation),
-            profile=None if profile is None else Profile.model_validate_json(profile),
-            profiled=bool(profiled),
-            source=source,
-            finished_at=finished_at,
-        )
+        try:
+            with readable(self._journal.path, f"the evaluation of work {work}"):
+                stored = Stored(
+                    work=work,
+                    evaluation=Evaluation.model_validate_json(evaluation),
+                    profile=None if profile is None else Profile.model_validate_json(profile),
+                    profiled=bool(profiled),
+                    source=None if source is None else as_text(source),
+                    finished_at=float(finished_at),
+                )
+        except StoreError as error:
+            _LOG.warning("it is evaluated again: %s", error)
+            return None
         if where.startswith("key"):
             self._by_key.put(key, stored)
         return stored

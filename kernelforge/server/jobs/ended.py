@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kernelforge.client.wire import RewardResult
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation
 from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.jobs.schema import SERVER
-from kernelforge.store.database import Database
+from kernelforge.store.database import Database, as_text, readable
 
 _PAGE = 500
 """Jobs that are held in memory at a time; there may be very many."""
@@ -44,7 +44,9 @@ def ended_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob]:
         )
     database = Database(folder / DATABASE_NAME, create=False, read_only=True, schema=SERVER)
     try:
-        known = [row[0] for row in database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")]
+        rows = database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")
+        with readable(database.path, "names of runs"):
+            known = [as_text(run) for (run,) in rows]
         if run_id is not None and run_id not in known:
             raise UsageError(f"{database.path} has no job of run '{run_id}'; it has: {', '.join(known) or 'none'}")
         after = -1
@@ -58,8 +60,11 @@ def ended_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob]:
                 (after, run_id, run_id, _PAGE),
             )
             for _, name, task, policy, result, source, evaluation in rows:
-                reward = json.loads(result)["reward"]
-                yield EndedJob(name, task, policy, reward, source, Evaluation.model_validate_json(evaluation))
+                with readable(database.path, f"job {name}"):
+                    found = RewardResult.model_validate_json(result)
+                    made = Evaluation.model_validate_json(evaluation)
+                    job = EndedJob(as_text(name), as_text(task), as_text(policy), found.reward, source, made)
+                yield job
             if len(rows) < _PAGE:
                 return
             after = rows[-1][0]

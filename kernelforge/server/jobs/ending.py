@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 
@@ -12,6 +11,7 @@ from kernelforge.client.wire import Job, JobStatus, RewardResult
 from kernelforge.engine.base import Report, Trouble
 from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Verdict
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.admission import score_with
 from kernelforge.server.jobs.archive import Archive
 from kernelforge.server.jobs.book import Book
@@ -63,7 +63,7 @@ class Ending:
 
         A work that nobody waits for after that is dropped, and what worked on it is freed at once.
         """
-        now = time.time()
+        now = utc_seconds()
         batch = Batch()
         shown: list[tuple[LiveJob, Job]] = []
         works: dict[int, Work] = {}
@@ -166,7 +166,7 @@ class Ending:
             return
         self._counters["evaluated"] += 1
         self._counters["failed_at_hidden"] += evaluation.failed_at_hidden
-        now = time.time()
+        now = utc_seconds()
         stored = Stored(work.id, evaluation, report.profile, work.profile, work.candidate.source, now)
         self._cache.put(work.key, stored)
         self._book.close(work)
@@ -180,7 +180,7 @@ class Ending:
         self._counters["given_up"] += 1
         self._book.close(work)
         text = Trouble(code="internal", message=message, retryable=True).model_dump_json()
-        end = WorkEnd(work.id, "failed", time.time(), None, None, text)
+        end = WorkEnd(work.id, "failed", utc_seconds(), None, None, text)
         self.end(
             [
                 (job, JobStatus.FINISHED, failed("worker_died", message, policy=job.policy, retryable=True))
@@ -192,7 +192,7 @@ class Ending:
     def _fail(self, work: Work, trouble: Trouble) -> None:
         self._counters["troubled"] += 1
         self._book.close(work)
-        end = WorkEnd(work.id, "failed", time.time(), None, None, trouble.model_dump_json())
+        end = WorkEnd(work.id, "failed", utc_seconds(), None, None, trouble.model_dump_json())
         self.end(
             [(job, JobStatus.FINISHED, troubled(trouble, policy=job.policy)) for job in list(work.jobs.values())], end
         )

@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
 from kernelforge.engine.base import Engine, Prepared, Report, Slot, Trouble, WorkerDied
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.works import Phase, Work
 
@@ -157,7 +158,7 @@ class Scheduler:
             if work is None:
                 return
             work.tries += 1
-            work.started_at = work.started_at or time.time()
+            work.started_at = work.started_at or utc_seconds()
             self._move(work, "preparing")
             self._preparing.add(self._call(work, self._prepare(work)))
 

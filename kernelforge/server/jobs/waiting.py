@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import heapq
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from kernelforge.client.wire import Job
+from kernelforge.server.base import utc_seconds
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,11 +99,11 @@ class Deadlines:
             self._timer = None
         if self._heap:
             self._due_at = self._heap[0][0]
-            delay = max(self._due_at - time.time(), 0.0)
+            delay = max(self._due_at - utc_seconds(), 0.0)
             self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
-        now = time.time()
+        now = utc_seconds()
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[1])

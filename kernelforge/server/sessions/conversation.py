@@ -11,7 +11,6 @@ would have fewer rewards to sum up, and so the best of them the lowest returns.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -24,6 +23,7 @@ from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
 from kernelforge.run.rules import accept
 from kernelforge.search import Proposal, make_strategy
+from kernelforge.server.base import utc_seconds
 
 CODER = "session"
 """What attempts of a session say of who wrote them."""
@@ -102,7 +102,7 @@ def attempt_of(
         reward=reward,
         accepted=False,
         started=datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
-        seconds=max(0.0, round(time.time() - started, 6)),
+        seconds=max(0.0, round(utc_seconds() - started, 6)),
     )
     best = next((one for one in reversed(earlier) if one.accepted), None)
     accepted, note = accept(attempt, earlier, best)

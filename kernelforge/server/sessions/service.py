@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageErr
 from kernelforge.evaluate.preparation import as_told
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
-from kernelforge.server.base import Caller, Core, Evaluated, Refusal
+from kernelforge.server.base import Caller, Core, Evaluated, Refusal, utc_seconds
 from kernelforge.server.jobs.results import scored
 from kernelforge.server.jobs.trouble import GRACE_S, trouble
 from kernelforge.server.sessions.conversation import Asked, attempt_of, follow
@@ -99,7 +98,7 @@ class Sessions:
         brief = await self._brief(reference)
         first = await self._off(lambda: follow(brief, (), request.turns))
         row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
-        unused = time.time() - self._spared_s
+        unused = utc_seconds() - self._spared_s
         if not await self._off(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
             message = f"{self._limit:,} sessions are in use; delete those that are done"
             raise Refusal(429, "too_many_sessions", message, retry_after_s=10)
@@ -167,7 +166,7 @@ class Sessions:
         if answered is not None:
             return answered
         asked = _asked(request, row, turns)
-        started = time.time()
+        started = utc_seconds()
         job = await self._core.score(
             JobRequest(
                 task=row.task,
@@ -243,7 +242,7 @@ class Sessions:
 
     async def _sweep(self) -> None:
         """Delete what was idle too long, once a minute at most."""
-        now = time.time()
+        now = utc_seconds()
         if now - self._swept < min(_SWEEP_S, self._idle_s):
             return
         self._swept = now

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from pydantic import BaseModel
 from kernelforge.client.wire import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.sessions.conversation import Next
+from kernelforge.store.database import readable
 
 _BUSY_MS = 10_000
 _TABLES = """
@@ -112,7 +113,7 @@ class SessionStore:
         else of the least recently used since before ``unused_since``, in UTC seconds since 1970. Those that are
         ``busy`` stay. False, and nothing has changed: all are in use.
         """
-        now = time.time()
+        now = utc_seconds()
         texts = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first))
         with self._errors(), self._lock, self._db:
             self._db.execute("begin immediate")
@@ -138,7 +139,11 @@ class SessionStore:
         return None
 
     def get(self, session: str) -> tuple[SessionRow, list[TurnRow]] | None:
-        """A session with its turns, by number; None where there is none."""
+        """A session with its turns, by number; None where there is none.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         with self._errors(), self._lock:
             found = self._db.execute(
                 "select id, owner, task, digest, policy, request, first from sessions where id = ?", (session,)
@@ -149,17 +154,18 @@ class SessionStore:
         if found is None:
             return None
         name, owner, task, digest, policy, request, first = found
-        began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
-        row = SessionRow(name, owner, task, digest, policy, *began)
-        return row, [
-            TurnRow(
-                job,
-                Turn.model_validate_json(turn),
-                Attempt.model_validate_json(attempt),
-                Next.model_validate_json(following),
-            )
-            for job, turn, attempt, following in turns
-        ]
+        with readable(self._path, f"session {session}"):
+            began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
+            row = SessionRow(name, owner, task, digest, policy, *began)
+            return row, [
+                TurnRow(
+                    job,
+                    Turn.model_validate_json(turn),
+                    Attempt.model_validate_json(attempt),
+                    Next.model_validate_json(following),
+                )
+                for job, turn, attempt, following in turns
+            ]
 
     def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
         """Keep the next turn. It is on disk when this returns. Where all sessions together are too large then, those
@@ -173,8 +179,10 @@ class SessionStore:
                 self._db.execute("begin immediate")
                 self._db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", values)
                 done = row.next.asked is None
-                self._db.execute("update sessions set used_at = ?, done = ? where id = ?", (time.time(), done, session))
-                while total > self._most_chars and (one := self._spare(time.time(), (session, *busy))) is not None:
+                self._db.execute(
+                    "update sessions set used_at = ?, done = ? where id = ?", (utc_seconds(), done, session)
+                )
+                while total > self._most_chars and (one := self._spare(utc_seconds(), (session, *busy))) is not None:
                     self._db.execute("delete from sessions where id = ?", (one,))
                     total -= self._chars.get(one, 0)
                     gone.append(one)

@@ -10,6 +10,7 @@ from harness import Device, ptx_module
 
 from kernelforge.devices.emulated import EmulatorError, Machine, Memory, PtxSyntaxError, UnsupportedInstruction
 from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.ptx import Instruction, parse
 
 SECRET = np.arange(64, dtype=np.uint32)
 
@@ -199,3 +200,50 @@ def test_impossible_launches_are_refused() -> None:
             device.machine.launch("k", grid, block, shared, bytes(8))
     with pytest.raises(EmulatorError):
         device.machine.launch("k", (1, 1, 1), (1, 1, 1), 0, b"")
+
+
+def seen(body: str) -> list[str]:
+    """Opcodes that the parser sees in a kernel's body."""
+    return [one.opcode for one in parse(ptx_module(body)).functions["k"].body if isinstance(one, Instruction)]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".loc 1 5 3 ",
+        ".loc 1 5\n3 ",
+        ".loc 1 5 3, function_name $L__info0, inlined_at 1 2 3 ",
+        ".loc 1 5 3 , function_name $L__info0 + 4 , inlined_at 1 2 3\t",
+    ],
+)
+def test_code_behind_a_place_in_the_source_is_code(place: str) -> None:
+    """ptxas 13 assembles the trap: a line's end does not end ``.loc``."""
+    assert "trap" in seen(f"{place}trap;")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".loc 1 5 3trap;",
+        ".loc 1 5 3, trap;",
+        ".loc 1 5 3, function_name $L__info0 trap;",
+        "mov.u32 %r1,, 1;",
+        "mov.u32 , %r1;",
+        "st.global.u32 [], %r1;",
+    ],
+)
+def test_text_that_is_nearly_ptx_is_refused(text: str) -> None:
+    with pytest.raises(PtxSyntaxError):
+        parse(ptx_module(text))
+
+
+@pytest.mark.parametrize(
+    "head", [".version 9.0 .target sm_80\n", ".version 9.0\n.target sm_80, debug .address_size 64\n"]
+)
+def test_directives_may_share_a_line(head: str) -> None:
+    module = parse(f"{head}.visible .entry k() {{ ret; }}")
+    assert (module.version, module.target.split(",")[0]) == ("9.0", "sm_80")
+
+
+def test_code_behind_a_file_on_its_line_is_code() -> None:
+    assert "k" in parse('.version 9.0\n.file 1 "a.cu" .visible .entry k() { ret; }').functions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,12 +14,13 @@ from functools import cache
 import httpx2
 import pytest
 from fastapi import FastAPI
-from http_serving import JOB, WAIT_S, connected, served
+from http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
 from tiny_core import BROKEN, TinyCore
 
 from kernelforge.client.wire import ProblemAnswer
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.serving import allow_connections
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, head_s=WAIT_S, head_bytes=8_192)
 SHORT_S = 0.3
@@ -211,6 +213,14 @@ def test_a_head_that_does_not_arrive_is_given_up(head: bytes) -> None:
     assert sent_raw(head, replace(SMALL, head_s=SHORT_S)) == b""
 
 
+@pytest.mark.parametrize("head", ["OPTIONS /v1/runs/r", "GET /v1/jobs", "POST /v1/jobs"])
+@pytest.mark.parametrize("more", ["", "Content-Length: 2\r\n", "Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n"])
+def test_half_a_websocket_is_answered_or_given_up(head: str, more: str) -> None:
+    upgrade = f"{head} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{more}\r\n"
+    answer = sent_raw(upgrade.encode(), replace(SMALL, head_s=SHORT_S, body_s=SHORT_S))
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+
+
 def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
     async def all_of_it() -> None:
         limits = replace(SMALL)
@@ -231,21 +241,70 @@ def test_a_head_beyond_the_limit_ends_the_connection() -> None:
     assert not answer.startswith(b"HTTP/1.1 2")
 
 
-def test_connections_beyond_the_limit_are_closed() -> None:
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALVES = {
+    "nothing": b"",
+    "half a head": b"POST /v1/jobs HTTP/1.1\r\nHost: loc",
+    "half a body": b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
+def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
     async def all_of_it() -> None:
-        async with served(TinyCore(), Limits(connections=2)) as (host, port):
-            request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            open_ones = []
-            for _ in range(2):
-                reader, writer = await asyncio.open_connection(host, port)
-                writer.write(request)
-                assert (await asyncio.wait_for(reader.readline(), WAIT_S)).startswith(b"HTTP/1.1 200")
-                open_ones.append(writer)
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(request)
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
-            for one in (*open_ones, writer):
-                one.close()
+        limits = Limits(connections=20, head_s=10 * WAIT_S, body_s=10 * WAIT_S)
+        async with served(TinyCore(), limits) as (host, port):
+            half_open = []
+            for number in range(300):
+                _, writer = await asyncio.open_connection(host, port)
+                writer.write(sent)
+                half_open.append(writer)
+                if number % 30 == 29:
+                    reader, client = await asyncio.open_connection(host, port)
+                    client.write(HEALTH)
+                    assert (await asyncio.wait_for(reader.readline(), WAIT_S)).startswith(b"HTTP/1.1 200"), number
+                    client.close()
+            for writer in half_open:
+                writer.close()
 
     asyncio.run(all_of_it())
+
+
+def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
+    async def all_of_it() -> None:
+        core = TinyCore()
+        async with served(core, Limits(connections=2)) as (host, port):
+            body = json.dumps(SLOW_JOB).encode()
+            head = (
+                "POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            waiting = []
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(head.encode() + body)
+                waiting.append((reader, writer))
+            async with asyncio.timeout(WAIT_S):
+                while core.status().queued + core.status().running < 2:
+                    await asyncio.sleep(0.01)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(HEALTH)
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), WAIT_S) == b"", "there is no room for it"
+            writer.close()
+            assert not any(reader.at_eof() for reader, _ in waiting)
+            for _, writer in waiting:
+                writer.close()
+
+    asyncio.run(all_of_it())
+
+
+def test_there_are_no_more_connections_than_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert allow_connections(Limits()).connections == 3_096
+    assert asked == [(4_096, 4_096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, resource.RLIM_INFINITY))
+    assert allow_connections(Limits()).connections == Limits().connections

@@ -76,6 +76,54 @@ def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_path: Pat
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE jobs SET priority = 'x' WHERE status = 'queued'", "open job"),
+        ("UPDATE works SET choices = '[1, 2]' WHERE state = 'open'", "open work"),
+        ("UPDATE works SET source = NULL WHERE state = 'open'", "open work"),
+        ("INSERT INTO runs VALUES ('r', 'heavy', NULL, 0)", "the settings of run r"),
+        ("INSERT INTO runs VALUES ('r', 9e999, NULL, 0)", "the settings of run r"),
+    ],
+)
+def test_an_open_job_that_cannot_be_read_keeps_the_gateway_from_starting_and_is_named(
+    tmp_path: Path, change: str, named: str
+) -> None:
+    async def main() -> None:
+        engine = InProcessEngine(slots=1)
+        engine.gate.clear()
+        async with serving(tmp_path, engine) as gateway:
+            await accepted(gateway, request("job"))
+        with sqlite3.connect(tmp_path / "server.db") as plain:
+            plain.execute("PRAGMA ignore_check_constraints = ON")
+            plain.execute(change)
+        with pytest.raises(StoreError, match=f"{named}.*cannot read"):
+            async with serving(tmp_path):
+                pass
+        with sqlite3.connect(tmp_path / "server.db") as plain:
+            assert plain.execute("SELECT count(*) FROM jobs WHERE status = 'queued'").fetchone() == (1,), "it is kept"
+
+    asyncio.run(main())
+
+
+def test_an_evaluation_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as gateway:
+            [first] = await ended(gateway, request("job"))
+        with sqlite3.connect(tmp_path / "server.db") as plain:
+            plain.execute("UPDATE works SET evaluation = ?", ("[" * 100_000 + "]" * 100_000,))
+            plain.execute("UPDATE jobs SET result = '[]'")
+        engine = InProcessEngine()
+        async with serving(tmp_path, engine) as gateway:
+            [again] = await ended(gateway, request("job"))
+            assert len(engine.evaluated) == 1
+            assert again.result.outcome == "scored"
+            with pytest.raises(StoreError, match=f"job {first.id} .*cannot read"):
+                gateway.job(first.id)
+
+    asyncio.run(main())
+
+
 def test_a_folder_has_one_gateway(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path):

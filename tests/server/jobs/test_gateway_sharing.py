@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from gateway_tools import CALLER, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, completion, request
 
 from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings
-from kernelforge.server.base import Caller, Refusal
+from kernelforge.server.base import Caller, Refusal, utc_seconds
 from kernelforge.server.jobs import admission
 
 
@@ -71,8 +69,7 @@ def test_what_is_known_is_told_as_such_though_the_clock_was_put_back(
         talk = JobRequest(task="core/gelu", completion="I cannot do that.")
         async with serving(tmp_path) as gateway:
             await ended(gateway, request(), talk)
-            now = time.time()
-            monkeypatch.setattr(admission, "time", SimpleNamespace(time=lambda: now - 3600.0))
+            monkeypatch.setattr(admission, "utc_seconds", lambda: utc_seconds() - 3600.0)
             for job in await accepted(gateway, request(), talk):
                 assert (job.result.cached, job.result.age_s) == (True, 0.0)
             assert gateway.counters["cached"] == 2

@@ -13,6 +13,7 @@ from gateway_tools import accepted, serving, until
 from inprocess_engine import InProcessEngine, request
 
 from kernelforge.engine.base import Slot
+from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.registry import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
@@ -70,13 +71,32 @@ def test_deadlines_ring_in_their_order() -> None:
     async def main() -> None:
         rung: list[str] = []
         deadlines = Deadlines(rung.extend, lambda job: True)
-        now = time.time()
+        now = utc_seconds()
         for name, after in (("third", 0.06), ("first", 0.02), ("second", 0.04), ("never", 3600.0)):
             deadlines.add(now + after, name)
         async with asyncio.timeout(10.0):
             while len(rung) < 3:
                 await asyncio.sleep(0.01)
         assert rung == ["first", "second", "third"]
+        deadlines.stop()
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_is_set_meanwhile_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        rung: list[str] = []
+        deadlines = Deadlines(rung.extend, lambda job: True)
+        deadlines.add(utc_seconds() + 3600.0, "in an hour")
+        before = utc_seconds()
+        monkeypatch.setattr(time, "time", lambda: 4e9)
+        deadlines.add(utc_seconds() + 0.01, "soon")
+        async with asyncio.timeout(10.0):
+            while not rung:
+                await asyncio.sleep(0.01)
+        assert rung == ["soon"]
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        assert utc_seconds() >= before
         deadlines.stop()
 
     asyncio.run(main())

@@ -1,0 +1,348 @@
+"""Damaged files under the commands that read them: results database, server database, leaderboard entries, builds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import random
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_TESTS = Path(__file__).resolve().parents[2] / "tests"
+sys.path[:0] = [str(_TESTS / folder) for folder in (".", "store", "report/golden", "server", "llm")]
+
+# After the path is set: the constructed records live with the tests.
+from golden_runs import golden, golden_store  # noqa: E402
+from inprocess_engine import InProcessEngine, request  # noqa: E402
+
+from fuzz_parts.damage import NESTED, of_bytes, of_json  # noqa: E402
+from kernelforge.client.wire import Job, RewardResult, SessionRequest, Turn  # noqa: E402
+from kernelforge.compile.artifact import Artifact  # noqa: E402
+from kernelforge.compile.cache import BuildCache  # noqa: E402
+from kernelforge.errors import KernelForgeError  # noqa: E402
+from kernelforge.records import Finding, Message  # noqa: E402
+from kernelforge.run.drafting import Written, messages_of  # noqa: E402
+from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE  # noqa: E402
+from kernelforge.server.base import Caller, Refusal  # noqa: E402
+from kernelforge.server.http.tokens import Tokens  # noqa: E402
+from kernelforge.server.jobs.ended import ended_jobs  # noqa: E402
+from kernelforge.server.jobs.gateway import Gateway  # noqa: E402
+from kernelforge.server.jobs.settings import GatewaySettings  # noqa: E402
+from kernelforge.server.sessions.conversation import Next  # noqa: E402
+from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow  # noqa: E402
+from kernelforge.store import DATABASE_NAME, Store  # noqa: E402
+from kernelforge.store.notes import Draft  # noqa: E402
+from kernelforge.tasks.catalogue import Catalogue  # noqa: E402
+from kernelforge.viewer.journal import Journal as ViewedJournal  # noqa: E402
+
+_TEXTS = (b"\xff\xfe", b"", b"x", b"\x00", b"[]", b"{}", b"null", b"NaN", b"-1", b"a/b/../c", b"\xed\xa0\x80", b"1e999")
+_CELLS = ("x'c328'", "NULL", "1e999", "-1e999", "9223372036854775807", "-1", "0", "0.5", "zeroblob(70000)")
+
+
+class Cases:
+    """See above."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        os.environ["COLUMNS"] = "100"
+        self._results, self._run, self._other = _results(folder / "results")
+        self._server = _server(folder / "server")
+        self._entry = folder / "entry.json"
+        _command("leaderboard", "entry", self._run, "--output", str(self._entry), "--by", "me",
+                 "--results", str(self._results))  # fmt: skip
+        self._rooms = (
+            self._of_results,
+            self._of_results,
+            self._of_results,
+            self._of_server,
+            self._of_entry,
+            self._of_build,
+        )
+
+    def close(self) -> None:
+        pass
+
+    def case(self, rng: random.Random) -> bool:
+        shutil.rmtree(self._folder / "case", ignore_errors=True)
+        place = self._folder / "case"
+        place.mkdir()
+        return rng.choice(self._rooms)(rng, place)
+
+    def _of_results(self, rng: random.Random, place: Path) -> bool:
+        path = place / DATABASE_NAME
+        shutil.copy(self._results / DATABASE_NAME, path)
+        _damage(path, rng)
+        before = path.read_bytes()
+        reads = rng.choice((self._swept, self._viewed, self._commanded, self._commanded, self._resumed))
+        accepted = _told(lambda: reads(place, rng))
+        if reads == self._resumed:
+            return accepted
+        if path.read_bytes() != before:
+            raise AssertionError("a command that reads has changed the database")
+        return accepted
+
+    def _swept(self, place: Path, rng: random.Random) -> None:
+        with Store.open(place / DATABASE_NAME, read_only=True) as store:
+            for run in store.runs():
+                for task in store.tasks(run.id):
+                    store.facts(run.id, task.name)
+                    store.search_state(run.id, task.name)
+                    store.task_messages(run.id, task.name)
+                    store.generators(run.id, task.name)
+                    store.lessons_of(run.id, task.name)
+                    for draft in store.drafts(run.id, task.name):
+                        messages_of(draft)
+                store.lessons(["reduction", "softmax"], None)
+                store.compulsory_bytes(run.id)
+                store.finished_tasks(run.id)
+                store.attempts(run.id)
+
+    def _viewed(self, place: Path, rng: random.Random) -> None:
+        with Store.open(place / DATABASE_NAME, read_only=True) as store:
+            journal = ViewedJournal(store, None)
+            site = journal.site()
+            for path in ["index.html", *rng.sample([*site.pages(), *site.data()], 3)]:
+                journal.render(path)
+            journal.look(None)
+
+    def _commanded(self, place: Path, rng: random.Random) -> None:
+        run, task = self._run, golden("measured-a").tasks[0].name
+        verb: list[str] = rng.choice(
+            [
+                ["show"], ["show", run], ["show", run, "--json"], ["show", f"{run}/{task}"],
+                ["show", f"{run}/{task}/0", "--messages"], ["show", f"{run}/{task}/0", "--json"], ["show", "latest"],
+                ["export", run], ["export", run, "--format", "transcript"], ["compare", run, self._other],
+                ["diff", f"{run}/{task}/1"], ["report", "--output", str(place / "report")],
+                ["figure", run, "--list"], ["reward", "recompute", run], ["leaderboard", "show"],
+                ["leaderboard", "show", "--json"],
+                ["leaderboard", "entry", run, "--output", str(place / "entry.json"), "--by", "me"],
+            ]
+        )  # fmt: skip
+        _command(*verb, "--results", str(place))
+
+    def _resumed(self, place: Path, rng: random.Random) -> None:
+        _command("resume", rng.choice((self._run, self._other, "latest")), "--results", str(place))
+
+    def _of_server(self, rng: random.Random, place: Path) -> bool:
+        path = place / SERVER_DATABASE
+        shutil.copy(self._server / SERVER_DATABASE, path)
+        _damage(path, rng)
+        reads = rng.choice((_gateway_reads, _rows_are_read, _recomputed))
+        return _told(lambda: reads(place))
+
+    def _of_entry(self, rng: random.Random, place: Path) -> bool:
+        path = place / "entry.json"
+        data = self._entry.read_bytes()
+        path.write_bytes(
+            of_bytes(data, rng) if rng.random() < 0.3 else of_json(data.decode(), rng).encode("utf-8", "replace")
+        )
+        verb = rng.choice((["leaderboard", "build", str(path)], ["leaderboard", "verify", str(path)]))
+        if verb[1] == "build":
+            verb += ["--output", str(place / "board")]
+        return _told(lambda: _command(*verb))
+
+    def _of_build(self, rng: random.Random, place: Path) -> bool:
+        from golden_run import make_build
+
+        build = make_build()
+        cache = BuildCache(place / "builds")
+        cache.put(build.key, Artifact(build, b"ptx" * 100, b"cubin" * 100))
+        path = next((place / "builds").glob("*/*.build"))
+        path.write_bytes(of_bytes(path.read_bytes(), rng))
+        return BuildCache(place / "builds").get(build.key) is not None
+
+
+def _told(reads: Callable[[], object]) -> bool:
+    """Whether it was read; False where it ended in an error for people, which must say something."""
+    try:
+        reads()
+    except (KernelForgeError, OSError, click.ClickException) as error:
+        if isinstance(error, KernelForgeError) and not str(error).strip():
+            raise AssertionError("an error says nothing") from error
+        return False
+    except (SystemExit, click.exceptions.Exit):
+        return True
+    return True
+
+
+def _command(*arguments: str) -> None:
+    """A command of the command line in this process, as ``main`` calls it, without what it prints."""
+    import typer
+
+    from kernelforge.cli.main import app
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        typer.main.get_command(app).main(list(arguments), prog_name="kernelforge", standalone_mode=False)
+
+
+def _damage(path: Path, rng: random.Random) -> None:
+    """Damage a database by bytes of its file or by values of its rows."""
+    if rng.random() < 0.2:
+        path.write_bytes(of_bytes(path.read_bytes(), rng))
+        return
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        tables = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+        ]
+        for _ in range(rng.choice((1, 1, 2))):
+            table = rng.choice(tables)
+            with contextlib.suppress(sqlite3.Error):  # the schema refuses it: nothing changed
+                _damage_row(connection, table, rng)
+    finally:
+        connection.close()
+
+
+def _damage_row(connection: sqlite3.Connection, table: str, rng: random.Random) -> None:
+    key = "sha256" if table == "texts" else "rowid"
+    if table in ("turns", "keys", "runs"):
+        key = next(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+    columns: list[str] = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    rows: list[Any] = [name for (name,) in connection.execute(f"SELECT {key} FROM {table} ORDER BY 1")]
+    if not rows:
+        return
+    row, column = rng.choice(rows), rng.choice(columns)
+    [old] = connection.execute(f'SELECT "{column}" FROM {table} WHERE {key} = ?', (row,)).fetchone()
+    given, value = rng.choice(_TEXTS), "CAST(? AS TEXT)"
+    if isinstance(old, str) and old[:1] in ("{", "[") and rng.random() < 0.7:
+        given, value = NESTED if rng.random() < 0.2 else of_json(old, rng), "?"
+    elif rng.random() < 0.4:
+        given, value = None, f"coalesce(?, {rng.choice(_CELLS)})"
+    elif rng.random() < 0.1:
+        connection.execute(f"DELETE FROM {table} WHERE {key} = ?", (row,))
+        return
+    connection.execute(f'UPDATE {table} SET "{column}" = {value} WHERE {key} = ?', (given, row))
+
+
+def _results(folder: Path) -> tuple[Path, str, str]:
+    """A results folder with two runs, and with drafts that were not evaluated."""
+    names = ("modelled", "measured-a", "measured-b")
+    path = golden_store(folder, *names)
+    run = golden("measured-a")
+    said = Message(agent="coder", role="reply", provider="builtin", content="a reply")
+    finding = Finding(kind="optimise", headline="h", why="w", action="a")
+    written = Written(
+        text="reply",
+        finding=finding,
+        coder="builtin",
+        messages=(said,),
+        started="2026-11-20T00:00:00+00:00",
+        seconds=1.0,
+    )
+    with Store.open(path) as store:
+        for step in range(2):
+            store.put_draft(
+                run.run.id, run.tasks[0].name, Draft(step, '{"operator": "seed"}', written.model_dump_json())
+            )
+    _settle(path)
+    return folder, run.run.id, golden("measured-b").run.id
+
+
+def _settle(path: Path) -> None:
+    """All of a database into its one file."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+
+
+@contextlib.asynccontextmanager
+async def _gateway(folder: Path) -> Any:
+    engine = InProcessEngine()
+    gateway = Gateway(engine, Catalogue(["core"], ["gelu", "softmax"]), folder, GatewaySettings())
+    await gateway.start()
+    try:
+        yield gateway, engine
+    finally:
+        await gateway.close()
+
+
+def _server(folder: Path) -> Path:
+    """A server's folder: ended and open jobs, cached evaluations, tokens and a session."""
+
+    async def fill() -> None:
+        async with _gateway(folder) as (gateway, engine):
+            for text in ("v0", "WRONG", "BUILD", "TROUBLE"):
+                jobs = await gateway.submit([request(text, run_id="r", profile=True)], Caller("local"))
+                await gateway.wait([job.id for job in jobs if isinstance(job, Job)], None, 20.0)
+            engine.gate.clear()
+            await gateway.submit(
+                [request("open", run_id="r"), request("open too")], Caller("local"), keys=["one", "two"]
+            )
+
+    folder.mkdir(parents=True)
+    asyncio.run(fill())
+    tokens = Tokens(folder)
+    tokens.create("trainer", ("submit", "read"))
+    tokens.close()
+    _add_session(folder / SERVER_DATABASE)
+    _settle(folder / SERVER_DATABASE)
+    return folder
+
+
+def _add_session(path: Path) -> None:
+    store = SessionStore(path, 1 << 20)
+    begun = SessionRow(
+        "s1", "local", "core/gelu", "digest", "kernelforge/1", SessionRequest(task="core/gelu"), Next(asked=None)
+    )
+    store.add(begun, 4, 0.0, ())
+    attempt = golden("modelled").attempts[0]
+    result = RewardResult(outcome="scored", policy="kernelforge/1", reward=0.3)
+    turn = Turn(number=1, completion="text", result=result, observation="", best=True)
+    store.add_turn("s1", TurnRow("job", turn, attempt, Next(asked=None)), ())
+    store.close()
+
+
+def _rows_are_read(place: Path) -> None:
+    tokens = Tokens(place)
+    try:
+        tokens.rows()
+        tokens.caller(b"kf_x")
+    finally:
+        tokens.close()
+    store = SessionStore(place / SERVER_DATABASE, 1 << 20)
+    try:
+        store.get("s1")
+        store.expire(0.0)
+    finally:
+        store.close()
+
+
+def _gateway_reads(place: Path) -> None:
+    """A gateway is started over it, and asked for every job."""
+
+    async def main() -> None:
+        async with _gateway(place) as (gateway, _):
+            connection = sqlite3.connect(place / SERVER_DATABASE)
+            try:
+                ids = [name for (name,) in connection.execute("SELECT id FROM jobs WHERE typeof(id) = 'text'")]
+            except sqlite3.Error:
+                ids = []
+            finally:
+                connection.close()
+            for one in ids:
+                with contextlib.suppress(Refusal):
+                    gateway.job(one)
+            for text in ("v0", "WRONG"):
+                jobs = await gateway.submit([request(text, run_id="r", profile=True)], Caller("local"))
+                await gateway.wait([job.id for job in jobs if isinstance(job, Job)], None, 1.0)
+                for job in jobs:
+                    if isinstance(job, Exception) and not isinstance(job, KernelForgeError):
+                        raise job
+
+    asyncio.run(main())
+
+
+def _recomputed(place: Path) -> None:
+    for _ in ended_jobs(place):
+        pass
+    _command("reward", "recompute", "--jobs", "--results", str(place))

@@ -1,0 +1,76 @@
+"""Launch plans: parsed, and interpreted as far as their limits allow."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from pathlib import Path
+
+_TESTS = Path(__file__).resolve().parents[2] / "tests" / "candidate"
+sys.path.insert(0, str(_TESTS))
+
+# After the path is set: the plans live with the tests of the language.
+from test_plan_properties import ATTRS, CALLEES, INPUTS, LIMITS, OPERATORS, VALID, WEIGHTS  # noqa: E402
+
+from fuzz_parts.damage import of_text  # noqa: E402
+from kernelforge.candidate import parse_plan  # noqa: E402
+from kernelforge.candidate.language.functions import FUNCTIONS  # noqa: E402
+from kernelforge.errors import CandidateError  # noqa: E402
+
+_PIECES = (
+    *(f" {one} " for one in OPERATORS), *(f"{one}(" for one in CALLEES), "10**400", "2**63", "-1", "0", "1e308",
+    "1e-320", "nan", "inf",
+    "True", "None", "''", "'a' * 10**9", "f'{x!r:>{10**9}}'", "[" * 80, "(" * 90, "lambda: 0",
+    "for i in range(10**12):\n    ", "while 1:\n    ",
+    "[0] * 10**9", "x.shape[", "x.__class__", "**{}", "*x", "w[", "attrs[", "prepared", "return ",
+    "def f():\n    return f()\n", "f()", "x[::2]",
+    "x[None]", "x[..., 0]", "empty((2**40, 2**40))", "zeros(-1)", "view(", ":", "=", "if x:\n    ", "assert ",
+    "not ", "\n", "    ", "\t", "\x00",
+    "\ud800", "\u2028", "\u00b2", "\uff11", "# tune: Q = 1 | 1\n", "# tune: Z = 0 | 9223372036854775808\n", "\\\n",
+    ";", "@", "import os\n",
+    "global x\n", "del x\n", "x := 1", "match x:\n    case _:\n        pass\n", "async ", "await ", "yield ",
+    "try:\n    pass\nexcept:\n    pass\n",
+)  # fmt: skip
+
+
+_WORD = re.compile(r"(?P<name>[A-Za-z_]\w*)|(?P<number>\d+)|(?P<sign>[-+*/%<>=!|&.,:\[\](){}]+)")
+_LIKE = {
+    "name": (*FUNCTIONS, "x", "y", "out", "float16", "int64", "None", "True", "not", "in", "is", "attrs", "w", "self"),
+    "number": ("0", "1", "-1", "2", "7", "64", "65536", "2147483648", "10**30", "0.5", "1e400", "True"),
+    "sign": (*OPERATORS, "[::-1]", "[None]", "[0]", ", ", "(", ")", "()", ".shape", "**", "~"),
+}
+
+
+class Cases:
+    """See above."""
+
+    def __init__(self, folder: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def case(self, rng: random.Random) -> bool:
+        text = rng.choice(VALID)
+        text = of_text(text, rng, _PIECES) if rng.random() < 0.3 else _exchanged(text, rng)
+        try:
+            plan = parse_plan(text)
+            for choices in plan.combinations[:2]:
+                plan.resolve(INPUTS, WEIGHTS, ATTRS, choices=choices, limits=LIMITS)
+        except CandidateError as error:
+            str(error).encode()
+            return False
+        return True
+
+
+def _exchanged(text: str, rng: random.Random) -> str:
+    """The plan with a word of it in the place of another one of its kind, or a number of the same."""
+    words = list(_WORD.finditer(text))
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        one = rng.choice(words)
+        like = [word[0] for word in words if word.lastgroup == one.lastgroup]
+        new = rng.choice(like) if rng.random() < 0.6 else rng.choice(_LIKE[one.lastgroup or "sign"])
+        text = text[: one.start()] + new + text[one.end() :]
+        words = list(_WORD.finditer(text))
+    return text
