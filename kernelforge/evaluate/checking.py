@@ -224,9 +224,7 @@ class Checker:
         have no order, each result is compared by itself. An emulated device takes another variation for every draw,
         one for all poisons of the draw: what hangs on values that hardware leaves open gives other answers.
         """
-        variation = (
-            1 + int(content_hash("variation", work.seed, self.task.name, size.name, draw.family), 16) % VARIATIONS
-        )
+        variation = self.variation(size, draw.family, work)
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
         ordered = place.device.capabilities.checks_accesses
         instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
@@ -252,6 +250,10 @@ class Checker:
             first = result.outputs
             worst = max(worst, comparison, key=lambda comparison: comparison.error or 0.0)
         return worst
+
+    def variation(self, size: Size, family: str, work: Work) -> int:
+        """What an emulated device makes of values that hardware leaves open, in runs on one draw."""
+        return 1 + int(content_hash("variation", work.seed, self.task.name, size.name, family), 16) % VARIATIONS
 
     def request(
         self, plan: ResolvedPlan, draw: Draw, poison: int, instructions: int | None = None, variation: int = 0

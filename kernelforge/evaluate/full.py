@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kernelforge.devices.base import PartialSession, PartResult, RunFaulted, Session
+from kernelforge.devices.base import PartialSession, PartResult, RunFaulted, RunRequest, Session
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work, note
 from kernelforge.evaluate.oracle import Draw
@@ -179,7 +179,7 @@ class _Modelled(FullStage):
         """
         with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
             with self.work.clock("emulation"):
-                result = session.run(self.checker.request(self.plan, draw, PROFILE_POISON))
+                result = session.run(self._request(draw, PROFILE_POISON))
             if result.faults:
                 self.checker.fault(result.faults[0], self.size, family, self.work)
             self.work.executed = max(self.work.executed, result.thread_instructions or 0)
@@ -221,7 +221,7 @@ class _Modelled(FullStage):
                 wanted = self.checker.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
-        request = replace(self.checker.request(self.plan, draw, POISONS[0]), deadline_s=PART_SECONDS)
+        request = replace(self._request(draw, POISONS[0]), deadline_s=PART_SECONDS)
         with self.work.clock("emulation"):
             result = session.run_part(request, wanted)
         if result.faults:
@@ -252,6 +252,10 @@ class _Modelled(FullStage):
             check = self.work.checks[-1]
             note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
         return None if why else found
+
+    def _request(self, draw: Draw, poison: int) -> RunRequest:
+        variation = self.checker.variation(self.size, draw.family, self.work)
+        return self.checker.request(self.plan, draw, poison, variation=variation)
 
     def _compared(
         self, draw: Draw, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
