@@ -197,7 +197,7 @@ class Faults:
         kills = 0
         while True:
             try:
-                process.wait(self._rng.uniform(0.3, length) if kills < most else None)
+                process.wait(self._rng.uniform(0.3, 0.6 * length) if kills < most else None)
                 return kills
             except subprocess.TimeoutExpired:
                 victims = family(process.pid)

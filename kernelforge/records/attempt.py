@@ -128,7 +128,7 @@ class Attempt(Record):
     """Why it was or was not accepted."""
     started: str
     """UTC, ISO 8601."""
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _consistent(self) -> Attempt:

@@ -55,7 +55,7 @@ class Build(Record):
     no PTX."""
     kernels: tuple[KernelFacts, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
     """Wall time of the compilation itself; 0 when it came from the cache."""
     cached: bool = False
 

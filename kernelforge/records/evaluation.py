@@ -6,7 +6,7 @@ import math
 from enum import StrEnum
 from typing import Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.build import Build
@@ -213,7 +213,7 @@ class Evaluation(Record):
     default."""
     correctness: Correctness | None = None
     performance: Performance | None = None
-    seconds: dict[str, float] = {}
+    seconds: dict[str, FiniteFloat] = {}
     """Wall time by stage: ``build oracle emulation harness ...``."""
 
     @model_validator(mode="after")

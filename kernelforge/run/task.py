@@ -15,6 +15,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
     BudgetExhausted,
     CandidateError,
+    ChildDied,
     DeviceError,
     KernelForgeError,
     ProviderError,
@@ -367,7 +368,7 @@ class TaskLoop:
         """What a candidate came to. Trouble of ours is verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
-        second one fails under it: it must not take them all.
+        second one fails under it: it must not take them all. So with a child that died: once may be the system's doing.
 
         Raises:
             DeviceError: no device is left.
@@ -383,6 +384,10 @@ class TaskLoop:
             except DeviceError as error:
                 trouble = error
                 self.workshop.quarantine(evaluator.device, error)
+            except ChildDied as error:
+                trouble = error
+                if self.spending.aborted:  # that is what ended it
+                    break
             except (SandboxError, TaskError, UnsupportedError) as error:
                 trouble = error
                 break

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from run_helpers import Watcher, open_store, quick_config
 
-from kernelforge.errors import SandboxError, StoreError, TaskError, UsageError
-from kernelforge.records import Budget, Run, RunState
+from kernelforge.errors import ChildDied, SandboxError, StoreError, TaskError, UsageError
+from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.records import Budget, Run, RunState, Verdict
 from kernelforge.run import StopSignal, loop, rebudget, resume, start
 from kernelforge.run.external import ExternalRun, external_config
 from kernelforge.store import Store
@@ -114,3 +115,24 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         assert run.state is RunState.STOPPED
         assert store.attempts(run.id) == []
         assert store.finished_tasks(run.id) == {}
+
+
+@pytest.mark.parametrize(("deaths", "verdict"), [(1, Verdict.OK), (2, Verdict.INFRA)])
+def test_a_child_that_died_once_costs_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, verdict: Verdict
+) -> None:
+    calls: list[int] = []
+    evaluate = Evaluator.evaluate
+
+    def dying(evaluator: Evaluator, *given: Any, **options: Any) -> Any:
+        calls.append(options["seed"])
+        if len(calls) <= deaths:
+            raise ChildDied("the oracle child ended without an answer: signal 9", signal=9)
+        return evaluate(evaluator, *given, **options)
+
+    monkeypatch.setattr(Evaluator, "evaluate", dying)
+    with open_store(tmp_path) as store:
+        run = start(quick_config(tasks=("gelu",)), store, Watcher(), StopSignal())
+        first = store.attempts(run.id)[0]
+    assert first.evaluation.verdict is verdict
+    assert len(set(calls[:2])) == 1, "both tries have the same inputs"

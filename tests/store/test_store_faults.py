@@ -261,6 +261,8 @@ TOO_DEEP = "[" * 100_000 + "]" * 100_000
         ("DELETE FROM rewards WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
         ("DELETE FROM evaluations WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
         ("UPDATE metrics SET value = x'00'", "attempt r1/"),
+        ("UPDATE attempts SET seconds = 9e999 WHERE id = 'r1/softmax/00'", "attempt r1/softmax/00"),
+        ("UPDATE timings SET seconds = 9e999 WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
     ],
 )
 def test_damage_of_any_kind_names_the_rows_and_says_what_to_do(path: Path, change: str, named: str):

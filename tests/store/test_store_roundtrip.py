@@ -91,7 +91,7 @@ def attempts(draw: st.DrawFn) -> Attempt:
         update={
             "candidate": frame.evaluation.candidate if candidate is None else candidate.hash,
             "correctness": Correctness(sizes=tuple(checks)),
-            "seconds": draw(st.dictionaries(TEXT, NUMBER, max_size=4)),
+            "seconds": draw(st.dictionaries(TEXT, FINITE, max_size=4)),
             "reason": "" if ok else "why " + draw(TEXT),
         }
     )
