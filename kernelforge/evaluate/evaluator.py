@@ -39,7 +39,7 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "3"
+EVALUATOR_VERSION = "4"
 """Changes whenever a verdict could."""
 
 
@@ -236,6 +236,6 @@ def _seconds(work: Preparation, total: float) -> dict[str, float]:
 
 
 def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:
-    """The version that a fingerprint gives: ``3``, or ``3+tests.<digest>`` where generators are in force."""
+    """The version that a fingerprint gives: ``4``, or ``4+tests.<digest>`` where generators are in force."""
     digest = generators_digest(generators)
     return f"{base}+tests.{digest}" if digest else base
