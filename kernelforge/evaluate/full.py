@@ -115,6 +115,41 @@ class FullStage(ABC):
         )
         self.work.checks.append(check)
 
+    def other_families(self) -> tuple[str, ...]:
+        """Families of inputs on which some slices of the outputs are compared beside the task's own; one at most."""
+        with self.work.clock("oracle"):
+            sliced = self.checker.oracle.has_slices()
+        return self.checker.oracle.families("full")[1:2] if sliced else ()
+
+    def check_slices(self, session: Session, family: str) -> None:
+        """Run whole on inputs of a family, and compare some slices of what came out.
+
+        Raises:
+            Failure: they are wrong, or the run faults.
+        """
+        with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
+            with self.work.clock("emulation" if self.checker.device.kind == "emulated" else "run"):
+                result = session.run(self.request(draw, PROFILE_POISON))
+            if result.faults:
+                self.checker.fault(result.faults[0], self.size, family, self.work)
+            self.work.executed = max(self.work.executed, result.thread_instructions or 0)
+            comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
+        if not comparison.ok:
+            message = f"in the slices that were compared: {comparison.message}"
+            self.checker.fail(Verdict.WRONG, self.size, family, message, self.work, comparison.error)
+
+    def request(self, draw: Draw, poison: int) -> RunRequest:
+        variation = self.checker.variation(self.size, draw.family, self.work)
+        return self.checker.request(self.plan, draw, poison, variation=variation)
+
+    def compared(
+        self, draw: Draw, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
+    ) -> Comparison:
+        specs = self.facts.outputs
+        shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+        with self.work.clock("oracle"):
+            return self.checker.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
+
 
 class _Modelled(FullStage):
     """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
@@ -156,37 +191,18 @@ class _Modelled(FullStage):
         holds before a profile: a kernel that could tell a profile from a check would shirk there."""
         self.work.executed = self.work.sectors = 0
         place = self.sessions.of(self.artifact)
-        with self.work.clock("oracle"):
-            sliced = self.checker.oracle.has_slices()
-        others = self.checker.oracle.families("full")[1:2] if sliced else ()
+        others = self.other_families()
         instructions = None if found is None else _instructions(found)
         poisons = POISONS[:1] if others else _full_poisons(self.work.seed, instructions)
         comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
         for family in others:
-            self._check_slices(place.session, family)
+            self.check_slices(place.session, family)
         families = (draw.family, *others)
         message = ""
         if found is not None and (why := self._disbelieved(found)):
             found, message = None, f"the profile is left out: {why}"
         self.passed(comparison, message, families)
         return found
-
-    def _check_slices(self, session: Session, family: str) -> None:
-        """Run whole on inputs of a family, and compare some slices of what came out.
-
-        Raises:
-            Failure: they are wrong, or the run faults.
-        """
-        with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
-            with self.work.clock("emulation"):
-                result = session.run(self._request(draw, PROFILE_POISON))
-            if result.faults:
-                self.checker.fault(result.faults[0], self.size, family, self.work)
-            self.work.executed = max(self.work.executed, result.thread_instructions or 0)
-            comparison = self._compared(draw, {}, [(None, blob) for blob in result.outputs])
-        if not comparison.ok:
-            message = f"in the slices that were compared: {comparison.message}"
-            self.checker.fail(Verdict.WRONG, self.size, family, message, self.work, comparison.error)
 
     def _compare_in_part(self, draw: Draw) -> str:
         """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.
@@ -221,7 +237,7 @@ class _Modelled(FullStage):
                 wanted = self.checker.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
-        request = replace(self._request(draw, POISONS[0]), deadline_s=PART_SECONDS)
+        request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
         with self.work.clock("emulation"):
             result = session.run_part(request, wanted)
         if result.faults:
@@ -233,7 +249,7 @@ class _Modelled(FullStage):
                 total = self.facts.outputs[output].numel
                 message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
                 self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work)
-        comparison = self._compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
+        comparison = self.compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
         if not comparison.ok:
             with self.work.clock("emulation"):
                 again = session.run_part(replace(request, poison=POISONS[1]), wanted)
@@ -253,18 +269,6 @@ class _Modelled(FullStage):
             note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
         return None if why else found
 
-    def _request(self, draw: Draw, poison: int) -> RunRequest:
-        variation = self.checker.variation(self.size, draw.family, self.work)
-        return self.checker.request(self.plan, draw, poison, variation=variation)
-
-    def _compared(
-        self, draw: Draw, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
-    ) -> Comparison:
-        specs = self.facts.outputs
-        shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
-        with self.work.clock("oracle"):
-            return self.checker.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
-
     def _skipped(self, reason: str, found: Found | None) -> None:
         """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
 
@@ -281,7 +285,7 @@ class _Modelled(FullStage):
     def _profiled(self, draw: Draw) -> Found:
         session = self.sessions.of(self.artifact).session
         seed = int(content_hash(self.work.seed, self.checker.task.name, "sample"), 16) >> 1
-        request = replace(self.checker.request(self.plan, draw, POISONS[0]), sample_seed=seed)
+        request = replace(self.request(draw, POISONS[0]), sample_seed=seed)
         try:
             with self.work.clock("profile"):
                 return session.profile(request, self.facts)

@@ -26,7 +26,11 @@ class Measured(FullStage):
 
     def check(self, profile: bool) -> Found | None:
         with self.checker.drawn(self.size, self.family, self.work) as draw:
-            self.passed(self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work), self._note())
+            comparison = self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work)
+        others = self.other_families()
+        for family in others:
+            self.check_slices(self.sessions.of(self.artifact).session, family)
+        self.passed(comparison, self._note(), (self.family, *others))
         unsanitized = self._sanitize() if self.settings.sanitizer else ()
         try:
             with self.work.clock("timing"):

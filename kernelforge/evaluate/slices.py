@@ -255,7 +255,7 @@ class _Moved:
         changed = value.clone()
         if value.is_floating_point():
             target = changed.select(dim, slice_)
-            target.copy_(target * 1.5 + 0.25)
+            target.copy_(0.25 - 1.5 * target)  # the largest becomes the smallest, so that an argmax moves too
         else:
             changed.select(dim, slice_).copy_(value.select(dim, other))
         inputs = (*self._inputs[:position], changed, *self._inputs[position + 1 :])

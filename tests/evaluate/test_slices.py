@@ -51,6 +51,7 @@ SLICED = {
         task("torch.relu(self.c(x))", "torch.randn(B, 3, M, K)", extra="self.c = nn.Conv2d(3, 4, 3)"),
         Slicing({0: 0}, (0,)),
     ),
+    "argmax": (task("x.argmax(1)", "torch.randn(M, N)", ties=(0,)), Slicing({0: 0}, (0,))),
     "two outputs": (
         task("torch.max(x, 1).values, x.sum(1, keepdim=True).T", "torch.randn(M, N)"),
         Slicing({0: 0}, (0, 1)),
