@@ -1,14 +1,14 @@
-"""Kernels that do not compute what the task asks, or only while they think they are watched."""
+"""What a full size that is not compared is worth, and a profile that saw less than a check. Whole candidates are cases
+of the corpus."""
 
 from __future__ import annotations
 
 import pytest
 from axpy import KERNEL, PLAN
-from corpus import Case, body, judge
 
-from kernelforge.evaluate import Evaluator
+from kernelforge.evaluate import EvaluationResult, Evaluator
 from kernelforge.evaluate.full import PADDING
-from kernelforge.records import Verdict
+from kernelforge.records import Candidate, Verdict
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
     "i32(x.numel())", "i32(x.numel()), probe"
@@ -19,67 +19,12 @@ SHIRK = """__global__ void axpy(const float* x, const float* y, float* out, int 
     if (i < n) out[i] = 2.0f * x[i] + y[i];
 }
 """
-SPIN = (
-    "{ float a = 0; for (long long k = 0; k < 2000000; k++) a = fmaf(a, 0.99f, x[0]); if (i < n) out[i] = a; return; }"
-)
-RECURSION = """__device__ __noinline__ int f(int n) {
-    volatile int a[64];
-    a[n % 64] = n;
-    return n <= 0 ? 0 : f(n - 1) + a[n % 64];
-}
-"""
-
-CASES = {
-    "noop": Case("D4: outputs stay poisoned", Verdict.WRONG, KERNEL.replace("if (i < n) out", "if (i < 0) out")),
-    "zeros": Case("D12: a constant answer", Verdict.WRONG, KERNEL.replace("2.0f * x[i] + y[i]", "0.0f")),
-    "nan_out": Case("D12: NaN is no wildcard", Verdict.WRONG, KERNEL.replace("2.0f * x[i] + y[i]", "nanf(\"\")")),
-    "inf_out": Case("D12: Inf is no wildcard", Verdict.WRONG, KERNEL.replace("2.0f * x[i] + y[i]", "1.0f / 0.0f")),
-    "skip_tail": Case("D13: only whole blocks", Verdict.WRONG, KERNEL.replace("i < n", "i < n / 32 * 32")),
-    "full_only": Case("D13: only the public sizes", Verdict.WRONG, body("if (n != 6144 && n != 256) return;")),
-    "small_only": Case("values at full", Verdict.WRONG, body("if (n == 6144) return;"), words=("full size",)),
-    "return_input": Case(
-        "harness-owned outputs", Verdict.POLICY, plan=PLAN.replace("return out", "return x"), words=("launch plan",)
-    ),
-    "zero_inputs": Case(
-        "D10: inputs are read-only", Verdict.CRASH,
-        KERNEL.replace("const float* x", "float* x").replace("    if", "    if (i < n) x[i] = 0;\n    if"),
-        words=("read-only",),
-    ),
-    "global_cache": Case(
-        "state between runs", Verdict.CRASH, "__device__ int calls;\n" + body("if (i == 0) calls = calls + 1;"),
-    ),
-    "static_cache": Case("state between runs", Verdict.CRASH, body("static int calls; if (i == 0) calls++;")),
-    "uninitialised_local": Case(
-        "residue of earlier runs", Verdict.WRONG,
-        body("volatile float old[64]; float s = fminf(fmaxf(old[i % 64], 0.0f), 1e-3f); if (i < n) out[i] = s;")
-        .replace("= 2.0f", "= s + 2.0f"),
-    ),
-    "address_scan": Case(
-        "D1: nothing else is mapped", Verdict.CRASH,
-        body("if (i == 0) out[0] = *(volatile float*)((char*)out + (1 << 20));"), words=("out-of-bounds",),
-    ),
-    "host_address": Case(
-        "D1: host memory", Verdict.CRASH, body("if (i == 0) out[0] = *(volatile float*)0x7ffff7d00000ull;"),
-    ),
-    "const_write": Case(
-        "constant memory", Verdict.CRASH,
-        "__constant__ float c[4];\n" + body("if (i == 0) *(volatile float*)c = 1.0f; if (c[0] > 5) return;"),
-    ),
-    "recursion": Case("a stack without bound", Verdict.INFRA, RECURSION + body("if (f(100000 + i) == -5) return;")),
-    "trap_at_full": Case("sticky errors", Verdict.CRASH, body('if (n == 6144) asm volatile("trap;");')),
-    "shirk_in_profile": Case(
-        "telling a profile from a check by what memory holds", Verdict.WRONG, SHIRK, PROBED, ("full size",)
-    ),
-    "padded_full": Case(
-        "padding that makes the full size too dear to check", Verdict.TIMEOUT, body(f"if (n == 6144) {SPIN}"),
-        words=("too slow for its values to be checked",),
-    ),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_kernel_that_cheats_gets_its_verdict(evaluator: Evaluator, case: Case) -> None:
-    judge(evaluator, case)
+def judge(evaluator: Evaluator, verdict: Verdict, source: str = KERNEL, plan: str = PLAN) -> EvaluationResult:
+    result = evaluator.evaluate(Candidate(source=source, plan=plan), seed=11)
+    assert result.evaluation.verdict is verdict, result.evaluation.reason
+    return result
 
 
 def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) -> None:
@@ -88,7 +33,7 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
     source = SHIRK.replace("if (__float_as_int(probe[i % 16]) == 0) return;", waste).replace(
         "const float* p", "float* p"
     )
-    result = judge(evaluator, Case("counters", Verdict.OK, source, PROBED.replace("(16,)", "(32,)")))
+    result = judge(evaluator, Verdict.OK, source, PROBED.replace("(16,)", "(32,)"))
     assert result.profile is None
     assert result.evaluation.performance is None
     assert result.evaluation.correctness is not None
@@ -99,7 +44,7 @@ def test_a_full_size_goes_unchecked_only_where_the_task_is_large(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
-    result = judge(evaluator, Case("honest", Verdict.OK))
+    result = judge(evaluator, Verdict.OK)
     assert result.evaluation.correctness is not None
     assert [check.status for check in result.evaluation.correctness.sizes] == ["passed", "passed", "passed", "skipped"]
     assert PADDING > 1
@@ -109,8 +54,9 @@ def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = PLAN.replace("    out", "    assert x.shape[1] % 32 == 0\n    out", 1)
-    result = judge(evaluator, Case("guards", Verdict.OK, plan=plan))
+    result = judge(evaluator, Verdict.OK, plan=plan)
     assert result.evaluation.correctness is not None
     assert result.evaluation.correctness.generality == 0.5
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
-    judge(evaluator, Case("guards", Verdict.POLICY, plan=plan, words=("refuse every hidden size",)))
+    refused = judge(evaluator, Verdict.POLICY, plan=plan)
+    assert "refuse every hidden size" in refused.evaluation.reason
