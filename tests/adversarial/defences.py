@@ -22,8 +22,9 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
+from kernelforge.evaluate.checking import Checker
 from kernelforge.evaluate.oracle import Oracle
-from kernelforge.records import Comparison, Size
+from kernelforge.records import Comparison
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import role_policy
 
@@ -57,17 +58,18 @@ def _families(evaluator: Evaluator) -> Patched:
     return patch.object(Oracle, "families", lambda self, size: ("task",))
 
 
-def _only(kept: Callable[[Size], bool]) -> Callable[[Evaluator], Patched]:
-    """Nothing is run or compared at other sizes."""
+@contextmanager
+def _hidden_sizes(evaluator: Evaluator) -> Iterator[None]:
+    """Sizes that the candidate's author does not know."""
+    task = evaluator.task
+    shown = task.model_copy(update={"sizes": tuple(size for size in task.sizes if not size.is_hidden)})
+    with patch.object(evaluator, "task", shown), patch.object(evaluator.checker, "task", shown):
+        yield
 
-    @contextmanager
-    def fewer(evaluator: Evaluator) -> Iterator[None]:
-        task = evaluator.task
-        shown = task.model_copy(update={"sizes": tuple(filter(kept, task.sizes))})
-        with patch.object(evaluator, "task", shown), patch.object(evaluator.checker, "task", shown):
-            yield
 
-    return fewer
+def _other_sizes(evaluator: Evaluator) -> Patched:
+    """Anything is run and compared at other sizes than the full one."""
+    return patch.object(Checker, "check_size", lambda *asked: None)
 
 
 def _full_size(evaluator: Evaluator) -> Patched:
@@ -133,8 +135,8 @@ IN_PARENT: Mapping[str, Callable[[Evaluator], Patched]] = {
     "full-size": _full_size,
     "gate": _gate,
     "guards": _guards,
-    "hidden-sizes": _only(lambda size: not size.is_hidden),
-    "other-sizes": _only(lambda size: size.name == "full"),
+    "hidden-sizes": _hidden_sizes,
+    "other-sizes": _other_sizes,
     "output-specs": _plan_outputs,
     "poisons": _poisons,
     "read-only-inputs": _runs(_writable),
@@ -146,7 +148,17 @@ STRUCTURAL = frozenset({"language", "jail"})
 """Nothing to switch off: a plan cannot say it; in the lane of ModelNew there is no harness in the candidate's process.
 The attack as a KernelBench class is judged by KernelBench's rule instead."""
 
-KERNELBENCH_RULE = (*ORACLE, *RUNNER, "admission", "families", "gate", "guards", "other-sizes", "poisons")
+KERNELBENCH_RULE = (
+    *ORACLE,
+    *RUNNER,
+    "admission",
+    "families",
+    "gate",
+    "guards",
+    "hidden-sizes",
+    "other-sizes",
+    "poisons",
+)
 """What KernelBench's rule lacks of these: five draws of the task's own inputs at one size, within 1e-2."""
 
 
