@@ -22,7 +22,7 @@ from kernelforge.sandbox import Zygote
 ALL = read_cases()
 EMULATED = [case for case in ALL if "emulated" in case.devices]
 CLASSES = [case for case in ALL if "cpu" in case.devices]
-CHEATS = [case for case in EMULATED + CLASSES if case.kind == "cheat"]
+CHEATS = [case for case in ALL if case.kind == "cheat"]
 BITING = [case for case in CHEATS if not case.no_bite]
 LIST = [pytest.param(case, id=case.name) for case in EMULATED + CLASSES]
 
@@ -162,7 +162,7 @@ def test_a_case_is_whole(case: Case) -> None:
     if case.kind == "honest":
         assert case.verdicts == ("OK",)
         assert not case.defence
-    elif {"emulated", "cpu"} & set(case.devices):
+    else:
         assert bool(case.defence) != bool(case.no_bite)
     if "language" in case.defence:
         assert (case.folder / "twin.py").exists()

