@@ -51,7 +51,7 @@ from kernelforge.tasks import size_source  # noqa: E402
 
 HERE = ("emulated", "cpu")
 """Cases on other devices need a GPU, or a driver that stands in for one."""
-TOO_LARGE = ("large_", "dear_")
+TOO_LARGE = ("large_", "dear_", "spun_")
 """Tasks that cannot be run whole on the emulated device: their names begin so."""
 TRIALS = 5
 CLASS_S, COMMAND_S = 120.0, 600.0

@@ -160,6 +160,13 @@ def make_evaluation(verdict: Verdict = Verdict.OK, **changes: Any) -> Evaluation
     return Evaluation(**(fields | changes))
 
 
+def uncompared_evaluation(**changes: Any) -> Evaluation:
+    """An OK evaluation of which no value was compared at the full size."""
+    skipped = SizeCheck(size="full", status="skipped", message="values not compared: too large")
+    checks = (SizeCheck(size="small", status="passed"), skipped)
+    return make_evaluation(**({"correctness": Correctness(sizes=checks)} | changes))
+
+
 def measured_evaluation(speedup: float | None = None, **changes: Any) -> Evaluation:
     """An OK evaluation on a GPU; ``speedup`` is also its lower bound."""
     fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")

@@ -28,6 +28,10 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
         return False, f"not accepted: {child.evaluation.verdict}"
     if parent.evaluation.verdict is not Verdict.OK:
         return True, "accepted: correct, and its parent was not"
+    if child.evaluation.uncompared != parent.evaluation.uncompared:
+        if child.evaluation.uncompared:
+            return False, "not accepted: not compared at its full size, as its parent was"
+        return True, "accepted: compared at its full size, as its parent was not"
     before, after = _measured(parent.evaluation), _measured(child.evaluation)
     if before is not None and after is not None:
         return _by_speedup(before, after)
@@ -42,7 +46,8 @@ def drifts(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
     speed = attempt.evaluation.performance
     if speed is None or speed.origin is Origin.MEASURED:
         return None
-    times = [one.evaluation.performance.time_us for one in earlier if one.accepted and one.evaluation.performance]
+    checked = [one.evaluation for one in earlier if one.accepted and not one.evaluation.uncompared]
+    times = [evaluation.performance.time_us for evaluation in checked if evaluation.performance]
     if not times or speed.time_us <= (1 + SLACK) * min(times):
         return None
     fastest = f"the fastest that was accepted before, {min(times):,.4g} us"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile.artifact import Artifact
@@ -59,6 +59,32 @@ class RunResult:
     thread_instructions: int | None = None
     seconds: float = 0.0
     """Wall time inside the runner."""
+    global_sectors: int | None = None
+    """Sectors of 32 bytes that loads and stores asked of global memory."""
+
+
+@dataclass(frozen=True)
+class OutputPart:
+    """Some elements of one output of a plan."""
+
+    elements: Blob
+    """Flat indices, int64, ascending."""
+    data: Blob
+    """The elements' bytes, in that order."""
+    unwritten: int
+    """Elements of the output that nothing in the plan writes."""
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What the blocks behind some elements of a plan's outputs computed."""
+
+    parts: tuple[OutputPart, ...]
+    """One per plan output; none where ``reason`` or ``faults`` say why."""
+    reason: str = ""
+    """Why blocks of the plan cannot be run by themselves."""
+    faults: tuple[RunFault, ...] = ()
+    thread_instructions: int | None = None
 
 
 RUN_LIMIT_S = 20.0
@@ -80,6 +106,8 @@ class RunRequest:
     """Device memory that the plan's buffers may take; None for all that the device gives one run."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""
+    sample_seed: int = 0
+    """Decides which blocks and launches a profile samples; not for a candidate to know."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +259,20 @@ class Session(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+@runtime_checkable
+class PartialSession(Protocol):
+    """A session that can run some blocks of a plan."""
+
+    def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
+        """Run only the blocks that some elements of the outputs need.
+
+        Args:
+            request: The run, on the tensors of the whole size.
+            wanted: Flat indices of elements by output, the most important first; fewer are had where they are dear.
+        """
+        ...
 
 
 class Device(Protocol):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from kernelforge.devices.base import RunFault, RunRequest
+from kernelforge.devices.base import OutputPart, PartResult, RunFault, RunRequest
 from kernelforge.errors import SandboxError
 from kernelforge.sandbox import Frame
 from kernelforge.sandbox.memory import Blob
@@ -62,6 +62,25 @@ def check_outputs(request: RunRequest, outputs: Sequence[Blob]) -> None:
     """
     if [len(blob) for blob in outputs] != _expected(request):
         raise SandboxError("the runner sent outputs of other lengths than the plan's")
+
+
+def part_in(request: RunRequest, reply: Frame) -> PartResult:
+    """What a run of some blocks gave.
+
+    Raises:
+        SandboxError: it cannot be read.
+    """
+    reason, unwritten, blobs = reply.data.get("reason"), reply.data.get("unwritten"), reply.blobs
+    if not isinstance(reason, str) or not isinstance(unwritten, list) or len(blobs) != 2 * len(unwritten):
+        raise SandboxError("the runner sent a part of a run that cannot be read")
+    outputs = request.plan.outputs if unwritten else ()
+    if len(unwritten) != len(outputs) or not all(isinstance(n, int) and n >= 0 for n in unwritten):
+        raise SandboxError("the runner sent parts of other outputs than the plan's")
+    parts = tuple(map(OutputPart, blobs[::2], blobs[1::2], unwritten))
+    for output, part in zip(outputs, parts, strict=True):
+        if len(part.elements) % 8 or len(part.data) != len(part.elements) // 8 * output.dtype.itemsize:
+            raise SandboxError("the runner sent elements of an output of another length than their indices")
+    return PartResult(parts, reason[:MAX_MESSAGE], faults_in(reply), count_in(reply, "thread_instructions"))
 
 
 def count_in(reply: Frame, name: str) -> int | None:

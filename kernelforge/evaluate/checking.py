@@ -68,6 +68,8 @@ class Work(Preparation):
     """When it got the device: to wait for one is not the candidate's doing."""
     executed: int = 0
     """Most thread instructions of any run at the size at hand."""
+    sectors: int = 0
+    """Most sectors that any run at the size at hand asked of global memory."""
     unscreened: str = ""
     """What the candidate uses that the emulated device beside a GPU lacks."""
 
@@ -266,6 +268,7 @@ class Checker:
         result = place.session.run(request)
         elapsed = time.perf_counter() - start
         work.executed = max(work.executed, result.thread_instructions or 0)
+        work.sectors = max(work.sectors, result.global_sectors or 0)
         # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
         spent = elapsed if result.faults else min(result.seconds, elapsed)
         part = "emulation" if place.device.kind == "emulated" else "run"

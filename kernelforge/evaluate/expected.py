@@ -17,6 +17,7 @@ from kernelforge.evaluate.recipe import TEST_PREFIX, Recipe
 from kernelforge.evaluate.recipe_inputs import PROBES, Habit, draw_recipe, habit_of
 from kernelforge.evaluate.reference import Reference, Value, to_device
 from kernelforge.evaluate.sequential import SequentialSums
+from kernelforge.evaluate.slices import Slices
 from kernelforge.evaluate.tolerance import Expected, expected_output, pieces
 from kernelforge.records import Comparison, Task
 from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
@@ -80,6 +81,8 @@ class Reckoner:
         self._shapes: dict[str, list[torch.Size]] = {}
         self.tests: dict[str, Recipe] = {}
         """Further input families by name, without :data:`TEST_PREFIX`."""
+        self.slices = Slices(self)
+        """Expected values of parts of the outputs."""
         self._constants = parse_task_file(task.source, task.name).constants
 
     def reference(self, size: str) -> Reference:
@@ -125,7 +128,7 @@ class Reckoner:
             inputs = draw_inputs(own, family, derived_seed(secret, family), scale * 0.1 ** min(attempt, 2))
             if not expected:
                 return Drawn(size, family, inputs, None, seed=secret)
-            outputs, selections = self._expected(size, reference, inputs)
+            outputs, selections = self.expected_at(size, reference, inputs)
             if family == "task" or _fit(family, outputs):
                 return Drawn(size, family, inputs, outputs, selections, secret)
             if probe:
@@ -149,7 +152,7 @@ class Reckoner:
         )
         if not expected:
             return Drawn(size, family, inputs, None, seed=seed)
-        outputs, selections = self._expected(size, reference, inputs)
+        outputs, selections = self.expected_at(size, reference, inputs)
         if [output.reference.shape for output in outputs] != self._shapes_at(size, own):
             raise TaskError("the result has another shape on such inputs than on the task's own")
         if not all(output.finite for output in outputs):
@@ -232,9 +235,10 @@ class Reckoner:
             return scale
         return None
 
-    def _expected(
+    def expected_at(
         self, size: str, reference: Reference, inputs: tuple[Value, ...]
     ) -> tuple[tuple[Expected, ...], tuple[Selection | None, ...]]:
+        """What the reference of a size must give on some inputs, and where indices come from."""
         policy = self.task.policy
         recorder = SelectionRecorder()
         values = reference.run(inputs, policy.mutates, within=(recorder,) if policy.ties else ())

@@ -1,15 +1,21 @@
-"""The full size of a candidate that was right at every other: on an emulated device profiled, then compared where a
-whole run is affordable. What a device that measures does there is in :mod:`kernelforge.evaluate.measured`.
+"""The full size of a candidate that was right at every other: on an emulated device profiled and compared, whole where
+that is affordable, else in parts. What a device that measures does there is in :mod:`kernelforge.evaluate.measured`.
+
+How much is compared never hangs on what the candidate does alone: where a whole run is too dear, the blocks behind
+elements at places drawn from the secret seed are run on the real inputs, and compared with the reference on the slices
+that they need. Where that cannot be had either, the check is ``skipped``, and the evaluation earns no reward.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from kernelforge.devices.base import RunFaulted, Session
+from kernelforge.devices.base import PartialSession, PartResult, RunFaulted
 from kernelforge.errors import SandboxError, TaskError
-from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work
+from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work, note
 from kernelforge.evaluate.oracle import Draw
 from kernelforge.records import (
     Comparison,
@@ -20,7 +26,9 @@ from kernelforge.records import (
     SizeFacts,
     TensorSpec,
     Verdict,
+    content_hash,
 )
+from kernelforge.sandbox.memory import same_bytes
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
@@ -37,12 +45,23 @@ SPARE_BYTES = 512 << 20
 PROFILE_POISON = 0
 """What memory holds before a profile: blocks that are left out must leave something harmless behind."""
 
+ELEMENTS = 16
+"""Elements of each output that a comparison in part is about; what else their blocks write is compared with them."""
+
+PART_SECONDS = 60.0
+"""Longest that finding and running the blocks behind them may take."""
+
+LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
+"""Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
+
 PADDING = 256
 """Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
 or byte of the reference. Above it the size is not large, the kernel is slow: ``TIMEOUT``."""
 
 _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 """By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
+
+_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
 
 Found = tuple[Profile | None, Performance | None]
 """What profile and clock gave."""
@@ -84,12 +103,12 @@ class FullStage(ABC):
     def check(self, profile: bool) -> Found | None:
         """Check, and time or profile where asked."""
 
-    def passed(self, comparison: Comparison, message: str) -> None:
+    def passed(self, comparison: Comparison, message: str, families: tuple[str, ...] = ()) -> None:
         """Record that the values were right."""
         check = SizeCheck(
             size="full",
             status="passed",
-            families=(self.family,),
+            families=families or (self.family,),
             message=message,
             error=comparison.error,
             launches=len(self.plan.launches),
@@ -98,84 +117,168 @@ class FullStage(ABC):
 
 
 class _Modelled(FullStage):
-    """Profile first: it tells whether a whole run is affordable."""
+    """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
 
     def check(self, profile: bool) -> Found | None:
-        found: Found | None = None
         tensors, memory = _tensor_bytes(self.facts), self.checker.device.memory_bytes
         if tensors > memory - SPARE_BYTES:
-            text = f"its own tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that this device has"
-            self.work.checks.append(SizeCheck(size="full", status="skipped", message=text))
+            self._skipped(
+                f"its own tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that this device has", None
+            )
             return None
-        session = self.sessions.of(self.artifact).session
+        found: Found | None = None
         too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
-        if profile and (too_large or self.facts.flops > DEAR_FLOPS):
-            # Inputs alone are cheap: what the profile tells decides whether the reference is run at all.
-            found = self._profiled_alone(session)
-            if self._only_sampled(found):
-                return found
-        if too_large:
-            self._without_reference("its values and their float64 twins need too much memory", found)
-            return found
-        with contextlib.ExitStack() as stack:
-            try:
-                draw = stack.enter_context(self.checker.drawn(self.size, self.family, self.work))
-            except (TaskError, SandboxError) as error:
-                self._without_reference(str(error), found)
-                return found
-            if profile and found is None:
-                found = self._profiled(session, draw)
-                if self._only_sampled(found):
+        try:
+            if too_large or self.facts.flops > DEAR_FLOPS:
+                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
+                    why = self._compare_in_part(draw)
+                    found = self._profiled(draw) if profile else None
+                if not why:
+                    return self._believed_in_part(found)
+                if too_large or not _affordable(found):
+                    self._skipped(why, found)
                     return found
-            self.work.executed = 0
-            poisons = _full_poisons(self.work.seed, None if found is None else _instructions(found))
-            place = self.sessions.of(self.artifact)
-            comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
-        note = ""
-        if found is not None and not _counted_all(found, self.work.executed):
-            found, note = None, "the profile is left out: it counted less than what the kernel executes when checked"
-        self.passed(comparison, note)
+            with self.checker.drawn(self.size, self.family, self.work) as draw:
+                if profile and found is None:
+                    found = self._profiled(draw)
+                if found is None or _affordable(found):
+                    return self._whole(draw, found)
+                why = self._compare_in_part(draw)
+        except (TaskError, SandboxError) as error:
+            why = f"the reference cannot be run at this size here: {error}"
+        if not why:
+            return self._believed_in_part(found)
+        self._skipped(why, found)
         return found
 
-    def _profiled_alone(self, session: Session) -> Found | None:
-        """A profile on inputs without expected outputs; None where the machine cannot hold even those."""
-        with contextlib.ExitStack() as stack:
-            try:
-                draw = self.checker.drawn(self.size, self.family, self.work, expected=False)
-                inputs = stack.enter_context(draw)
-            except (TaskError, SandboxError):
-                return None
-            return self._profiled(session, inputs)
+    def _whole(self, draw: Draw, found: Found | None) -> Found | None:
+        """Run whole, and compare everything; then some slices on inputs of another family."""
+        self.work.executed = self.work.sectors = 0
+        poisons = _full_poisons(self.work.seed, None if found is None else _instructions(found))
+        place = self.sessions.of(self.artifact)
+        comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
+        message = ""
+        if found is not None and (why := self._disbelieved(found)):
+            found, message = None, f"the profile is left out: {why}"
+        self.passed(comparison, message)
+        return found
 
-    def _only_sampled(self, found: Found | None) -> bool:
-        """Whether a whole run is too dear, which is then recorded."""
-        instructions = None if found is None else _instructions(found)
-        if instructions is None or instructions <= FULL_SIZE_INSTRUCTIONS:
-            return False
-        message = (
-            f"about {instructions:.2g} thread instructions, over {FULL_SIZE_INSTRUCTIONS:.2g}: "
-            "blocks were sampled, values not compared"
-        )
-        self._refuse_unverifiable(instructions)
-        self.work.checks.append(SizeCheck(size="full", status="skipped", message=message))
-        return True
+    def _compare_in_part(self, draw: Draw) -> str:
+        """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.
 
-    def _without_reference(self, reason: str, found: Found | None) -> None:
-        """The reference is too much for this machine at the full size: visibly left out, no candidate's fault."""
+        Raises:
+            Failure: one of them is wrong, a block faults, or nothing writes a part of the outputs.
+        """
+        families = self.checker.oracle.families("full")[: 2 if self.facts.compulsory_bytes <= REFERENCE_BYTES else 1]
+        counts, worst = [], 0.0
+        for family in families:
+            with contextlib.ExitStack() as stack:
+                mine = draw
+                if family != draw.family:
+                    mine = stack.enter_context(self.checker.drawn(self.size, family, self.work, expected=False))
+                comparison = self._part_compared(mine)
+            if isinstance(comparison, str):
+                return comparison
+            counts.append(comparison.total)
+            worst = max(worst, comparison.error or 0.0)
+        note = f"compared in part: {min(counts):,} elements of the output, at places drawn from the secret seed"
+        self.passed(Comparison(ok=True, error=worst), note, families)
+        return ""
+
+    def _part_compared(self, draw: Draw) -> Comparison | str:
+        """The comparison of some elements; or why none could be had."""
+        session = self.sessions.of(self.artifact).session
+        if not isinstance(session, PartialSession):
+            return f"{self.checker.device.name} runs plans whole, and this one is too long"
+        seed = int(content_hash(self.work.seed, self.checker.task.name, draw.family, "elements"), 16)
+        try:
+            with self.work.clock("oracle"):
+                wanted = self.checker.oracle.choose(self.size.name, seed, ELEMENTS)
+        except TaskError as error:
+            return str(error)
+        request = replace(self.checker.request(self.plan, draw, POISONS[0]), deadline_s=PART_SECONDS)
+        with self.work.clock("emulation"):
+            result = session.run_part(request, wanted)
+        if result.faults:
+            self.checker.fault(result.faults[0], self.size, draw.family, self.work)
+        if result.reason:
+            return f"no part of it can be run by itself: {result.reason}"
+        for output, part in enumerate(result.parts):
+            if part.unwritten:
+                total = self.facts.outputs[output].numel
+                message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
+                self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work)
+        comparison = self._compare(draw, wanted, result)
+        if not comparison.ok:
+            with self.work.clock("emulation"):
+                again = session.run_part(replace(request, poison=POISONS[1]), wanted)
+            if not _same(result, again):
+                return "the part that was run depends on what memory held before"
+            message = f"in the part that was compared: {comparison.message}"
+            self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work, comparison.error)
+        if 2 * comparison.total < sum(map(len, wanted.values())):
+            return "too few elements of the outputs could be had by themselves"
+        return comparison
+
+    def _believed_in_part(self, found: Found | None) -> Found | None:
+        """What the profile gave, where it can be right."""
+        why = "" if found is None else self._below_least(found)
+        if why:
+            check = self.work.checks[-1]
+            note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
+        return None if why else found
+
+    def _compare(self, draw: Draw, wanted: Mapping[int, Sequence[int]], result: PartResult) -> Comparison:
+        specs = self.facts.outputs
+        with self.work.clock("oracle"):
+            return self.checker.oracle.check_part(
+                draw.handle,
+                wanted,
+                [(part.elements, part.data) for part in result.parts],
+                [spec.shape for spec in specs],
+                [spec.dtype for spec in specs],
+            )
+
+    def _skipped(self, reason: str, found: Found | None) -> None:
+        """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
+
+        Raises:
+            Failure: the kernel is far too slow for the task, or no other size was compared.
+        """
         instructions = None if found is None else _instructions(found)
         if instructions is not None:
-            self._refuse_unverifiable(instructions)
-        message = f"values not compared, for the reference cannot be run at this size here: {reason}"
+            self._refuse_padding(instructions)
+        self._refuse_unchecked()
+        message = f"values not compared: {reason}"
         self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
 
-    def _profiled(self, session: Session, draw: Draw) -> Found:
+    def _profiled(self, draw: Draw) -> Found:
+        session = self.sessions.of(self.artifact).session
+        seed = int(content_hash(self.work.seed, self.checker.task.name, "sample"), 16) >> 1
+        request = replace(self.checker.request(self.plan, draw, POISONS[0]), sample_seed=seed)
         try:
             with self.work.clock("profile"):
-                return session.profile(self.checker.request(self.plan, draw, POISONS[0]), self.facts)
+                return session.profile(request, self.facts)
         except RunFaulted as faulted:
             self.checker.fault(faulted.fault, self.size, self.family, self.work)
 
-    def _refuse_unverifiable(self, instructions: float) -> None:
+    def _disbelieved(self, found: Found) -> str:
+        """Why a profile is not believed beside the whole run that was checked; empty if it is."""
+        less = _counted_less(found, self.work)
+        if less:
+            return f"it counted fewer {less} than the kernel needs when checked"
+        return self._below_least(found)
+
+    def _below_least(self, found: Found) -> str:
+        """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
+        moved = None if found[0] is None else found[0].value("dram__bytes.sum")
+        least = self.facts.compulsory_bytes
+        exact = found[0] is None or all(kernel.sampled == 1 for kernel in found[0].kernels)
+        if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
+            return ""
+        return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
+
+    def _refuse_padding(self, instructions: float) -> None:
         """A full size may go unchecked because the task is large, not because the candidate makes it so."""
         facts = self.facts
         if instructions > PADDING * (facts.flops + facts.compulsory_bytes):
@@ -184,13 +287,30 @@ class _Modelled(FullStage):
                 f"{facts.compulsory_bytes:.2g} bytes: too slow for its values to be checked"
             )
             self.checker.fail(Verdict.TIMEOUT, self.size, self.family, message, self.work)
+
+    def _refuse_unchecked(self) -> None:
+        """A plan that refuses every hidden size was compared at a size that it knows, and at no other."""
         hidden = [check for check in self.work.checks if check.size.startswith("hidden")]
         if hidden and all(check.status == "guarded" for check in hidden):
             message = (
-                "the plan's asserts refuse every hidden size, and this size is too large to be compared whole; "
+                "the plan's asserts refuse every hidden size, and this size cannot be compared; "
                 "support other sizes, so that values can be checked"
             )
             self.checker.fail(Verdict.POLICY, self.size, self.family, message, self.work)
+
+
+def _affordable(found: Found | None) -> bool:
+    """Whether a run is short enough to be made whole, as far as a profile tells; without one it is not known to be."""
+    instructions = None if found is None else _instructions(found)
+    return instructions is not None and instructions <= FULL_SIZE_INSTRUCTIONS
+
+
+def _same(first: PartResult, second: PartResult) -> bool:
+    """Whether two runs of some blocks gave the same."""
+    return len(first.parts) == len(second.parts) and all(
+        same_bytes(one.elements, other.elements) and same_bytes(one.data, other.data)
+        for one, other in zip(first.parts, second.parts, strict=True)
+    )
 
 
 def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
@@ -216,10 +336,16 @@ def _instructions(found: Found) -> float | None:
     return None if found[0] is None else found[0].value("ptx__thread_inst_executed.sum")
 
 
-def _counted_all(found: Found, executed: int) -> bool:
-    """Whether a profile saw the work that a checked run did."""
-    counted, profile = _instructions(found), found[0]
-    if counted is None or profile is None:
-        return True
+def _counted_less(found: Found, work: Work) -> str:
+    """Of what a checked run did more than its profile counted; empty where the profile saw it all."""
+    profile = found[0]
+    if profile is None:
+        return ""
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
-    return executed <= counted * (_EXACT_SLACK if exact else _SAMPLED_SLACK)
+    slack = _EXACT_SLACK if exact else _SAMPLED_SLACK
+    instructions, sectors = _instructions(found), [profile.value(name) for name in _SECTORS]
+    if instructions is not None and work.executed > slack * instructions:
+        return "instructions"
+    if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):
+        return "sectors of global memory"
+    return ""

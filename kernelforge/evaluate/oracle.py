@@ -289,6 +289,50 @@ class Oracle:
         }
         return Comparison.model_validate(self._call(request, outputs).data["comparison"])
 
+    @_read_as_hostile()
+    def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
+        """Flat indices of about ``count`` elements of each output whose values the oracle can tell without the rest.
+
+        Raises:
+            TaskError: it can tell none.
+        """
+        request = {"op": "choose", "size": self._checked_size(size), "seed": str(seed), "count": count}
+        elements = self._call(request).data["elements"]
+        return {int(output): [int(index) for index in indices] for output, indices in elements.items()}
+
+    @_read_as_hostile()
+    def check_part(
+        self,
+        handle: int,
+        wanted: Mapping[int, Sequence[int]],
+        parts: Sequence[tuple[Blob | None, Blob]],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[DType],
+    ) -> Comparison:
+        """Compare some elements of a candidate's outputs, those near the ``wanted`` ones.
+
+        Args:
+            handle: A draw; it needs no expected outputs.
+            wanted: What :meth:`choose` gave.
+            parts: For each output flat indices (int64, ascending) and the elements there; all without indices where
+                the outputs are whole, of which some slices are compared then.
+            shapes: Of the outputs.
+            dtypes: Of the outputs.
+
+        Raises:
+            TaskError: the reference cannot be run on a part.
+        """
+        request = {
+            "op": "check_part",
+            "handle": handle,
+            "wanted": {str(output): list(indices) for output, indices in wanted.items()},
+            "shapes": [list(shape) for shape in shapes],
+            "dtypes": [str(dtype) for dtype in dtypes],
+            "whole": all(indices is None for indices, _ in parts),
+        }
+        blobs = [blob for part in parts for blob in part if blob is not None]
+        return Comparison.model_validate(self._call(request, blobs).data["comparison"])
+
     def release(self, handle: int) -> None:
         """Forget a draw; the child frees its memory. One that died took its draws with it."""
         if self._child is None:

@@ -32,6 +32,7 @@ from kernelforge.evaluate.placement import (
 )
 from kernelforge.evaluate.recipe import Recipe
 from kernelforge.evaluate.reference import tensor_spec, tensor_view
+from kernelforge.evaluate.slices import elements_of
 from kernelforge.evaluate.tracing import trace_at, trace_source
 from kernelforge.records import DType, Task
 from kernelforge.sandbox.channel import Channel, Frame
@@ -125,6 +126,8 @@ class _Server:
             "families": self._families,
             "draw": self._draw,
             "check": self._check,
+            "choose": self._choose,
+            "check_part": self._check_part,
             "release": self._release,
             "admit": self._admit,
             "audit": self._audit,
@@ -212,6 +215,27 @@ class _Server:
             for blob, shape, dtype in zip(blobs, data["shapes"], data["dtypes"], strict=True)
         ]
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
+
+    def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        chosen = self._task.slices.choose(data["size"], int(data["seed"]), data["count"])
+        return {"elements": {str(output): indices for output, indices in chosen.items()}}, []
+
+    def _check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        drawn = self._drawn(data["handle"])
+        whole, count = bool(data["whole"]), len(data["shapes"])
+        indices = [None] * count if whole else blobs[::2]
+        outputs = blobs if whole else blobs[1::2]
+        if not len(indices) == len(outputs) == count == len(data["dtypes"]):
+            raise UsageError("check_part needs elements, a shape and a dtype for each output, and indices of a part")
+        shapes = [tuple(shape) for shape in data["shapes"]]
+        got = {
+            position: elements_of(
+                indices[position], outputs[position], shapes[position], DType(data["dtypes"][position])
+            )
+            for position in range(count)
+        }
+        wanted = {int(output): indices for output, indices in data["wanted"].items()}
+        return {"comparison": self._task.slices.compare(drawn, wanted, got).model_dump(mode="json")}, []
 
     def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._draws.pop(data["handle"], None)

@@ -2,9 +2,10 @@
 
 What has to agree:
 
-- on an emulated device the verdict, the outcome at every size, the modelled time and every counter, exactly. Where
-  counters hang on the values that were drawn, they are compared once more on the inputs that the run itself drew. A run
-  of submissions from outside kept no seed: its counters are left out where two draws here give two of them;
+- on an emulated device the verdict, the outcome at every size, and the modelled time and the main counters within a
+  tenth: which blocks a profile samples is drawn anew, so that no kernel can be made for those that a run looked at.
+  Then the modelled time and every counter, exactly, on the inputs and with the samples that the run itself drew. A run
+  of submissions from outside kept no seed: its counters are not compared exactly where two draws here give two of them;
 - on a GPU the verdict, the bytes that must move at least, and the speedup: the two 95 % intervals have to overlap, of
   which the entry's counts no further than a tenth from the speedup that it claims. Its time may be shorter than the one
   here by what clocks and cooling do.
@@ -30,6 +31,16 @@ from kernelforge.records import Correctness, Fingerprint, Performance, Profile, 
 from kernelforge.report.views.board_key import without_tests
 from kernelforge.run.external import EXTERNAL
 from kernelforge.tasks.suites import Suite
+
+CHANCE = 0.1
+"""Share by which counters may differ between two draws of inputs and of sampled blocks."""
+
+_MAIN = (
+    "dram__bytes.sum",
+    "ptx__thread_inst_executed.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+)
 
 FASTER = 1.5
 """How many times as fast as here the same kernel may be on another GPU of the same name."""
@@ -82,12 +93,13 @@ def _again(entry: EntryFile, best: Best, task: Task, workshop: Workshop) -> _Fou
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
         problems = (*_bytes(best, evaluator.facts), *_problems(best, result))
         if problems and _right(result) and best.evaluation.fingerprint.gpu is None:
-            # Right on fresh inputs, other counters: perhaps because they hang on the values.
+            # Right on fresh inputs, other counters: perhaps because they hang on the values, or on what was sampled.
             external = entry.run.strategy == EXTERNAL
             own = int(content_hash(entry.run.seed, task.name, best.number), 16)
             second = evaluator.evaluate(best.candidate, seed=secrets.randbits(63) if external else own)
             vary = external and second.profile != result.profile
-            problems = (*_bytes(best, evaluator.facts), *_problems(best, second, counters=not vary))
+            exact = _problems(best, second, counters=not vary)
+            problems = (*_bytes(best, evaluator.facts), *_far(best, result), *exact)
             return _Found(second, problems)
         return _Found(result, problems)
     finally:
@@ -141,6 +153,24 @@ def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) ->
         yield f"the modelled time is {_time(here.performance)}, the entry says {_time(claimed.performance)}"
     if best.profile != result.profile:
         yield _counters(best.profile, result.profile)
+
+
+def _far(best: Best, result: EvaluationResult) -> Iterator[str]:
+    """What a fresh draw of inputs and samples shows to be beyond chance."""
+    claimed, here = best.evaluation.performance, result.evaluation.performance
+    pairs = [("modelled time", None if claimed is None else claimed.time_us, None if here is None else here.time_us)]
+    for name in _MAIN:
+        said = None if best.profile is None else best.profile.value(name)
+        pairs.append((name, said, None if result.profile is None else result.profile.value(name)))
+    for name, said, found in pairs:
+        if said is None and found is None:
+            continue
+        if said is None or found is None or abs(said - found) > CHANCE * max(said, found):
+            yield f"{name} is {_plain(found)} on fresh samples, the entry says {_plain(said)}"
+
+
+def _plain(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
 
 
 def _outcomes(correctness: Correctness | None) -> dict[str, str]:

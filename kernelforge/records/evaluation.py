@@ -59,7 +59,8 @@ class SizeCheck(Record):
 
     size: str
     status: Literal["passed", "failed", "guarded", "skipped"]
-    """``guarded``: the plan's own assert refused a hidden size. ``skipped``: too large here, see ``message``."""
+    """``guarded``: the plan's own assert refused a hidden size. ``skipped``: no value was compared, see
+    ``message``."""
     families: tuple[str, ...] = ()
     """Input distributions that were run, in order."""
     message: str = ""
@@ -93,6 +94,11 @@ class Correctness(Record):
         """Whether values were compared at one size at least, and no size failed."""
         states = {check.status for check in self.sizes}
         return "passed" in states and "failed" not in states
+
+    @property
+    def full_size_compared(self) -> bool:
+        """Whether values were compared at the full size too, all of them or a part."""
+        return not any(check.size == "full" and check.status == "skipped" for check in self.sizes)
 
     @property
     def generality(self) -> float:
@@ -225,6 +231,16 @@ class Evaluation(Record):
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")
         return self
+
+    @property
+    def uncompared(self) -> bool:
+        """Whether it is OK although no value was compared at the full size: that earns nothing and leads no board."""
+        return self.verdict is Verdict.OK and self.correctness is not None and not self.correctness.full_size_compared
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words: ``OK, full size not compared`` where that is so."""
+        return "OK, full size not compared" if self.uncompared else self.verdict.value
 
     @property
     def key(self) -> str:

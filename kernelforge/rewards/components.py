@@ -27,7 +27,7 @@ def components(evaluation: Evaluation) -> Components:
     return Components(
         format=float(parsed),
         built=float(ok or evaluation.stage not in BEFORE_BUILT),
-        correct=float(ok),
+        correct=float(ok and not evaluation.uncompared),
         speedup=None if performance is None else performance.speedup,
         speedup_lower=None if performance is None else performance.speedup_lower,
         speedup_upper=_upper(evaluation),

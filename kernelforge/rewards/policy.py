@@ -53,7 +53,8 @@ def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -
 
     Three rules stand above every policy: ``INFRA`` is not a score, and neither what ran without a jail nor a
     ``ModelNew`` class, whose host code could have done anything to its own times, is ever rewarded. The value and every
-    component are None then; :func:`unscored` says why.
+    component are None then; :func:`unscored` says why. And what was not compared at its full size earns what a wrong
+    answer earns: a plan can be written so that no part of it can be run by itself.
 
     Raises:
         UsageError: there is no such policy.
@@ -61,7 +62,15 @@ def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -
     chosen = find_policy(policy)
     if _never_scored(evaluation):
         return Reward(policy=chosen.name, value=None, components=dict.fromkeys(chosen.parts))
-    return chosen.score(evaluation, context)
+    return chosen.score(_as_paid(evaluation), Context(context.source, [_as_paid(one) for one in context.earlier]))
+
+
+def _as_paid(evaluation: Evaluation) -> Evaluation:
+    """The evaluation as policies see it: wrong, where values were not compared at the full size."""
+    if not evaluation.uncompared:
+        return evaluation
+    wrong = {"verdict": Verdict.WRONG, "stage": "full", "reason": evaluation.outcome, "performance": None}
+    return evaluation.model_copy(update=wrong)
 
 
 def rescore(

@@ -20,7 +20,10 @@ def accept(attempt: Attempt, earlier: Sequence[Attempt], best: Attempt | None) -
     if verdict is not Verdict.OK:
         return False, f"not accepted: {verdict}"
     if best is None:
-        return True, "first correct attempt"
+        return (
+            True,
+            f"first correct attempt{', at its full size not compared' if attempt.evaluation.uncompared else ''}",
+        )
     answered = _answered(attempt, earlier)
     # A finding speaks of the kernel that the Judge read; against any other, time alone decides.
     finding = answered.finding if answered is not None and answered.parent == best.id else None

@@ -12,12 +12,15 @@ def score(attempt: Attempt) -> float | None:
 
     Measured: log of the lower bound of the speedup; where no baseline could be timed, minus the log of the upper end of
     the time's interval, in microseconds, which is below the former for every kernel of more than some microseconds.
-    A quarantined time counts for nothing: the attempt is correct, and behind all that were timed. Modelled: minus the
+    A quarantined time counts for nothing: the attempt is correct, and behind all that were timed. So does every time of
+    an attempt whose full size was not compared. Modelled: minus the
     log of the modelled time in microseconds, which orders kernels that differ several-fold and no finer. Measured and
     modelled never meet: a run has one kind of device.
     """
     performance = attempt.evaluation.performance
-    if attempt.evaluation.verdict is not Verdict.OK or performance is None or performance.quarantined is not None:
+    if attempt.evaluation.verdict is not Verdict.OK or attempt.evaluation.uncompared:
+        return None
+    if performance is None or performance.quarantined is not None:
         return None
     if performance.origin is not Origin.MEASURED:
         return -math.log(performance.time_us)

@@ -48,9 +48,15 @@ def _gate(evaluator: Evaluator) -> Patched:
     return patch("kernelforge.compile.gate.check", lambda *judged, **how: GateResult(None))
 
 
-def _values(evaluator: Evaluator) -> Patched:
-    """Outputs are compared."""
-    return patch.object(Oracle, "check", lambda *asked, **how: Comparison(ok=True, error=0.0))
+@contextmanager
+def _values(evaluator: Evaluator) -> Iterator[None]:
+    """Outputs are compared, whole or in part."""
+    right = Comparison(ok=True, error=0.0, total=1 << 30)
+    with (
+        patch.object(Oracle, "check", lambda *asked, **how: right),
+        patch.object(Oracle, "check_part", lambda *asked, **how: right),
+    ):
+        yield
 
 
 def _families(evaluator: Evaluator) -> Patched:
@@ -102,8 +108,8 @@ def _poisons(evaluator: Evaluator) -> Iterator[None]:
 
 
 def _guards(evaluator: Evaluator) -> Patched:
-    """A candidate whose asserts refuse every hidden size must be comparable at the full one, and so must a slow one."""
-    return patch("kernelforge.evaluate.full._Modelled._refuse_unverifiable", lambda *asked: None)
+    """A candidate whose asserts refuse every hidden size must be comparable at the full one."""
+    return patch("kernelforge.evaluate.full._Modelled._refuse_unchecked", lambda *asked: None)
 
 
 def _plan_outputs(evaluator: Evaluator) -> Patched:

@@ -7,7 +7,6 @@ import pytest
 from axpy import KERNEL, PLAN
 
 from kernelforge.evaluate import EvaluationResult, Evaluator
-from kernelforge.evaluate.full import PADDING
 from kernelforge.records import Candidate, Verdict
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
@@ -19,6 +18,7 @@ SHIRK = """__global__ void axpy(const float* x, const float* y, float* out, int 
     if (i < n) out[i] = 2.0f * x[i] + y[i];
 }
 """
+WAIT = "if (i == 0) atomicExch(flag, 1); if (threadIdx.x == 0) while (atomicAdd(flag, 0) == 0) {} __syncthreads();"
 
 
 def judge(evaluator: Evaluator, verdict: Verdict, source: str = KERNEL, plan: str = PLAN) -> EvaluationResult:
@@ -40,14 +40,14 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
     assert "profile is left out" in result.evaluation.correctness.sizes[-1].message
 
 
-def test_a_full_size_goes_unchecked_only_where_the_task_is_large(
+def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Verdict.OK)
     assert result.evaluation.correctness is not None
-    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed", "passed", "passed", "skipped"]
-    assert PADDING > 1
+    assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 4
+    assert "compared in part" in result.evaluation.correctness.sizes[-1].message
 
 
 def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
@@ -58,5 +58,10 @@ def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     assert result.evaluation.correctness is not None
     assert result.evaluation.correctness.generality == 0.5
     monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
-    refused = judge(evaluator, Verdict.POLICY, plan=plan)
+    judge(evaluator, Verdict.OK, plan=plan)
+    waiting = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
+        "    if (i < n)", f"    {WAIT}\n    if (i < n)"
+    )
+    plan = plan.replace("out, i32", "out, zeros((1,), int32), i32")
+    refused = judge(evaluator, Verdict.POLICY, waiting, plan)
     assert "refuse every hidden size" in refused.evaluation.reason

@@ -94,13 +94,15 @@ def test_a_case_gets_its_verdict(
         evaluation, profile = bench.evaluate(case, canary_file=canary_file)
     else:
         evaluation = lane.evaluate(case, canary_file)
+    said = told(evaluation)
     assert evaluation.verdict.value in case.verdicts, evaluation.reason
     if case.kind == "honest":
         assert evaluation.verdict is Verdict.OK, evaluation.reason
+        assert not evaluation.uncompared, said
+        assert case.lane == "modelnew" or reward(DEFAULT_POLICY, evaluation).value
     else:
         assert not reward(DEFAULT_POLICY, evaluation).value
         assert profile is None
-    said = told(evaluation)
     assert not [word for word in case.words if word not in evaluation.reason], evaluation.reason
     assert not [word for word in case.tells if word in said], said
     for text in (evaluation.model_dump_json(), caplog.text, "" if profile is None else profile.model_dump_json()):

@@ -6,7 +6,7 @@ from typing import Any
 
 import agents_workbench as workbench
 import pytest
-from builders import make_fingerprint
+from builders import make_attempt, make_fingerprint, modelled, uncompared_evaluation
 from builders import measured as make_measured
 
 from kernelforge.agents.acceptance import drifts, improves
@@ -122,3 +122,13 @@ def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
         assert (drifts(child, known) is None) is fits
         known.append(child.model_copy(update={"accepted": fits}))
     assert "13.5 us" in (drifts(known[-1], known[:-1]) or "")
+
+
+def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_holds_it_off() -> None:
+    fast = uncompared_evaluation(performance=modelled(1.0))
+    lazy = make_attempt(0, accepted=True)
+    lazy = lazy.model_copy(update={"evaluation": fast.model_copy(update={"candidate": lazy.evaluation.candidate})})
+    honest = make_attempt(1)
+    assert improves(lazy, honest, None) == (True, "accepted: compared at its full size, as its parent was not")
+    assert improves(honest, lazy, None) == (False, "not accepted: not compared at its full size, as its parent was")
+    assert drifts(honest, [lazy]) is None

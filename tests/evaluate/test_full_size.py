@@ -1,4 +1,4 @@
-"""The full size on an emulated device: whole, sampled, or visibly left out where it is too large for the machine."""
+"""The full size on an emulated device: compared whole, in part, or visibly left out where it is too large."""
 
 from __future__ import annotations
 
@@ -43,23 +43,24 @@ def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
     assert profile is None
 
 
-def test_a_reference_too_large_for_its_process_leaves_a_profile(
+def test_a_reference_too_large_for_its_process_is_compared_in_part(
     evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluate.full.REFERENCE_BYTES", 1 << 20)
     (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1024, 1024))
     assert evaluation.verdict is Verdict.OK, evaluation.reason
-    assert full.status == "skipped"
-    assert "too much memory" in full.message
+    assert full.status == "passed"
+    assert "compared in part" in full.message
     assert profile is not None
     assert profile.size == "full"
     assert profile.value("dram__bytes_write.sum") == 4 << 20
 
 
-@pytest.mark.parametrize("affordable", [True, False])
-def test_a_dear_reference_runs_only_where_a_whole_run_is_affordable(
-    evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch, affordable: bool
+@pytest.mark.parametrize("dear", ["task", "candidate"])
+def test_a_dear_size_is_compared_in_part(
+    evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch, dear: str
 ) -> None:
+    """For a dear task the whole reference never runs; a slow candidate is compared all the same."""
     asked: list[bool] = []
     draw = Oracle.draw
 
@@ -69,13 +70,54 @@ def test_a_dear_reference_runs_only_where_a_whole_run_is_affordable(
         return draw(self, size, family, seed, expected=expected)
 
     monkeypatch.setattr(Oracle, "draw", recorded)
-    monkeypatch.setattr("kernelforge.evaluate.full.DEAR_FLOPS", 10)
-    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 10**9 if affordable else 10)
+    name, limit = ("DEAR_FLOPS", 10) if dear == "task" else ("FULL_SIZE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(f"kernelforge.evaluate.full.{name}", limit)
     (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert profile is not None
-    assert asked == [False, True] if affordable else [False]
-    assert full.status == ("passed" if affordable else "skipped")
+    assert asked == ([False, False] if dear == "task" else [True, False])
+    assert (full.status, full.families) == ("passed", ("task", "normal"))
+    assert "at places drawn from the secret seed" in full.message
+
+
+LAZY = {
+    "one block": ("if (n == 6144 && blockIdx.x != 3) return;", "nothing in the plan writes"),
+    "not the last": ("if (n == 6144 && blockIdx.x == gridDim.x - 1) return;", "nothing in the plan writes 128 of"),
+    "half the value": ("if (n == 6144) { if (i < n) out[i] = x[i] + 0.5f * y[i]; return; }", "in the part"),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_a_kernel_that_is_lazy_at_a_dear_size_is_wrong(
+    evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch, lazy: str
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluate.full.DEAR_FLOPS", 10)
+    code, words = LAZY[lazy]
+    evaluators.append(workshop.evaluator(axpy_task()))
+    source = KERNEL.replace("    if (i < n)", f"    {code}\n    if (i < n)")
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=PLAN), seed=11).evaluation
+    assert evaluation.verdict is Verdict.WRONG
+    assert words in evaluation.reason
+
+
+def test_what_cannot_be_run_in_part_is_left_out_where_it_is_dear_to_run_whole(
+    evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that wait for one another cannot be run alone."""
+    monkeypatch.setattr("kernelforge.evaluate.full.DEAR_FLOPS", 10)
+    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 10)
+    wait = "if (i == 0) atomicExch(flag, 1); if (threadIdx.x == 0) while (atomicAdd(flag, 0) == 0) {} __syncthreads();"
+    source = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
+        "    if (i < n)", f"    {wait}\n    if (i < n)"
+    )
+    plan = PLAN.replace("out, i32", "out, zeros((1,), int32), i32")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=plan), seed=11).evaluation
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    check = evaluation.correctness.sizes[-1]
+    assert check.status == "skipped"
+    assert "wait for one another" in check.message
 
 
 def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(

@@ -15,7 +15,7 @@ from kernelforge.evaluate.workshop import Workshop
 from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
 from kernelforge.leaderboard.reading import EntryError
-from kernelforge.leaderboard.rerun import _problems, incomparable, rerun
+from kernelforge.leaderboard.rerun import _far, _problems, incomparable, rerun
 from kernelforge.leaderboard.verify import drawn, measure_of, suite_of, verify
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.tasks import load_suite
@@ -260,6 +260,21 @@ def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Fo
     found = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_problems(honest, found)) == []
     assert any(told in problem for problem in _problems(best, found))
+
+
+def test_counters_that_only_the_runs_own_samples_show_do_not_agree(reference: EntryFile, forged: Forge) -> None:
+    """A kernel made for the blocks that one seed looks at has other counters with every other seed."""
+
+    def change(data: dict[str, Any]) -> None:
+        best = row_of(data, "softmax")["best"]
+        next(one for one in best["profile"]["metrics"] if one["name"] == "dram__bytes.sum")["value"] *= 0.8
+
+    entry = forged(reference, change)
+    honest, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (reference, entry))
+    fresh = EvaluationResult(honest.evaluation, honest.profile)
+    assert list(_far(honest, fresh)) == []
+    (problem,) = _far(best, fresh)
+    assert problem.startswith("dram__bytes.sum is")
 
 
 def test_numbers_of_another_device_or_evaluator_are_not_compared(reference: EntryFile, made: Callable[..., EntryFile]):

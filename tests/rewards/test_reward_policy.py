@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from builders import make_evaluation, make_fingerprint, measured, measured_evaluation
+from builders import make_evaluation, make_fingerprint, measured, measured_evaluation, uncompared_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Verdict
-from kernelforge.rewards import DEFAULT_POLICY, POLICIES, reward
+from kernelforge.rewards import DEFAULT_POLICY, POLICIES, components, reward
 
 GATE = 0.3
 
@@ -40,6 +40,15 @@ def test_a_run_without_a_jail_is_never_rewarded() -> None:
 def test_a_class_with_host_code_is_never_rewarded() -> None:
     assert value_of(measured_evaluation(4.0)) is not None
     assert value_of(measured_evaluation(4.0, lane="modelnew", build=None)) is None
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_was_not_compared_at_its_full_size_earns_what_a_wrong_answer_earns(policy: str) -> None:
+    uncompared = uncompared_evaluation()
+    assert uncompared.outcome == "OK, full size not compared"
+    assert reward(policy, uncompared).value == reward(policy, make_evaluation(Verdict.WRONG)).value
+    assert components(uncompared).correct == 0
+    assert components(make_evaluation()).correct == 1
 
 
 def test_a_quarantined_time_earns_the_gate_alone() -> None:

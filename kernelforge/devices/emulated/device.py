@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from kernelforge.compile.artifact import Artifact
 from kernelforge.devices import replies
-from kernelforge.devices.base import Armed, Capabilities, Rating, RunFault, RunFaulted, RunRequest, RunResult
+from kernelforge.devices.base import (
+    Armed,
+    Capabilities,
+    PartResult,
+    Rating,
+    RunFault,
+    RunFaulted,
+    RunRequest,
+    RunResult,
+)
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import PlanCounts
@@ -146,7 +155,23 @@ class EmulatedSession:
                 self.close()
                 raise
         executed = replies.count_in(reply, "thread_instructions")
-        return RunResult(outputs, faults, executed, replies.seconds_in(reply))
+        sectors = replies.count_in(reply, "global_sectors")
+        return RunResult(outputs, faults, executed, replies.seconds_in(reply), sectors)
+
+    def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
+        """Run only the blocks that some elements of the outputs need; what goes wrong is in the result.
+
+        Raises:
+            SandboxError: no child can be started, or it broke its channel's format.
+        """
+        reply = self._ask("part", request, wanted={str(output): list(indices) for output, indices in wanted.items()})
+        if isinstance(reply, RunFault):
+            return PartResult((), faults=(reply,))
+        try:
+            return replies.part_in(request, reply)
+        except SandboxError:
+            self.close()
+            raise
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
         """Counters and modelled time of a plan.
@@ -207,7 +232,13 @@ class EmulatedSession:
     ) -> None:
         self.close()
 
-    def _ask(self, op: Literal["run", "profile"], request: RunRequest, effort: float = 1.0) -> Frame | RunFault:
+    def _ask(
+        self,
+        op: Literal["run", "part", "profile"],
+        request: RunRequest,
+        effort: float = 1.0,
+        wanted: Mapping[str, Sequence[int]] | None = None,
+    ) -> Frame | RunFault:
         """The child's reply, or the fault that its end stands for."""
         there = self._device.memory_bytes
         memory = there if request.memory_bytes is None else min(request.memory_bytes, there)
@@ -223,10 +254,12 @@ class EmulatedSession:
             # A profile leaves blocks out; what they would have written must read as something harmless.
             "poison": 0 if op == "profile" else request.poison,
             "effort": effort,
+            "wanted": wanted,
             "mutable": sorted(request.mutable),
             "deadline_s": request.deadline_s,
             "memory_bytes": memory,
             "max_thread_instructions": request.max_thread_instructions,
+            "sample_seed": request.sample_seed,
         }
         with self._lock:
             try:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from kernelforge.candidate.resolved import (
     Buffer,
@@ -59,6 +63,7 @@ class Work:
     deadline_s: float
     memory_bytes: int
     max_thread_instructions: int | None
+    sample_seed: int = 0
 
 
 class Execution:
@@ -77,8 +82,10 @@ class Execution:
         self._work = work
         self._memory = runner.memory
         self._end = time.monotonic() + work.deadline_s
+        self._draws = random.Random(work.sample_seed)
         self._address: dict[int, int] = {}
         self.thread_instructions = 0
+        self.global_sectors = 0
         needed = sum(buffer.nbytes for buffer in work.plan.buffers)
         if needed > work.memory_bytes:
             raise LaunchFaulted(
@@ -148,10 +155,10 @@ class Execution:
             self._go(step, None)
         else:
             # One block tells what the grid would cost; it must not run twice.
-            probe = blocks // 2
+            probe = self._draws.randrange(blocks)
             per_block = max(self._go(step, (probe,)).thread_instructions, 1)
             if budget.exceeded_by(per_block * blocks):
-                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block))
+                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block), self._draws)
             for chunk in chunks:
                 for part in (range(chunk.start, min(chunk.end, probe)), range(max(chunk.start, probe + 1), chunk.end)):
                     if part:
@@ -165,6 +172,21 @@ class Execution:
             self.launch(step)
         elif isinstance(step, Fill):
             self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
+
+    def poison(self) -> None:
+        """Put workspace and outputs back to what they held before the run."""
+        for buffer in self._work.plan.buffers:
+            if buffer.kind == "workspace":
+                self._memory.fill(self._address[buffer.id], buffer.nbytes, bytes([self._work.poison]))
+
+    def clear(self, buffer: int) -> None:
+        """Fill a buffer with zeros."""
+        self.content(buffer)[:] = 0
+
+    def content(self, buffer: int) -> npt.NDArray[np.uint8]:
+        """A buffer's bytes, not copied."""
+        size = next(b.nbytes for b in self._work.plan.buffers if b.id == buffer)
+        return self._memory.view(self._address[buffer], size)
 
     def outputs(self) -> tuple[Blob, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
@@ -204,6 +226,15 @@ class Execution:
         """Run some blocks through a cache model. Faults count only where no block was left out before."""
         return self._go(step, ctas, cache=cache, strict=strict)
 
+    def some_blocks(self, step: Launch, ctas: Sequence[int] | None, *, strict: bool = True) -> LaunchReport:
+        """Run some blocks of a grid, or all. Unless ``strict`` only a timeout counts as a fault."""
+        return self._go(step, ctas, strict=strict)
+
+    def writers(self, step: Launch, entry: str, ctas: Sequence[int] | None, limit: int) -> int:
+        """Run a slice of a launch's kernel (:mod:`kernelforge.devices.emulated.writers`) in its place, for at most
+        about ``limit`` thread instructions; their number."""
+        return self._go(step, ctas, entry=entry, limit=limit).thread_instructions
+
     def _go(
         self,
         step: Launch,
@@ -212,12 +243,14 @@ class Execution:
         racecheck: bool = False,
         cache: CacheModel | None = None,
         strict: bool = True,
+        entry: str | None = None,
+        limit: int | None = None,
     ) -> LaunchReport:
-        limit = self._work.max_thread_instructions
-        left = None if limit is None else max(limit - self.thread_instructions, 1)
+        most = self._work.max_thread_instructions
+        left = limit if limit is not None or most is None else max(most - self.thread_instructions, 1)
         try:
             report = self._runner.machine.launch(
-                self._runner.entry(step.expression).name,
+                entry or self._runner.entry(step.expression).name,
                 step.grid,
                 step.block,
                 step.dynamic_shared_bytes,
@@ -236,6 +269,9 @@ class Execution:
             text = f"{error}; {step.expression!r} is launched in {self._place(step)}"
             raise LaunchFaulted([RunFault("crash", text)]) from error
         self.thread_instructions += report.thread_instructions
+        self.global_sectors += sum(
+            op.transactions for op in report.memory if op.space == "global" and op.access in ("load", "store")
+        )
         told = [fault for fault in report.faults if strict or fault.kind == "timeout"]
         if told:
             raise LaunchFaulted(_explain(told, f"{step.expression!r} is launched in {self._place(step)}"))

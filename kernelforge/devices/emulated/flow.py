@@ -302,7 +302,7 @@ def _liveness(blocks: list[Block], ids: dict[str, int]) -> tuple[list[int], list
     return live_in, live_out
 
 
-def _post_dominators(blocks: list[Block]) -> list[int]:
+def post_dominators(blocks: list[Block]) -> list[int]:
     """Immediate post-dominator of every block; ``len(blocks)`` stands for the exit."""
     count = len(blocks)
     everything = (1 << (count + 1)) - 1
@@ -432,7 +432,7 @@ class _Uniformity:
                         users.setdefault(s, set()).add(r)
                 if i.predicate is not None:
                     users.setdefault(i.predicate.name, set()).add(r)
-        post = _post_dominators(self.blocks)
+        post = post_dominators(self.blocks)
         pending = list(self.varying)
         while True:
             while pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from kernelforge.devices.emulated.program import Program, build, level_for
 from kernelforge.devices.emulated.program_cache import cached_program, consume_jit_seconds
 from kernelforge.devices.emulated.report import Fault, LaunchReport, MemoryOp
 from kernelforge.devices.emulated.summary import summarise
+from kernelforge.devices.emulated.writers import NotSliceable, WriterKernel, writer_kernel
 
 
 class Machine:
@@ -44,6 +46,7 @@ class Machine:
         self._place_variables()
         self._kernels: dict[str, FlatKernel] = {}
         self._failures: dict[str, UnsupportedInstruction] = {}
+        self._writers: dict[str, WriterKernel | NotSliceable] = {}
         self.entries: dict[str, Entry] = {}
         for name, function in self._module.functions.items():
             if function.is_entry and function.defined:
@@ -96,6 +99,31 @@ class Machine:
             uses_global_atomics(kernel),
             int(np.prod(bounds)) if bounds else None,
         )
+
+    def writers(self, entry: str) -> WriterKernel:
+        """The slice of a kernel whose stores tell which block writes; launch :func:`writer_entry` of it.
+
+        Raises:
+            NotSliceable: its addresses depend on what it computes.
+            UnsupportedInstruction: the kernel uses something the emulator does not implement.
+        """
+        if entry in self._failures:
+            raise self._failures[entry]
+        if entry not in self._writers:
+            try:
+                first = writer_kernel(self._kernels[entry])
+                for plane in range(first.planes):
+                    kernel = writer_kernel(self._kernels[entry], plane).kernel
+                    name = writer_entry(entry, plane)
+                    self._kernels[name] = kernel
+                    self.entries[name] = replace(self.entries[entry], name=name, uses_global_atomics=False)
+                self._writers[entry] = first
+            except NotSliceable as error:
+                self._writers[entry] = error
+        found = self._writers[entry]
+        if isinstance(found, NotSliceable):
+            raise found
+        return found
 
     def program(self, entry: str, block: tuple[int, int, int], ctas: int = 0) -> Program:
         """Native code of a kernel for one CTA shape, compiled on first use and shared by all machines of the process.
@@ -181,6 +209,11 @@ class Machine:
         report.jit_seconds = compile_seconds
         summarise(self.memory, program, runs, report)
         return report
+
+
+def writer_entry(entry: str, plane: int) -> str:
+    """The name under which :meth:`Machine.launch` knows one slice of :meth:`Machine.writers`."""
+    return f"{entry}@writers{plane}"
 
 
 def _parse(text: str) -> ptx.Module:

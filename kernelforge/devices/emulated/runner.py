@@ -6,7 +6,7 @@ A runner has one build; its kernels are compiled once. Every run gets buffers of
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelforge.candidate.resolved import Fill, Launch
@@ -14,6 +14,7 @@ from kernelforge.devices.base import RunFault
 from kernelforge.devices.emulated.execution import Execution, LaunchFaulted, Work
 from kernelforge.devices.emulated.machine import Entry, Machine
 from kernelforge.devices.emulated.memory import Memory
+from kernelforge.devices.emulated.partial import NotPartial, Part, PartialRun
 from kernelforge.devices.emulated.profile.collect import Collector
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.occupancy import occupancy
@@ -40,7 +41,18 @@ class Ran:
     outputs: tuple[Blob, ...]
     faults: tuple[RunFault, ...]
     thread_instructions: int
+    global_sectors: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class RanPart:
+    """Some elements of each output; or why none could be had; or faults."""
+
+    parts: tuple[Part, ...]
+    reason: str
+    faults: tuple[RunFault, ...]
+    thread_instructions: int
 
 
 class Runner:
@@ -86,7 +98,22 @@ class Runner:
             if execution is not None:
                 execution.close()
         executed = 0 if execution is None else execution.thread_instructions
-        return Ran(outputs, faults, executed, time.perf_counter() - start)
+        sectors = 0 if execution is None else execution.global_sectors
+        return Ran(outputs, faults, executed, sectors, time.perf_counter() - start)
+
+    def run_part(self, work: Work, wanted: Mapping[int, Sequence[int]]) -> RanPart:
+        """Run only the blocks that some elements of the outputs need; ``wanted`` has their flat indices by output."""
+        part = PartialRun(self, work, wanted)
+        parts: tuple[Part, ...] = ()
+        faults: tuple[RunFault, ...] = ()
+        reason = ""
+        try:
+            parts = part.run()
+        except NotPartial as error:
+            reason = str(error)
+        except LaunchFaulted as faulted:
+            faults = faulted.faults
+        return RanPart(parts, reason, faults, part.thread_instructions)
 
     def profile(self, work: Work, effort: float = 1.0, budget: Budget | None = None) -> PlanCounts:
         """Counters of ``forward``, on sampled blocks where whole grids exceed the budget.
@@ -111,9 +138,10 @@ class Runner:
                 {name: kernel.registers_per_thread for name, kernel in self._kernels.items()},
                 lambda expression: self.entry(expression).static_shared_bytes,
                 execution.extents(),
-                len(work.plan.launches),
+                work.plan.launches,
                 execution.waits,
                 lambda step, ctas, cache: execution.profiled(step, ctas, cache, strict=complete and collector.exact),
+                work.sample_seed,
                 budget or Budget.share(len(work.plan.launches), effort),
             )
             for step in work.plan.steps:

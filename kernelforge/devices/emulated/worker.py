@@ -26,7 +26,7 @@ def warm_up(options: dict[str, Any]) -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Answer ``load``, then any number of ``run`` and ``profile`` requests, until the parent goes away."""
+    """Answer ``load``, then any number of ``run``, ``part`` and ``profile`` requests, until the parent goes away."""
     runner: Runner | RunFault | None = None
     while True:
         try:
@@ -47,7 +47,15 @@ def serve(channel: Channel) -> None:
         elif request["op"] == "run":
             ran = runner.run(work)
             reply = _faulted(ran.faults) | {"thread_instructions": ran.thread_instructions, "seconds": ran.seconds}
+            reply["global_sectors"] = ran.global_sectors
             channel.send(reply, ran.outputs)
+        elif request["op"] == "part":
+            wanted = {int(output): indices for output, indices in request["wanted"].items()}
+            part = runner.run_part(work, wanted)
+            reply = _faulted(part.faults) | {"thread_instructions": part.thread_instructions, "reason": part.reason}
+            reply["unwritten"] = [one.unwritten for one in part.parts]
+            blobs = [blob for one in part.parts for blob in (one.elements.tobytes(), one.data)]
+            channel.send(reply, blobs)
         else:
             try:
                 channel.send({"faults": [], "counts": runner.profile(work, request["effort"]).to_wire()})
@@ -80,6 +88,7 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
         deadline_s=request["deadline_s"],
         memory_bytes=request["memory_bytes"],
         max_thread_instructions=request["max_thread_instructions"],
+        sample_seed=request["sample_seed"],
     )
 
 

@@ -12,7 +12,7 @@ class Model(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         def rounded(v: torch.Tensor) -> torch.Tensor:
             return ((v.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-        
+
         return torch.matmul(rounded(a), rounded(b))
 
 

@@ -1,9 +1,14 @@
 """Extrapolating footprints, on access patterns whose traffic is known."""
 
+import random
+from collections import Counter
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
+from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks, choose_launches
 from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
@@ -38,7 +43,7 @@ def sampled(touch, write=None):  # type: ignore[no-untyped-def]
             Footprint(side(touch, chunk.start, chunk.middle), side(write, chunk.start, chunk.middle)),
             Footprint(side(touch, chunk.start, chunk.end), side(write, chunk.start, chunk.end)),
         )
-        for chunk in choose_chunks(GRID, 64)
+        for chunk in choose_chunks(GRID, 64, random.Random(0))
     ]
 
 
@@ -157,21 +162,45 @@ def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:
     assert residency.flush() == MIB
 
 
-def test_chunks_are_spread_over_the_grid_without_its_last_block() -> None:
-    chunks = choose_chunks(1000, 64)
-    assert [chunk.blocks for chunk in chunks] == [16, 16, 16, 16]
-    assert chunks[0].start == 0
-    assert chunks[-1].end == 999
+@given(st.integers(2, 5000), st.integers(0, 300), st.integers(0, 1000))
+def test_chunks_lie_anywhere_in_equal_parts_of_the_grid_but_its_last_block(
+    blocks: int, affordable: int, seed: int
+) -> None:
+    chunks = choose_chunks(blocks, affordable, random.Random(seed))
+    if len(chunks) == 1:
+        assert chunks in ((Chunk(0, blocks),), (Chunk(chunks[0].start, chunks[0].end),))
+        return
+    assert len({chunk.blocks for chunk in chunks}) == 1
+    for index, chunk in enumerate(chunks):
+        assert (blocks - 1) * index // len(chunks) <= chunk.start
+        assert chunk.end <= (blocks - 1) * (index + 1) // len(chunks)
+
+
+def test_no_block_of_a_grid_is_always_sampled_or_never() -> None:
+    """A kernel cannot know where it is looked at."""
+    seen: Counter[int] = Counter()
+    for seed in range(400):
+        for chunk in choose_chunks(65, 16, random.Random(seed)):
+            seen.update(range(chunk.start, chunk.end))
+    assert set(seen) == set(range(64))
+    assert max(seen.values()) < 200
+
+
+def test_launches_of_one_shape_are_sampled_by_chance() -> None:
+    assert choose_launches(16, random.Random(0)) == frozenset(range(16))
+    chosen = [choose_launches(100, random.Random(seed)) for seed in range(300)]
+    assert all(0 in one and len(one) == 16 for one in chosen)
+    assert frozenset().union(*chosen) == frozenset(range(100))
 
 
 def test_a_grid_that_is_affordable_is_one_chunk() -> None:
-    assert choose_chunks(10, 10) == (Chunk(0, 10),)
+    assert choose_chunks(10, 10, random.Random(0)) == (Chunk(0, 10),)
 
 
 def test_a_few_blocks_run_however_dear_they_are() -> None:
-    assert choose_chunks(1000, 1) == (Chunk(0, 2), Chunk(997, 999))
-    assert choose_chunks(1000, 0) == (Chunk(0, 1), Chunk(998, 999))
-    assert choose_chunks(3, 0) == (Chunk(0, 3),)
+    assert [chunk.blocks for chunk in choose_chunks(1000, 1, random.Random(0))] == [2, 2]
+    assert [chunk.blocks for chunk in choose_chunks(1000, 0, random.Random(0))] == [1, 1]
+    assert choose_chunks(3, 0, random.Random(0)) == (Chunk(0, 3),)
 
 
 def test_what_a_launch_leaves_the_next_may_use() -> None:

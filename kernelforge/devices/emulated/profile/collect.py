@@ -7,6 +7,8 @@ sampled on, footprints stand in for it (:mod:`kernelforge.devices.emulated.profi
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -18,7 +20,13 @@ from kernelforge.candidate.resolved import Fill, Launch, TensorArg
 from kernelforge.devices.emulated.memory import CacheModel
 from kernelforge.devices.emulated.profile.addresses import distinct_in_grid
 from kernelforge.devices.emulated.profile.cache import CacheCounts, TracedCache
-from kernelforge.devices.emulated.profile.sampling import SAMPLES_PER_SHAPE, Budget, Chunk, choose_chunks
+from kernelforge.devices.emulated.profile.sampling import (
+    Budget,
+    Chunk,
+    choose_chunks,
+    choose_launches,
+    choose_stand_in,
+)
 from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
@@ -83,9 +91,10 @@ class Collector:
         registers: Registers per thread by kernel expression.
         static_shared_bytes: Static shared memory by kernel expression.
         extents: The plan's buffers in device memory.
-        launches: How many launches the plan has.
+        launches: The plan's, in order.
         waits: Whether blocks of a launch may wait for one another; such a grid always runs whole.
         run: Runs blocks on the emulator.
+        seed: Decides what is sampled.
         budget: Thread instructions to spend; by default the module's constants.
     """
 
@@ -95,9 +104,10 @@ class Collector:
         registers: Mapping[str, int],
         static_shared_bytes: Callable[[str], int],
         extents: Sequence[Extent],
-        launches: int,
+        launches: Sequence[Launch],
         waits: Callable[[Launch], bool],
         run: RunBlocks,
+        seed: int = 0,
         budget: Budget | None = None,
     ) -> None:
         self._spec = spec
@@ -106,7 +116,11 @@ class Collector:
         self._extents = sorted(extents, key=lambda extent: extent.address)
         self._waits = waits
         self._run = run
-        self._budget = budget or Budget(launches)
+        self._budget = budget or Budget(len(launches))
+        self._draws = random.Random(seed)
+        counts = Counter(map(_shape, launches))
+        self._chosen = {shape: choose_launches(count, self._draws) for shape, count in counts.items()}
+        self._met: Counter[tuple[object, ...]] = Counter()
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
         self._cache = TracedCache(spec.unified_l1_bytes_per_sm, spec.l2_bytes)
@@ -127,12 +141,14 @@ class Collector:
     def launch(self, step: Launch) -> None:
         """Run a launch, whole or sampled, and add its counters.
 
-        A shape that was sampled a few times is not run again: the last sample stands for it.
+        Of a shape that comes often some launches are run; one of their samples stands for each of the others.
         """
-        group = self._group(step)
+        group, shape = self._group(step), _shape(step)
         samples = self._samples.setdefault(id(group), [])
-        if len(samples) >= SAMPLES_PER_SHAPE:
-            self._sampled(step, group, samples[-1], ran=0)
+        number = self._met[shape]
+        self._met[shape] += 1
+        if samples and number not in self._chosen[shape]:
+            self._sampled(step, group, samples[choose_stand_in(samples, self._draws)], ran=0)
             self._budget.spend(0)
             return
         occupied = self._occupancy(group)
@@ -146,10 +162,10 @@ class Collector:
         rest: Sequence[int] | None = None
         if blocks > 1 and not self._waits(step):
             # One block tells what the grid would cost.
-            probe = blocks // 2
+            probe = self._draws.randrange(blocks)
             reports.append(self._run(step, (probe,), self._cache))
             per_block = max(reports[0].thread_instructions, 1)
-            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block))
+            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block), self._draws)
             if self._budget.exceeded_by(per_block * blocks) and len(chunks) > 1:
                 probed = CacheCounts.of(self._cache).plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
@@ -179,7 +195,7 @@ class Collector:
         return PlanCounts(kernels, self._memsets, self._memset_bytes)
 
     def _group(self, step: Launch) -> KernelCounts:
-        key = (step.expression, step.grid, step.block, step.dynamic_shared_bytes)
+        key = step.expression, step.grid, step.block, step.dynamic_shared_bytes
         if key not in self._groups:
             static = self._static_shared_bytes(step.expression)
             self._groups[key] = KernelCounts(*key, static)
@@ -248,6 +264,11 @@ class Collector:
         for buffer, nbytes in bytes_by_buffer(held, self._extents).items():
             residency.hold(buffer, nbytes, unwritten.get(buffer, 0))
         return residency
+
+
+def _shape(step: Launch) -> tuple[object, ...]:
+    """What launches of one group have in common."""
+    return step.expression, step.grid, step.block, step.dynamic_shared_bytes
 
 
 def _own_line(op: MemoryOp) -> int:

@@ -1,7 +1,13 @@
-"""Which blocks of a big grid a profile runs."""
+"""Which launches of a plan and which blocks of a big grid a profile runs.
+
+Where they lie is drawn from a seed that no candidate knows: a kernel that works, or idles, just where it is looked at
+would have other counters than the plan.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -14,8 +20,8 @@ LAUNCH_FLOOR = 100_000
 CHUNKS = 4
 LEAST_BLOCKS = 4
 """Blocks of a sampled launch that run unless one alone is over its share: two chunks of two."""
-SAMPLES_PER_SHAPE = 3
-"""Sampled launches of one kernel and shape; later ones are taken to be like the last."""
+SAMPLES_PER_SHAPE = 16
+"""Sampled launches of one kernel and shape; each other one is taken to be like one of them."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,22 @@ class Chunk:
         return self.start + (self.blocks + 1) // 2
 
 
-def choose_chunks(grid_blocks: int, affordable: int) -> tuple[Chunk, ...]:
-    """Chunks of equal length, spread evenly over the grid from its first block to its last but one.
+def choose_launches(launches: int, draws: random.Random) -> frozenset[int]:
+    """Which of the launches of one kernel and shape are sampled: the first, and others by chance."""
+    if launches <= SAMPLES_PER_SHAPE:
+        return frozenset(range(launches))
+    return frozenset([0, *draws.sample(range(1, launches), SAMPLES_PER_SHAPE - 1)])
+
+
+def choose_stand_in(samples: Sequence[object], draws: random.Random) -> int:
+    """Which of the samples of a shape stands for a launch that was not run."""
+    return draws.randrange(len(samples))
+
+
+def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tuple[Chunk, ...]:
+    """Chunks of equal length, one in each equal part of the grid, all at the same place in it, which is drawn.
+
+    Equal distances keep chance out of how much the chunks have in common, from which the whole grid is extrapolated.
 
     The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
     side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
@@ -43,14 +63,17 @@ def choose_chunks(grid_blocks: int, affordable: int) -> tuple[Chunk, ...]:
     even one is affordable (how a footprint grows is then not known).
     """
     if not affordable and grid_blocks > LEAST_BLOCKS:
-        return Chunk(0, 1), Chunk(grid_blocks - 2, grid_blocks - 1)
+        return _one_in_each_part(grid_blocks - 1, 2, 1, draws)
     affordable = min(max(affordable, LEAST_BLOCKS), grid_blocks)
     if affordable == grid_blocks:
         return (Chunk(0, grid_blocks),)
     count = max(1, min(CHUNKS, affordable // 2))
-    length = affordable // count
-    last = grid_blocks - 1 - length
-    starts = [last * index // max(count - 1, 1) for index in range(count)]
+    return _one_in_each_part(grid_blocks - 1, count, affordable // count, draws)
+
+
+def _one_in_each_part(blocks: int, count: int, length: int, draws: random.Random) -> tuple[Chunk, ...]:
+    offset = draws.randint(0, blocks // count - length)
+    starts = [blocks * index // count + offset for index in range(count)]
     return tuple(Chunk(start, start + length) for start in starts)
 
 

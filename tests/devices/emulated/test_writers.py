@@ -1,0 +1,251 @@
+"""Which block writes which byte, and runs of just the blocks behind some elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from harness import Device, cuda
+from nvrtc import compile_ptx
+
+from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
+from kernelforge.devices.emulated.execution import Work
+from kernelforge.devices.emulated.machine import writer_entry
+from kernelforge.devices.emulated.runner import Kernel, RanPart, Runner
+from kernelforge.devices.emulated.writers import NotSliceable
+from kernelforge.hardware.specs import SPECS
+from kernelforge.records import DType
+
+TILE = 32
+SOURCE = r"""
+#define TS 32
+extern "C" __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+    __shared__ float as[TS][TS + 1], bs[TS][TS + 1];
+    int x = threadIdx.x % TS, y = threadIdx.x / TS;
+    int row = blockIdx.y * TS + y, col = blockIdx.x * TS + x;
+    float sum = 0;
+    for (int at = 0; at < k; at += TS) {
+        as[y][x] = row < m && at + x < k ? a[row * k + at + x] : 0;
+        bs[y][x] = col < n && at + y < k ? b[(at + y) * n + col] : 0;
+        __syncthreads();
+        for (int q = 0; q < TS; q++) sum += as[y][q] * bs[q][x];
+        __syncthreads();
+    }
+    if (row < m && col < n) c[row * n + col] = sum;
+}
+extern "C" __global__ void row_sums(const float* c, float* s, int n) {
+    float t = 0;
+    for (int i = threadIdx.x; i < n; i += 32) t += c[blockIdx.x * n + i];
+    for (int o = 16; o; o /= 2) t += __shfl_xor_sync(~0u, t, o);
+    if (threadIdx.x == 0) s[blockIdx.x] = t;
+}
+extern "C" __global__ void add_rows(float* c, const float* s, int n) {
+    for (int i = threadIdx.x; i < n; i += 32) c[blockIdx.x * n + i] += s[blockIdx.x];
+}
+extern "C" __global__ void split(const float* a, float* c, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float t = 0;
+    for (int k = blockIdx.y; k < n; k += gridDim.y) t += a[k] * (i + 1);
+    atomicAdd(c + i, t);
+}
+extern "C" __global__ void stride(const unsigned short* x, unsigned short* y, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = x[i];
+}
+extern "C" __global__ void bytes(const unsigned char* x, unsigned char* y) {
+    y[blockIdx.x * blockDim.x + threadIdx.x] = x[threadIdx.x];
+}
+extern "C" __global__ void scatter(const int* index, const float* x, float* y) {
+    y[index[blockIdx.x * blockDim.x + threadIdx.x]] = x[0];
+}
+extern "C" __global__ void counter(int* next, float* y) {
+    __shared__ int tile;
+    if (threadIdx.x == 0) tile = atomicAdd(next, 1);
+    __syncthreads();
+    y[tile * blockDim.x + threadIdx.x] = 1;
+}
+extern "C" __global__ void asserted(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (x[i] > 1e30f) __trap();
+    if (i % 3) y[i] = x[i];
+}
+extern "C" __global__ void looped(const float* x, float4* y, int n) {
+    for (int k = 0; k < n; k++) {
+        float t = 0;
+        while (t < x[k]) t += 1;
+        if (k % 2 == 0) y[(blockIdx.x * n + k) * blockDim.x + threadIdx.x] = make_float4(t, t, t, t);
+    }
+}
+extern "C" __global__ void nothing(const float* x, float* y) { if (x[0] == 5 && threadIdx.x == 99) __trap(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def ptx() -> str:
+    return compile_ptx(SOURCE)
+
+
+def owners(ptx: str, kernel: str, grid: Sequence[int], block: int, out: np.ndarray, *arguments: object) -> np.ndarray:
+    """The number of the block that writes each unit of ``out``; -1 for none."""
+    device = Device(ptx)
+    slices = device.machine.writers(kernel)
+    units = np.zeros(out.nbytes // slices.granule, np.uint32)
+    for plane in range(slices.planes):
+        out[:] = 0
+        device.run(grid, block, *arguments, kernel=writer_entry(kernel, plane))
+        part = out.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[slices.granule]).astype(np.uint32)
+        units |= part << (8 * slices.granule * plane)
+    return units.astype(np.int64) - 1
+
+
+def test_tiles_of_a_product_belong_to_their_blocks(ptx: str) -> None:
+    a, b, c = (np.ones((n, m), np.float32) for n, m in ((70, 50), (50, 90), (70, 90)))
+    found = owners(ptx, "gemm", (3, 3), TILE * TILE, c.reshape(-1), a, b, c.reshape(-1), 70, 90, 50).reshape(70, 90)
+    rows, columns = np.arange(70)[:, None] // TILE, np.arange(90)[None] // TILE
+    assert (found == rows * 3 + columns).all()
+
+
+def test_a_slice_leaves_out_what_values_cost(ptx: str) -> None:
+    device = Device(ptx)
+    a, b, c = np.ones((64, 2048), np.float32), np.ones((2048, 64), np.float32), np.ones((64, 64), np.float32)
+    device.machine.writers("gemm")
+    whole = device.run((2, 2), TILE * TILE, a, b, c, 64, 64, 2048, kernel="gemm")
+    slices = device.run((2, 2), TILE * TILE, a, b, c, 64, 64, 2048, kernel=writer_entry("gemm", 0))
+    assert slices.thread_instructions * 100 < whole.thread_instructions
+
+
+def test_elements_of_two_bytes_and_of_one_tell_their_blocks(ptx: str) -> None:
+    halves = np.zeros(200_000, np.uint16)
+    found = owners(ptx, "stride", (700,), 64, halves, halves.copy(), halves, halves.size)
+    assert (found == np.arange(halves.size) // 64 % 700).all()
+    single = np.zeros(70_000 * 4, np.uint8)
+    assert (owners(ptx, "bytes", (70_000,), 4, single, single.copy(), single) == np.arange(single.size) // 4).all()
+
+
+def test_an_address_may_be_read_from_memory(ptx: str) -> None:
+    index = np.random.default_rng(1).permutation(256).astype(np.int32)
+    out = np.zeros(256, np.float32)
+    assert (
+        owners(ptx, "scatter", (4,), 64, out, index, np.ones(1, np.float32), out)[index] == np.arange(256) // 64
+    ).all()
+    assert Device(ptx).machine.writers("scatter").loads_through == {0}
+
+
+def test_asserts_are_taken_as_held_and_loops_of_values_left_out(ptx: str) -> None:
+    x, y = np.full(192, 2e30, np.float32), np.zeros(192, np.float32)
+    found = owners(ptx, "asserted", (3,), 64, y, x, y, 192)
+    assert (found == np.where(np.arange(192) % 3, np.arange(192) // 64, -1)).all()
+    wide = np.zeros(2 * 4 * 32 * 4, np.float32)
+    found = owners(ptx, "looped", (2,), 32, wide, np.full(4, np.inf, np.float32), wide, 4)
+    assert (found.reshape(2, 4, 128) == np.array([[[0], [-1], [0], [-1]], [[1], [-1], [1], [-1]]])).all()
+
+
+def test_a_kernel_without_stores_writes_nothing(ptx: str) -> None:
+    y = np.zeros(64, np.float32)
+    assert (owners(ptx, "nothing", (2,), 32, y, np.full(1, 5, np.float32), y) == -1).all()
+
+
+def test_an_address_that_was_computed_is_refused(ptx: str) -> None:
+    with pytest.raises(NotSliceable, match=r"depends on the result of ld\.shared"):
+        Device(ptx).machine.writers("counter")
+    returned = cuda('extern "C" __global__ void k(int* n, float* y) { y[atomicAdd(n, 1)] = 1; }')
+    with pytest.raises(NotSliceable, match=r"depends on the result of atom"):
+        returned.machine.writers("k")
+
+
+# Runs of some blocks
+
+M, N, K = 96, 160, 64
+RNG = np.random.default_rng(7)
+A, B = RNG.standard_normal((M, K)).astype(np.float32), RNG.standard_normal((K, N)).astype(np.float32)
+PRODUCT = A.astype(np.float64) @ B
+FLOAT = DType("float32")
+BUFFERS = (
+    Buffer(0, "input", A.nbytes, "a", 0),
+    Buffer(1, "input", B.nbytes, "b", 1),
+    Buffer(2, "workspace", 4 * M * N, "c"),
+    Buffer(3, "workspace", 4 * M, "s"),
+)
+
+
+def step(kernel: str, grid: tuple[int, int, int], block: int, *args: int | str, line: int = 1) -> Launch:
+    """A launch; an argument ``"b2"`` is buffer 2, a number is an ``int``."""
+    values = tuple(TensorArg(int(a[1:]), 0, FLOAT) if isinstance(a, str) else ScalarArg("i32", a) for a in args)
+    return Launch(kernel, grid, (block, 1, 1), 0, values, line)
+
+
+GEMM = step("gemm", (5, 3, 1), TILE * TILE, "b0", "b1", "b2", M, N, K)
+SUMS = step("row_sums", (M, 1, 1), 32, "b2", "b3", N)
+ADD = step("add_rows", (M, 1, 1), 32, "b2", "b3", N)
+C, S = Output(2, 0, (M, N), FLOAT), Output(3, 0, (M,), FLOAT)
+
+
+def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, wanted: Sequence[int]) -> RanPart:
+    names = {s.expression for s in steps if isinstance(s, Launch)}
+    runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
+    plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
+    tensors = {0: A.tobytes(), 1: B.tobytes()}
+    return runner.run_part(Work(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
+
+
+def values(ran: RanPart) -> tuple[np.ndarray, np.ndarray, int]:
+    assert not ran.reason
+    assert not ran.faults
+    (part,) = ran.parts
+    return part.elements, np.frombuffer(part.data, np.float32), part.unwritten
+
+
+def test_the_tiles_behind_two_elements_are_run_and_no_others(ptx: str) -> None:
+    elements, found, unwritten = values(run_part(ptx, [GEMM], C, [M * N - 1, 3]))
+    rows, columns = elements // N, elements % N
+    assert len(elements) == 2 * TILE * TILE
+    assert set(zip(rows // TILE, columns // TILE, strict=True)) == {(0, 0), (2, 4)}
+    np.testing.assert_allclose(found, PRODUCT[rows, columns], atol=1e-4)
+    assert unwritten == 0
+
+
+def test_blocks_of_earlier_launches_run_where_later_ones_read(ptx: str) -> None:
+    elements, found, _ = values(run_part(ptx, [GEMM, SUMS], S, [40, 95]))
+    assert elements.tolist() == [40, 95]
+    np.testing.assert_allclose(found, PRODUCT.sum(1)[elements], atol=1e-3)
+
+
+def test_a_launch_that_adds_to_a_result_has_it_first(ptx: str) -> None:
+    elements, found, _ = values(run_part(ptx, [GEMM, SUMS, ADD], C, [50 * N + 7]))
+    assert set(elements // N) == {50}
+    right = PRODUCT[50] + PRODUCT[50].sum()
+    np.testing.assert_allclose(found, right[elements % N], atol=1e-3)
+
+
+def test_what_nothing_writes_is_counted(ptx: str) -> None:
+    short = step("gemm", (5, 2, 1), TILE * TILE, "b0", "b1", "b2", M, N, K)
+    assert values(run_part(ptx, [short], C, [5]))[2] == TILE * N
+    elements, found, unwritten = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), short], C, [M * N - 1, 5]))
+    assert unwritten == 0
+    assert found[elements == M * N - 1] == 0
+
+
+def test_all_blocks_that_add_to_an_element_are_run(ptx: str) -> None:
+    split = step("split", (M // 32, 4, 1), 32, "b0", "b3", K)
+    elements, found, _ = values(run_part(ptx, [Fill(3, 0, 4 * M, 1), split], S, [70]))
+    np.testing.assert_allclose(found[elements == 70], A.reshape(-1)[:K].sum() * 71, rtol=1e-4)
+
+
+def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = step("counter", (3, 1, 1), 32, "b2", "b3")
+    elements, found, _ = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]))
+    assert (found == 1).all()
+    assert 70 in elements
+    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 100)
+    assert "takes too long to be run whole" in run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]).reason
+
+
+def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    elements, _, _ = values(run_part(ptx, [GEMM], C, [0]))
+    one = len(elements)
+    cost = run_part(ptx, [GEMM], C, [0]).thread_instructions
+    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", cost)
+    elements, _, _ = values(run_part(ptx, [GEMM], C, list(range(0, M * N, 97))))
+    assert one <= len(elements) < 15 * one
+    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 10)
+    assert "one element of the output" in run_part(ptx, [GEMM], C, [0]).reason
