@@ -102,7 +102,7 @@ def test_a_case_gets_its_verdict(
         assert case.lane == "modelnew" or reward(DEFAULT_POLICY, evaluation).value
     else:
         assert not reward(DEFAULT_POLICY, evaluation).value
-        assert profile is None
+        assert profile is None or evaluation.verdict is Verdict.OK
     assert not [word for word in case.words if word not in evaluation.reason], evaluation.reason
     assert not [word for word in case.tells if word in said], said
     for text in (evaluation.model_dump_json(), caplog.text, "" if profile is None else profile.model_dump_json()):
