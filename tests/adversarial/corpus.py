@@ -14,8 +14,8 @@ A case is a folder of ``cases/``:
     attacks    what the attack is; of an honest case, what makes it look like one
     kind       cheat or honest
     task       of the suite in tasks/, or SUITE/TASK of a shipped one
-    verdicts   any of these must come; OK for honest ones. An OK cheat must have no reward all the same: it is a class, or
-               was not compared at its full size
+    verdicts   any of these must come; OK for honest ones. A cheat that is OK must have no reward all the same: it is
+               a class, or was not compared at its full size
     words      these must be in the reason
     tells      these must be in nothing that the evaluation says
     defence    what stops it: names of ``defences.py``; ``language`` where the plan language has no way to say it;
