@@ -6,7 +6,6 @@ own, before that forks (``weakened.py``).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from corpus import Case, task_of
+from corpus import CANARY, Case, task_of
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.gate import GateResult
@@ -37,7 +36,7 @@ RUNNER = frozenset({"bounds", "module-variables", "prepared-weights", "races"})
 """In the runner's child: accesses only within buffers; nobody writes module variables, or what setup prepared; races on
 shared memory."""
 COMPILER = frozenset({"compiler-jail"})
-"""Around the compiler's child; off, it reads what the user can, with the parent's environment."""
+"""Around the compiler's child; off, it reads what the user can, with a key in its environment."""
 IN_CHILDREN = ORACLE | RUNNER | COMPILER
 
 Patched = AbstractContextManager[object]
@@ -236,5 +235,5 @@ def _weakened(role: str, off: frozenset[str]) -> Zygote:
 def _unjailed_compiler(cache: Path) -> Compiler:
     made = Compiler(cache, tier="none", allow_unconfined=True)
     zygote = made._running_zygote()
-    zygote._environment = {**os.environ, **zygote._environment}
+    zygote._environment = {**zygote._environment, "OPENAI_API_KEY": CANARY}
     return made
