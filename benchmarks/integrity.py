@@ -263,7 +263,12 @@ def compare(names: Sequence[str], cases: Sequence[Case]) -> list[Row]:
         canary_file.write_text(f"#error {CANARY}\n", encoding="utf-8")
         for name in names:
             with evaluator(name, canary_file) as evaluate:
-                rows.append(Row(name, {case.name: evaluate(case) for case in cases}))
+                answers = {}
+                for done, case in enumerate(cases, 1):
+                    answers[case.name] = evaluate(case)
+                    if done % 25 == 0:
+                        print(f"{name}: {done} of {len(cases)} cases", file=sys.stderr, flush=True)
+                rows.append(Row(name, answers))
     return rows
 
 
