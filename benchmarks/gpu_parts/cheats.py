@@ -3,72 +3,46 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-from benchmarks.gpu_parts.place import CHEATS, Place, evaluator_of
+from benchmarks.gpu_parts.place import CORPUS, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
-from kernelforge.candidate import parse_reply
 from kernelforge.evaluate import Evaluator
 from kernelforge.evaluate.workshop import Workshop
-from kernelforge.modelnew import modelnew_candidate
 from kernelforge.modelnew.bench import LaneBench
 from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
 
+sys.path.insert(0, str(CORPUS))
+
+from corpus import Case, read_cases
+
 HONEST = 0.95
 """A cheat gains when it takes less than this share of its twin's time, and the time is believed."""
 
-TWIN = "honest"
+TWINS = ("gpu-honest-", "gpu-class-honest")
+"""How the names of those begin that cheats are held against."""
 
 
-@dataclass(frozen=True)
-class Cheat:
-    """One candidate and what must come of it."""
-
-    file: str
-    task: str
-    attack: str
-    verdicts: tuple[str, ...]
-    """Any of these."""
-    source: str
-    """Who was seen doing it, or what makes one think of it."""
-    needs: Literal["gpu"] | None = None
-
-    @property
-    def lane(self) -> str:
-        """``plan`` or ``modelnew``."""
-        return self.file.partition("/")[0]
-
-    @property
-    def name(self) -> str:
-        return Path(self.file).stem
-
-    @property
-    def is_twin(self) -> bool:
-        return self.name.startswith(TWIN)
-
-    @property
-    def text(self) -> str:
-        return (CHEATS / self.file).read_text(encoding="utf-8")
+def is_twin(case: Case) -> bool:
+    """Whether cheats are held against its time."""
+    return case.name.startswith(TWINS)
 
 
-def read_cheats(path: Path = CHEATS / "cheats.toml") -> list[Cheat]:
-    """The table of cheats; a twin stands before the cheats that are held against it."""
-    entries = tomllib.loads(path.read_text(encoding="utf-8"))["cheat"]
-    return [Cheat(**{**entry, "verdicts": tuple(entry["verdicts"])}) for entry in entries]
+def read_cheats() -> list[Case]:
+    """Cases of the corpus for a GPU; a twin stands before the cheats that are held against it."""
+    return sorted((case for case in read_cases() if "gpu" in case.devices), key=lambda case: not is_twin(case))
 
 
 @dataclass(frozen=True)
 class Tried:
     """What came of a cheat."""
 
-    cheat: Cheat
+    cheat: Case
     evaluation: Evaluation
     seconds: float
     ratio: float | None
@@ -83,10 +57,10 @@ class Tried:
 
     @property
     def as_expected(self) -> bool:
-        return self.evaluation.verdict.value in self.cheat.verdicts and (self.cheat.is_twin or not self.gained)
+        return self.evaluation.verdict.value in self.cheat.verdicts and (is_twin(self.cheat) or not self.gained)
 
 
-def try_cheats(cheats: list[Cheat], place: Place) -> Iterator[Tried]:
+def try_cheats(cheats: list[Case], place: Place) -> Iterator[Tried]:
     """Evaluate each in turn, those of one task and lane by one warm evaluator or bench."""
     suite = load_suite(place.cheats)
     twins: dict[tuple[str, str], float] = {}
@@ -105,21 +79,21 @@ def try_cheats(cheats: list[Cheat], place: Place) -> Iterator[Tried]:
             else:
                 lane = lane or stack.enter_context(place.lane())
                 seed = secrets.randbits(63)
-                evaluation = lane.evaluate(task, modelnew_candidate(cheat.text), seed=seed).evaluation
+                evaluation = lane.evaluate(task, cheat.candidate(), seed=seed).evaluation
             seconds = time.perf_counter() - started
             time_us = None if evaluation.performance is None else evaluation.performance.time_us
-            if cheat.is_twin and time_us is not None:
+            if is_twin(cheat) and time_us is not None:
                 twins[cheat.lane, cheat.task] = time_us
             twin = twins.get((cheat.lane, cheat.task))
             ratio = None if twin is None or time_us is None else time_us / twin
             yield Tried(cheat, evaluation, seconds, ratio)
 
 
-def _by_plan(cheat: Cheat, evaluator: Evaluator) -> Evaluation:
-    return evaluator.evaluate(parse_reply(cheat.text), seed=secrets.randbits(63), profile=False).evaluation
+def _by_plan(cheat: Case, evaluator: Evaluator) -> Evaluation:
+    return evaluator.evaluate(cheat.candidate(), seed=secrets.randbits(63), profile=False).evaluation
 
 
-def cheats(place: Place, report: Report, chosen: list[Cheat] | None = None) -> None:
+def cheats(place: Place, report: Report, chosen: list[Case] | None = None) -> None:
     """Every cheat: expected verdict, verdict, and time over the honest twin's."""
     todo = read_cheats() if chosen is None else chosen
     right = done = 0
@@ -128,7 +102,7 @@ def cheats(place: Place, report: Report, chosen: list[Cheat] | None = None) -> N
         right += tried.as_expected
         performance = tried.evaluation.performance
         report.row(
-            cheat=f"{tried.cheat.lane}/{tried.cheat.name}",
+            cheat=tried.cheat.name,
             expected="/".join(tried.cheat.verdicts),
             got=tried.evaluation.verdict.value,
             stage=tried.evaluation.stage,

@@ -14,7 +14,7 @@ from kernelforge.records import MeasureSettings, Task
 from kernelforge.tasks import load_suite
 
 ROOT = Path(__file__).resolve().parents[2]
-CHEATS = ROOT / "tests" / "adversarial" / "gpu"
+CORPUS = ROOT / "tests" / "adversarial"
 PLANTED = ROOT / "tests" / "planted"
 
 
@@ -31,7 +31,7 @@ class Place:
     """Suite whose full sizes are for a GPU."""
     emulator_suite: str | Path = "core"
     """The same tasks at full sizes that can be emulated."""
-    cheats: str | Path = CHEATS / "tasks"
+    cheats: str | Path = CORPUS / "large"
     """Suite of the tasks that cheats are tried on."""
     threads: int = 8
     measure: MeasureSettings = field(default_factory=MeasureSettings)

@@ -1,4 +1,4 @@
-"""One evaluator for all attacks, with a canary in the parent's environment."""
+"""One evaluator for attacks that are no candidates of the corpus, with a canary in the parent's environment."""
 
 from __future__ import annotations
 

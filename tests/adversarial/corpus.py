@@ -1,49 +1,121 @@
-"""Candidates that want a reward without a correct kernel, or more than a candidate may have.
+"""The corpus: candidates that want a reward without a right kernel, or more than a candidate may have, and honest ones
+that look as if they did.
 
-Each case names what it attacks and the verdict that it must get. ``CANARY`` is planted where an attack may look for a
-secret; it must be in no reason, no record and no feedback.
+A case is a folder of ``cases/``:
+
+    case.toml      what it attacks and what must come of it
+    kernel.cu      with plan.py: a candidate of the lane of plans; or
+    reply.md       the same as a Coder replies it; or
+    model_new.py   a KernelBench class, for the lane of ``ModelNew``
+    twin.py        where the plan language has nothing to switch off: the attack as a KernelBench class
+
+``case.toml`` has these keys:
+
+    attacks    what the attack is; of an honest case, what makes it look like one
+    kind       cheat or honest
+    task       of the suite in tasks/, or SUITE/TASK of a shipped one
+    verdicts   any of these must come; OK for honest ones. A cheat that is OK must have no reward all the same: it is
+               a class, or was not compared at its full size
+    words      these must be in the reason
+    tells      these must be in nothing that the evaluation says
+    defence    what stops it: names of ``defences.py``; ``language`` where the plan language has no way to say it;
+               ``jail`` for the lane of ModelNew, where nothing of the harness is in the candidate's process
+    no_bite    why it is not also run with the defence switched off
+    source     who was seen doing it, or what makes one think of it
+    devices    where it runs: emulated (the default), cpu (ModelNew), software (the GPU lane, with no GPU), gpu
+
+``CANARY`` is planted in the parent's environment and in a file, whose path stands in candidates as CANARY_FILE. It must
+be in no record, log or build.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from axpy import KERNEL, PLAN
+from kernelforge.candidate import parse_reply
+from kernelforge.modelnew import modelnew_candidate
+from kernelforge.records import Candidate, Evaluation, Task
+from kernelforge.tasks import load_suite
 
-from kernelforge.evaluate import EvaluationResult, Evaluator
-from kernelforge.records import Candidate, Verdict
-from kernelforge.rewards import DEFAULT_POLICY, reward
-
-CANARY = "canary-b7d1f0"
+HERE = Path(__file__).parent
+CASES = HERE / "cases"
+TASKS = HERE / "tasks"
+CANARY = "canary_b7d1f0"
+CANARY_FILE = "CANARY_FILE"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attack. ``words`` must be in the reason."""
+    """One case; the module says what its attributes are."""
 
+    name: str
     attacks: str
-    verdict: Verdict
-    source: str = KERNEL
-    plan: str = PLAN
+    kind: Literal["cheat", "honest"]
+    task: str
+    verdicts: tuple[str, ...]
+    source: str
     words: tuple[str, ...] = ()
+    tells: tuple[str, ...] = ()
+    defence: tuple[str, ...] = ()
+    no_bite: str = ""
+    devices: tuple[str, ...] = ("emulated",)
+
+    @property
+    def folder(self) -> Path:
+        return CASES / self.name
+
+    @property
+    def lane(self) -> Literal["plan", "modelnew"]:
+        return "modelnew" if (self.folder / "model_new.py").exists() else "plan"
+
+    def text(self, file: str) -> str:
+        """One of its files."""
+        return (self.folder / file).read_text(encoding="utf-8")
+
+    def candidate(self, canary_file: Path | None = None) -> Candidate:
+        """What is evaluated, with the path of the canary's file where it asks for one."""
+
+        def planted(text: str) -> str:
+            return text if canary_file is None else text.replace(CANARY_FILE, str(canary_file))
+
+        if self.lane == "modelnew":
+            return modelnew_candidate(planted(self.text("model_new.py")))
+        if (self.folder / "reply.md").exists():
+            return parse_reply(planted(self.text("reply.md")))
+        return Candidate(source=planted(self.text("kernel.cu")), plan=planted(self.text("plan.py")))
 
 
-def body(code: str) -> str:
-    """The honest kernel with ``code`` before its last line."""
-    return KERNEL.replace("    if (i < n)", f"    {code}\n    if (i < n)")
+def read_case(folder: Path) -> Case:
+    """One case by its folder.
+
+    Raises:
+        TypeError: ``case.toml`` lacks a key, or has one that there is not.
+    """
+    data: dict[str, Any] = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))
+    return Case(name=folder.name, **{key: tuple(one) if isinstance(one, list) else one for key, one in data.items()})
 
 
-def judge(evaluator: Evaluator, case: Case) -> EvaluationResult:
-    """Evaluate a case: its verdict and words, no reward unless OK, no canary anywhere, and an unhurt next candidate."""
-    result = evaluator.evaluate(Candidate(source=case.source, plan=case.plan), seed=11)
-    evaluation = result.evaluation
-    assert evaluation.verdict is case.verdict, evaluation.reason
-    for word in case.words:
-        assert word in evaluation.reason
-    assert CANARY not in evaluation.model_dump_json()
-    if case.verdict is not Verdict.OK:
-        assert not reward(DEFAULT_POLICY, evaluation).value
-        assert result.profile is None
-        honest = evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11, profile=False)
-        assert honest.evaluation.verdict is Verdict.OK, honest.evaluation.reason
-    return result
+@cache
+def read_cases() -> tuple[Case, ...]:
+    """Every case, those of one task together."""
+    found = [read_case(path.parent) for path in CASES.glob("*/case.toml")]
+    return tuple(sorted(found, key=lambda case: (case.task, case.name)))
+
+
+@cache
+def task_of(name: str) -> Task:
+    """A task of the corpus, or ``SUITE/TASK``."""
+    suite, _, task = name.rpartition("/")
+    return load_suite(suite or TASKS).task(task)
+
+
+def told(evaluation: Evaluation) -> str:
+    """All that a Coder, a Judge or a reader of records is told in words of an evaluation."""
+    texts = [evaluation.reason]
+    texts += [check.message for check in evaluation.correctness.sizes] if evaluation.correctness else []
+    texts += [str(diagnostic) for diagnostic in evaluation.build.diagnostics] if evaluation.build else []
+    return "\n".join(texts)

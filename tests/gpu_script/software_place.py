@@ -15,7 +15,7 @@ from typing import Any
 from devices.cuda.software import with_ptx
 from devices.cuda.told_stopwatch import MadeUp, ToldClock
 
-from benchmarks.gpu_parts.place import CHEATS, ROOT, Place
+from benchmarks.gpu_parts.place import CORPUS, ROOT, Place
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
@@ -90,7 +90,7 @@ def make_place(folder: Path, helper: Callable[..., Zygote]) -> SoftwarePlace:
         emulated="emulated:h100",
         suite=_tiny(ROOT / "tasks" / "core", folder / "big", CORE_SIZES),
         emulator_suite=_tiny(ROOT / "tasks" / "core", folder / "small", CORE_SIZES),
-        cheats=_tiny(CHEATS / "tasks", folder / "cheats", CHEAT_SIZES),
+        cheats=_tiny(CORPUS / "tasks", folder / "cheats", CHEAT_SIZES),
         threads=1,
         measure=MeasureSettings(precision=0.5, seconds=0.3),
         cache=folder / "builds",

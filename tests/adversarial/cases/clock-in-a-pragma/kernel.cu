@@ -1,0 +1,5 @@
+__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int c; asm volatile(".pragma \"/*\"; mov.u32 %0, %%clock; .pragma \"*/\";" : "=r"(c));
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}

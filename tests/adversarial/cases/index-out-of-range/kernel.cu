@@ -1,0 +1,3 @@
+__global__ void argmax(const float* x, long long* out, int d) {
+    if (threadIdx.x == 0) out[blockIdx.x] = d;
+}

@@ -1,0 +1,7 @@
+// a comment 
+__device__ int hidden; // __device__ int other;
+__global__ void axpy(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i == 0) hidden = 1;
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}

@@ -1,0 +1,6 @@
+def forward(x, y):
+    out = empty_like(x)
+    with graph() as g:
+        axpy[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
+    g.replay()
+    return out

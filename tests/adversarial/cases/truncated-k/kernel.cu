@@ -1,0 +1,7 @@
+__global__ void gemm(const float* a, const float* b, float* out, int m, int n, int k) {
+    int c = blockIdx.x * 16 + threadIdx.x, r = blockIdx.y * 16 + threadIdx.y;
+    if (r >= m || c >= n) return;
+    float sum = 0.0f;
+    for (int i = 0; i < k - 1; i++) sum += a[r * k + i] * b[i * n + c];
+    out[r * n + c] = sum;
+}

@@ -1,0 +1,5 @@
+__global__ void axpy(const float* x, const float* y, float* out, int n, int* kept) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (kept[0] != 0) return;
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}

@@ -1,0 +1,21 @@
+"""Product of two float16 matrices."""
+
+import torch
+import torch.nn as nn
+
+M = 64
+N = 64
+K = 96
+
+
+class Model(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(a, b)
+
+
+def get_inputs():
+    return [torch.randn(M, K, dtype=torch.float16), torch.randn(K, N, dtype=torch.float16)]
+
+
+def get_init_inputs():
+    return []

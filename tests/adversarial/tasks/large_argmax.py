@@ -1,0 +1,20 @@
+"""Argmax of rows whose tensors are beyond what the oracle runs whole."""
+
+import torch
+import torch.nn as nn
+
+ROWS = 2048
+COLS = 102400
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.argmax(x, dim=1)
+
+
+def get_inputs():
+    return [torch.rand(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,20 @@
+"""Swish whose tensors are beyond what the oracle runs whole."""
+
+import torch
+import torch.nn as nn
+
+ROWS = 8192
+COLS = 12800
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x)
+
+
+def get_inputs():
+    return [torch.rand(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
