@@ -72,6 +72,8 @@ class _Owners:
     """Bytes of a unit."""
     atomic: bool
     """Several blocks may add to one unit; the last is named."""
+    reread: frozenset[int]
+    """Written buffers that the kernel may also load from."""
     units: dict[int, npt.NDArray[np.uint32]]
     """By buffer: the number of each unit's block, plus one; 0 where none writes. They may lie in the device's memory,
     and then hold until something runs there again."""
@@ -243,8 +245,10 @@ class PartialRun:
         for buffer in earlier & owners.units.keys():
             # A block may add to what is there: everything that it writes must have been right before.
             demand.add(buffer, owners.words(buffer, blocks))
+        foreign = {buffer: owners.units[buffer].copy() for buffer in owners.reread}
         found = _Step(step, blocks)
-        found.instructions = self._probe(execution, step, blocks if earlier else blocks[:1], demand, earlier)
+        several = blocks if earlier or foreign else blocks[:1]
+        found.instructions = self._probe(execution, step, several, demand, earlier, foreign, owners.granule)
         return found
 
     def _writable(self, step: Launch) -> set[int]:
@@ -273,6 +277,9 @@ class PartialRun:
         through = {arg.buffer for offset in slices.loads_through if isinstance(arg := args.get(offset), TensorArg)}
         if any(self._buffers[buffer].kind == "workspace" for buffer in through):
             raise NotSliceable("where it writes depends on what earlier launches computed")
+        if slices.answers:
+            raise NotSliceable("the result of an atomic tells a block which others ran before")
+        read = {arg.buffer for offset in slices.reads_through if isinstance(arg := args.get(offset), TensorArg)}
         found: dict[int, npt.NDArray[np.uint32]] = {}
         kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[slices.granule]
         for plane in range(slices.planes):
@@ -290,7 +297,7 @@ class PartialRun:
                     units = np.left_shift(units, np.uint32(8 * slices.granule * plane), dtype=np.uint32)
                 found[buffer] = units if plane == 0 else found[buffer] | units
         units_of = {buffer: units for buffer, units in found.items() if units.any()}
-        return _Owners(slices.granule, slices.atomic, units_of)
+        return _Owners(slices.granule, slices.atomic, frozenset(read & units_of.keys()), units_of)
 
     def _needed(self, execution: Execution, step: Launch, demand: _Demand, owners: _Owners) -> npt.NDArray[np.int64]:
         """Linear ids of the blocks that write what is needed."""
@@ -378,26 +385,42 @@ class PartialRun:
         blocks: npt.NDArray[np.int64],
         demand: _Demand,
         earlier: set[int],
+        foreign: Mapping[int, npt.NDArray[np.uint32]] | None = None,
+        granule: int = WORD,
     ) -> float:
-        """Run blocks on what memory happens to hold, to see what they read of ``earlier`` buffers and their cost."""
+        """Run blocks on what memory happens to hold, to see what they read of ``earlier`` buffers and their cost.
+
+        Raises:
+            NotPartial: a block reads what another one of the launch writes, by ``foreign``: the number of each unit's
+                block, plus one. It could tell by that how many of them run.
+        """
         before = execution.thread_instructions
         cache = TracedCache(SECTOR_BYTES, _TRACE_BYTES)
-        extents = [extent for extent in execution.extents() if extent.buffer in earlier]
+        foreign = foreign or {}
+        extents = [extent for extent in execution.extents() if extent.buffer in earlier | foreign.keys()]
         for block in blocks.tolist():
             if execution.thread_instructions - before > RUN_INSTRUCTIONS:
                 raise NotPartial("the blocks behind the chosen elements of the output take too long")
-            if not earlier:
+            if not extents:
                 execution.some_blocks(step, [block], strict=False)
                 continue
             cache.reset()
             execution.profiled(step, [block], cache, strict=False)
-            sectors = cache.footprint().read
+            held, dirty = cache.sectors()
+            # Of a sector that was read and then written only the number is known: as many as that may be any of them.
+            read = held if cache.dram_read_sectors > held.size - dirty.size else np.setdiff1d(held, dirty)
             for extent in extents:
                 first, end = extent.address // SECTOR_BYTES, -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
-                mine = sectors[(sectors >= first) & (sectors < end)] - first
+                mine = read[(read >= first) & (read < end)] - first
                 words = (mine[:, None] * (SECTOR_BYTES // WORD) + np.arange(SECTOR_BYTES // WORD)).reshape(-1)
-                if words.size:
-                    demand.add(extent.buffer, words[words < -(-extent.nbytes // WORD)])
+                words = words[words < -(-extent.nbytes // WORD)]
+                if extent.buffer in earlier and words.size:
+                    demand.add(extent.buffer, words)
+                if extent.buffer in foreign:
+                    places = (words[:, None] * (WORD // granule) + np.arange(WORD // granule)).reshape(-1)
+                    owner = foreign[extent.buffer][places[places < foreign[extent.buffer].size]]
+                    if bool(((owner != 0) & (owner != block + 1)).any()):
+                        raise NotPartial(f"blocks of {step.expression!r} read what other blocks of it write")
         return (execution.thread_instructions - before) / max(blocks.size, 1)
 
     # What they compute

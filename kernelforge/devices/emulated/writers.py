@@ -58,6 +58,10 @@ class WriterKernel:
     """Some stores were atomics, so that several blocks may add to one element."""
     loads_through: frozenset[int]
     """Offsets of the parameters through which the slice loads from global memory."""
+    reads_through: frozenset[int]
+    """Offsets of the parameters through which the whole kernel may load from global memory."""
+    answers: bool
+    """Some atomic's result is used: a block may tell by it which others ran before."""
 
     @property
     def planes(self) -> int:
@@ -204,7 +208,10 @@ class _Slicer:
         name = f"{self._kernel.name}@writers{plane}"
         tables = self._kernel.branch_targets | tables
         sliced = replace(self._kernel, name=name, registers=registers, body=body, branch_targets=tables)
-        return WriterKernel(sliced, granule, atomic, self._loads_through())
+        everything = {(index, place) for index, code in enumerate(self._code) for place in range(len(code))}
+        return WriterKernel(
+            sliced, granule, atomic, self._loads_through(self._needed), self._loads_through(everything), self._answers()
+        )
 
     def _need_registers(self, names: Iterator[str], index: int, place: int) -> None:
         for name in names:
@@ -241,12 +248,32 @@ class _Slicer:
             # Lanes that it leaves out keep what the register held before.
             self._need_registers(registers_of(i.operands[0]), index, place)
 
-    def _loads_through(self) -> frozenset[int]:
-        """Offsets of parameters that addresses of the slice's global loads come from."""
+    def _answers(self) -> bool:
+        """Whether any instruction uses the result of an atomic on global memory."""
+        used = {
+            name
+            for code in self._code
+            for i in code
+            for operand in (i.operands[1:] if has_destination(i) else i.operands)
+            for name in registers_of(operand)
+        }
+        used |= {i.predicate.name for code in self._code for i in code if i.predicate is not None}
+        return any(
+            i.opcode == "atom"
+            and state_space(i) in (lay.GLOBAL, lay.GENERIC)
+            and not used.isdisjoint(registers_of(i.operands[0]))
+            for code in self._code
+            for i in code
+        )
+
+    def _loads_through(self, instructions: set[tuple[int, int]]) -> frozenset[int]:
+        """Offsets of parameters that addresses of the global loads among some instructions come from."""
         work: list[tuple[int, int]] = []
-        for index, place in self._needed:
+        for index, place in instructions:
             i = self._code[index][place]
-            if i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC):
+            plain = i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC)
+            copied = i.opcode == "cp" and "async" in i.modifiers and len(i.operands) > 1
+            if plain or copied or (i.opcode == "wmma" and "load" in i.modifiers):
                 for name in registers_of(i.operands[1]):
                     work += self._definitions.before(name, index, place)
         seen: set[tuple[int, int]] = set()

@@ -76,6 +76,21 @@ extern "C" __global__ void looped(const float* x, float4* y, int n) {
         if (k % 2 == 0) y[(blockIdx.x * n + k) * blockDim.x + threadIdx.x] = make_float4(t, t, t, t);
     }
 }
+extern "C" __global__ void counts(const float* x, float* y, int* next) {
+    int before = threadIdx.x ? 0 : atomicAdd(next, 1);
+    y[blockIdx.x * 32 + threadIdx.x] = before > 4 ? 0 : x[threadIdx.x];
+}
+extern "C" __global__ void neighbours(const float* x, float* y) {
+    int i = blockIdx.x * 32 + threadIdx.x;
+    float left = blockIdx.x ? ((volatile float*)y)[i - 32] : 0;
+    y[i] = x[threadIdx.x] + (left == 12345.0f);
+}
+extern "C" __global__ void own(const float* x, float* y) {
+    int i = blockIdx.x * 32 + threadIdx.x;
+    y[i] = x[threadIdx.x];
+    __syncthreads();
+    y[i] = 2 * ((volatile float*)y)[i ^ 1];
+}
 extern "C" __global__ void nothing(const float* x, float* y) { if (x[0] == 5 && threadIdx.x == 99) __trap(); }
 """
 
@@ -238,6 +253,25 @@ def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeyp
     assert 70 in elements
     monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 100)
     assert "takes too long to be run whole" in run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]).reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"), [("counts", "which others ran before"), ("neighbours", "read what other blocks of it write")]
+)
+def test_a_block_that_can_tell_how_many_others_run_is_not_run_alone(
+    ptx: str, monkeypatch: pytest.MonkeyPatch, kernel: str, told: str
+) -> None:
+    """Else a kernel could work only where few blocks run."""
+    arguments = ("b0", "b2", "b3") if kernel == "counts" else ("b0", "b2")
+    steps = [Fill(3, 0, 4 * M, 1), step(kernel, (M * N // 32, 1, 1), 32, *arguments)]
+    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 5000)
+    assert told in run_part(ptx, steps, C, [70, M * N - 1]).reason
+
+
+def test_a_block_may_read_what_it_wrote_itself(ptx: str) -> None:
+    elements, found, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))
+    assert len(elements) == 64
+    np.testing.assert_array_equal(found, 2 * A.reshape(-1)[elements % 32 ^ 1])
 
 
 def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
