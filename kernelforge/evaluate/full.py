@@ -240,6 +240,8 @@ class _Modelled(FullStage):
         request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
         with self.work.clock("emulation"):
             result = session.run_part(request, wanted)
+        if result.faults and result.faults[0].kind == "timeout":
+            return f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_SECONDS:g} s"
         if result.faults:
             self.checker.fault(result.faults[0], self.size, draw.family, self.work)
         if result.reason:

@@ -144,13 +144,13 @@ class Slices:
             return self._compare_slices(drawn, None, None, got)
         extent = shapes[0][slicing.outputs[0]]
         must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in wanted.items() if at]
-        came = [
-            _rows_of(elements.indices, shapes[output], slicing.outputs[output])
-            for output, elements in got.items()
-            if elements.indices is not None
-        ]
-        chosen, others = _sorted(torch.cat(must)), _sorted(torch.cat(came))
-        others = others[~torch.isin(others, chosen)]
+        chosen = _sorted(torch.cat(must))
+        came = torch.zeros(extent, dtype=torch.bool)
+        for output, elements in got.items():
+            if elements.indices is not None:
+                came[_rows_of(elements.indices, shapes[output], slicing.outputs[output])] = True
+        came[chosen] = False
+        others = came.nonzero().flatten()
         room = max(self._affordable(facts.flops, facts.compulsory_bytes, extent) - len(chosen), 0)
         if len(others) > room:
             draws = generator(torch.device("cpu"), derived_seed(drawn.seed, "slices"))

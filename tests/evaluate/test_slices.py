@@ -111,7 +111,7 @@ def right(reckoner: Reckoner, seed: int, wrong: float = 0.0) -> bool:
     for position, output in enumerate(outputs):
         indices = torch.tensor(sorted(wanted[position]))
         values = output.reshape(-1)[indices].clone()
-        values[0] += wrong
+        values[0] += torch.tensor(wrong).to(values.dtype)
         got[position] = Elements(indices, values.numpy().tobytes())
     comparison = reckoner.slices.compare(drawn, wanted, got)
     assert comparison.total == sum(map(len, wanted.values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +68,8 @@ class Part:
 class _Owners:
     """Which block of a launch writes what."""
 
+    blocks: int
+    """Blocks of the grid."""
     granule: int
     """Bytes of a unit."""
     atomic: bool
@@ -88,7 +90,9 @@ class _Owners:
 
     def words(self, buffer: int, blocks: npt.NDArray[np.int64]) -> Words:
         """Words of a buffer that some blocks write."""
-        return np.unique(np.flatnonzero(np.isin(self.units[buffer], blocks + 1)) // (WORD // self.granule))
+        theirs = np.zeros(self.blocks + 1, np.bool_)
+        theirs[blocks + 1] = True
+        return np.flatnonzero(theirs[self.units[buffer]]) // (WORD // self.granule)
 
 
 @dataclass
@@ -102,23 +106,28 @@ class _Step:
     """Thread instructions of one block."""
 
 
-@dataclass
 class _Demand:
     """What must hold its final value before a step, by buffer."""
 
-    words: dict[int, Words] = field(default_factory=dict)
-    whole: set[int] = field(default_factory=set)
-    """Buffers of which everything is needed."""
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        """Args:
+        sizes: Bytes by buffer.
+        """
+        self._sizes = sizes
+        self._words: dict[int, npt.NDArray[np.bool_]] = {}
+        self.whole: set[int] = set()
+        """Buffers of which everything is needed."""
 
     def add(self, buffer: int, words: Words) -> None:
-        known = self.words.get(buffer)
-        self.words[buffer] = np.unique(words) if known is None else np.union1d(known, words)
+        if words.size:
+            known = self._words.setdefault(buffer, np.zeros(-(-self._sizes[buffer] // WORD), np.bool_))
+            known[words] = True
 
     def of(self, buffer: int) -> Words:
-        return self.words.get(buffer, np.zeros(0, np.int64))
+        return np.flatnonzero(self._words[buffer]) if buffer in self._words else np.zeros(0, np.int64)
 
     def touches(self, buffer: int) -> bool:
-        return buffer in self.whole or self.of(buffer).size > 0
+        return buffer in self.whole or buffer in self._words
 
 
 class PartialRun:
@@ -186,7 +195,7 @@ class PartialRun:
     def _backwards(
         self, execution: Execution, wanted: Mapping[int, npt.NDArray[np.int64]]
     ) -> tuple[dict[int, _Step], dict[int, npt.NDArray[np.uint8]], float]:
-        demand = _Demand()
+        demand = self._no_demand()
         status: dict[int, npt.NDArray[np.uint8]] = {}
         for position, output in enumerate(self._plan.outputs):
             size = output.dtype.itemsize
@@ -208,6 +217,9 @@ class PartialRun:
                     count = math.prod(step.grid) if found.blocks is None else found.blocks.size
                     cost += count * found.instructions
         return chosen, status, cost
+
+    def _no_demand(self) -> _Demand:
+        return _Demand({buffer.id: buffer.nbytes for buffer in self._plan.buffers})
 
     def _fill(self, step: Fill, status: Mapping[int, npt.NDArray[np.uint8]]) -> None:
         for position, output in enumerate(self._plan.outputs):
@@ -297,29 +309,29 @@ class PartialRun:
                     units = np.left_shift(units, np.uint32(8 * slices.granule * plane), dtype=np.uint32)
                 found[buffer] = units if plane == 0 else found[buffer] | units
         units_of = {buffer: units for buffer, units in found.items() if units.any()}
-        return _Owners(slices.granule, slices.atomic, frozenset(read & units_of.keys()), units_of)
+        return _Owners(math.prod(step.grid), slices.granule, slices.atomic, frozenset(read & units_of.keys()), units_of)
 
     def _needed(self, execution: Execution, step: Launch, demand: _Demand, owners: _Owners) -> npt.NDArray[np.int64]:
         """Linear ids of the blocks that write what is needed."""
 
         def among(found: _Owners) -> npt.NDArray[np.int64]:
-            ids: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)]
+            needed = np.zeros(found.blocks + 1, np.bool_)
             for buffer, units in found.units.items():
-                ids.append(units if buffer in demand.whole else found.at(buffer, demand.of(buffer)))
-            return np.setdiff1d(np.concatenate(ids).astype(np.int64), [0]) - 1
+                needed[units if buffer in demand.whole else found.at(buffer, demand.of(buffer))] = True
+            return np.flatnonzero(needed[1:])
 
         blocks = among(owners)
         if not owners.atomic or not blocks.size:
             return blocks
         everyone = np.arange(math.prod(step.grid))
         for _ in range(MOST_OWNERS):
-            others = np.setdiff1d(everyone, blocks, assume_unique=True)
+            others = np.delete(everyone, blocks)
             if not others.size:
                 return blocks
             more = among(self._owners(execution, step, self._writable(step), others.tolist()))
             if not more.size:
                 return blocks
-            blocks = np.union1d(blocks, more)
+            blocks = np.sort(np.append(blocks, more))
         raise NotPartial(f"more than {MOST_OWNERS} blocks add to one element of the result of {step.expression!r}")
 
     def _mark(
@@ -368,7 +380,7 @@ class PartialRun:
         count = math.prod(step.grid)
         if execution.waits(step):
             raise NotPartial(f"blocks of {step.expression!r} wait for one another, so that none can be run alone")
-        found.instructions = self._probe(execution, step, np.array([count // 2]), _Demand(), set())
+        found.instructions = self._probe(execution, step, np.array([count // 2]), self._no_demand(), set())
         if found.instructions * count > RUN_INSTRUCTIONS:
             raise NotPartial(f"{step.expression!r} takes too long to be run whole, and not in part: {reason}")
         demand.whole |= earlier
@@ -408,7 +420,8 @@ class PartialRun:
             execution.profiled(step, [block], cache, strict=False)
             held, dirty = cache.sectors()
             # Of a sector that was read and then written only the number is known: as many as that may be any of them.
-            read = held if cache.dram_read_sectors > held.size - dirty.size else np.setdiff1d(held, dirty)
+            all_clean = cache.dram_read_sectors <= held.size - dirty.size
+            read = np.setdiff1d(held, dirty, assume_unique=True) if all_clean else held
             for extent in extents:
                 first, end = extent.address // SECTOR_BYTES, -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
                 mine = read[(read >= first) & (read < end)] - first
@@ -458,7 +471,8 @@ class PartialRun:
         rest = np.flatnonzero(status == _FINAL)
         if rest.size > MOST_ELEMENTS:
             rest = rest[:: -(-rest.size // MOST_ELEMENTS)]
-        elements = np.union1d(first, rest)
+        missing = np.setdiff1d(first, rest[np.minimum(np.searchsorted(rest, first), max(rest.size - 1, 0))])
+        elements = np.sort(np.append(rest, missing))
         content = execution.content(output.buffer)[output.offset_bytes : output.offset_bytes + output.nbytes]
         data = content.reshape(-1, output.dtype.itemsize)[elements].tobytes()
         return Part(elements, data, int(np.count_nonzero(status == _UNWRITTEN)))
