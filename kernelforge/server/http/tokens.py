@@ -68,7 +68,7 @@ class Tokens:
             self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute(_TABLE)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot open {self._path}: {error}") from error
         self._known: tuple[tuple[bytes, Caller], ...] = ()
         self._any = False
@@ -157,7 +157,7 @@ class Tokens:
     def _query(self, statement: str) -> list[Any]:
         try:
             return self._db.execute(statement).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot read {self._path}: {error}") from error
 
 
