@@ -166,9 +166,17 @@ class Database:
             yield
         except sqlite3.Error as error:
             raise StoreError(self._explain(error, doing)) from error
+        except UnicodeDecodeError as error:  # of a name in the schema: values are sqlite3's to complain of
+            raise StoreError(f"cannot {doing} {self.path}: {self._not_intact(error)}") from error
         except OSError as error:
             hint = "; choose another folder with --results" if isinstance(error, PermissionError) else ""
             raise StoreError(f"cannot {doing} {self.path}: {error.strerror or error}{hint}") from error
+
+    def _not_intact(self, error: Exception) -> str:
+        return (
+            f"it is not an intact results database ({error}). Move it away and start again, or try "
+            f"'sqlite3 {self.path} .recover'"
+        )
 
     def _explain(self, error: sqlite3.Error, doing: str) -> str:
         extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -181,10 +189,7 @@ class Database:
         if code in _FULL or extended in _FULL:
             return f"{where}: the disk is full; nothing of this write was kept. Free some space and run it again"
         if code in _CORRUPT:
-            return (
-                f"{where}: it is not an intact results database ({error}). Move it away and start again, or try "
-                f"'sqlite3 {self.path} .recover'"
-            )
+            return f"{where}: {self._not_intact(error)}"
         if code == sqlite3.SQLITE_READONLY:
             return f"{where}: it is not writable for you; check its permissions and those of its folder"
         if code == sqlite3.SQLITE_CANTOPEN:

@@ -279,6 +279,17 @@ def test_damage_of_any_kind_names_the_rows_and_says_what_to_do(path: Path, chang
     assert path.read_bytes() == before
 
 
+def test_a_schema_that_is_no_text_is_one_clear_error(path: Path):
+    with Store.open(path) as store:
+        fill(store, make_run())
+        store._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    data, column = path.read_bytes(), b"kernelforge TEXT NOT NULL,\n  suite TEXT"
+    assert data.count(column) == 1
+    path.write_bytes(data.replace(column, b"\x80" + column[1:]))
+    with Store.open(path, read_only=True) as store, pytest.raises(StoreError, match="not an intact results database"):
+        store.runs()
+
+
 def read_all(store: Store) -> None:
     for run in store.runs():
         store.tasks(run.id)

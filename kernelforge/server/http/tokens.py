@@ -17,6 +17,7 @@ from typing import Any
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.server.base import DATABASE_NAME, Caller
 from kernelforge.server.http.auth import SCOPES
+from kernelforge.store.database import as_text, readable
 
 PREFIX = "kf_"
 """So that a token is known for one in a log or a repository."""
@@ -68,7 +69,7 @@ class Tokens:
             self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute(_TABLE)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot open {self._path}: {error}") from error
         self._known: tuple[tuple[bytes, Caller], ...] = ()
         self._any = False
@@ -114,7 +115,11 @@ class Tokens:
     def rows(self) -> list[TokenRow]:
         """All of them, oldest first; revoked ones too."""
         found = self._query("select name, scopes, created_at, revoked_at from tokens order by created_at")
-        return [TokenRow(name, tuple(scopes.split()), created, revoked) for name, scopes, created, revoked in found]
+        with readable(self._path, "tokens"):
+            return [
+                TokenRow(as_text(name), tuple(scopes.split()), float(created), revoked)
+                for name, scopes, created, revoked in found
+            ]
 
     def any(self) -> bool:
         self._reread()
@@ -134,11 +139,12 @@ class Tokens:
         if now - self._read_at < REREAD_S:
             return
         rows = self._query("select name, sha256, scopes, revoked_at from tokens")
-        self._known = tuple(
-            (digest, Caller(name, frozenset(scopes.split())))
-            for name, digest, scopes, revoked in rows
-            if revoked is None
-        )
+        with readable(self._path, "tokens"):
+            self._known = tuple(
+                (bytes(digest), Caller(as_text(name), frozenset(scopes.split())))
+                for name, digest, scopes, revoked in rows
+                if revoked is None
+            )
         self._any, self._read_at = bool(rows), now
 
     @contextmanager
@@ -157,7 +163,7 @@ class Tokens:
     def _query(self, statement: str) -> list[Any]:
         try:
             return self._db.execute(statement).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot read {self._path}: {error}") from error
 
 

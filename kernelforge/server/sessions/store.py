@@ -210,7 +210,7 @@ class SessionStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot use {self._path}: {error}") from error
 
 

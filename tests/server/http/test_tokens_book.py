@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
-from kernelforge.errors import UsageError
+from kernelforge.errors import StoreError, UsageError
 from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.http.tokens import MAX_TOKENS, Tokens
 
@@ -100,3 +101,21 @@ def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path)
     again = kernelforge("token", "revoke", "trainer", *folder)
     assert isinstance(again.exception, UsageError)
     assert "no valid token" in str(again.exception)
+
+
+def test_tokens_that_cannot_be_read_let_nobody_in(tmp_path: Path) -> None:
+    """The table is strict, so it takes a file that was damaged."""
+    tokens = Tokens(tmp_path)
+    token = tokens.create("trainer", ("submit",))
+    tokens.close()
+    with sqlite3.connect(tmp_path / "server.db") as plain:
+        plain.execute("PRAGMA writable_schema = ON")
+        plain.execute("UPDATE sqlite_schema SET sql = replace(sql, 'scopes text not null', 'scopes text')")
+    with sqlite3.connect(tmp_path / "server.db") as plain:
+        plain.execute("UPDATE tokens SET scopes = NULL")
+    tokens = Tokens(tmp_path)
+    with pytest.raises(StoreError, match=r"holds tokens that .* cannot read"):
+        tokens.rows()
+    with pytest.raises(StoreError, match=r"holds tokens that .* cannot read"):
+        tokens.caller(token.encode())
+    tokens.close()
