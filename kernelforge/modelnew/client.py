@@ -248,7 +248,7 @@ def _dtype(name: str) -> DType:
 def _death(error: ChildDied) -> LaneFault:
     text = str(error).replace("the modelnew child", "the candidate's process")
     text = text.replace("the gpu-modelnew child", "the candidate's process")
-    _, failed, trace = text.partition(" failed:\n")
+    _, failed, trace = text.partition(" failed: ")
     if failed:  # the process was told to answer so: the words are the candidate's
         return LaneFault("crash", trace, type="Exception")
     if "out of memory" in text:

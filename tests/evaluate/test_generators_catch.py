@@ -148,7 +148,7 @@ def test_generators_come_after_all_families_of_ours(layernorm: Evaluator) -> Non
     tested = judged(layernorm, TWO_PASS, NORM_PLAN, offset, only_small)
     assert families(tested, "small") == (*families(plain, "small"), "tester:offset", "tester:spread")
     assert families(tested, "hidden_odd") == (*families(plain, "hidden_odd"), "tester:offset")
-    assert families(tested, "full") == families(plain, "full") == ("task",)
+    assert families(tested, "full") == families(plain, "full") == ("task", "normal")
 
 
 def test_a_mistake_that_our_families_find_is_theirs(layernorm: Evaluator) -> None:

@@ -44,5 +44,5 @@ def complaint(child: Child) -> str | None:
 
 
 def last_line(error: Exception) -> str:
-    """The message of an error whose text may be a child's whole traceback."""
-    return re.sub(r"^[\w.]+Error: ", "", str(error).strip().splitlines()[-1])[:500]
+    """The message of an error whose text may be a child's whole traceback, or what a child raised."""
+    return re.sub(r"^(the [\w-]+ child failed: )?[\w.]+Error: ", "", str(error).strip().splitlines()[-1])[:500]

@@ -53,9 +53,10 @@ def choose_stand_in(samples: Sequence[object], draws: random.Random) -> int:
 
 
 def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tuple[Chunk, ...]:
-    """Chunks of equal length, one in each equal part of the grid, all at the same place in it, which is drawn.
+    """Chunks of equal length, one in each equal part of the grid, at a place in it that is drawn.
 
-    Equal distances keep chance out of how much the chunks have in common, from which the whole grid is extrapolated.
+    It is the same place from the part's begin in the first half of the grid, and from its end in the second: so chance
+    has little part in what chunks have in common, and none in the mean of what grows steadily along the grid.
 
     The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
     side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
@@ -73,7 +74,8 @@ def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tu
 
 def _one_in_each_part(blocks: int, count: int, length: int, draws: random.Random) -> tuple[Chunk, ...]:
     offset = draws.randint(0, blocks // count - length)
-    starts = [blocks * index // count + offset for index in range(count)]
+    starts = [blocks * index // count + offset for index in range(count - count // 2)]
+    starts += [blocks - length - start for start in reversed(starts[: count // 2])]
     return tuple(Chunk(start, start + length) for start in starts)
 
 
