@@ -245,6 +245,42 @@ def test_a_byte_of_a_word_that_another_warp_wrote_or_reads_is_a_race() -> None:
         assert {f.kind for f in report.faults} == ({"shared_race"} if races else set()), (first, second)
 
 
+REPEATED = """extern "C" __global__ void k(TYPE* y, int other, int again) {
+  __shared__ __align__(16) TYPE s[64];
+  int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  s[lane] = make(lane + (warp == other ? 1 : 0));
+  if (warp == 1 && again == 1) y[lane] = s[lane ^ 1];
+  if (warp == 1 && again == 2) s[lane] = make(99);
+  if (warp == 1 && again == 3) atomicAdd((int*)&s[lane], 0);
+  __syncthreads();
+  y[lane] = s[lane];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("int", "(x)"),
+        ("unsigned char", "((unsigned char)(x))"),
+        ("double", "((double)(x))"),
+        ("int4", "make_int4(x, 1, 2, 3)"),
+    ],
+)
+def test_stores_of_one_value_by_several_warps_are_no_race(kind: str, make: str) -> None:
+    device = cuda(f"#define make(x) {make}\n" + REPEATED.replace("TYPE", kind))
+    y = np.zeros(64 * 16, np.uint8)
+    device.run(1, 128, y, -1, 0, racecheck=True)  # every warp stores the same
+    racing = [
+        (3, 0, 4),  # warp 3 stores another value than the three before it
+        (-1, 1, 5),  # warp 1 reads what warps 0 and 1 have stored
+        (-1, 2, 6),  # warp 1 stores another value behind what warp 0 may store later
+    ]
+    for other, again, line in racing if kind == "unsigned char" else [*racing, (-1, 3, 7)]:
+        report = device.run(1, 128, y, other, again, clean=False, racecheck=True)
+        assert line in {f.source_line - 1 for f in report.faults}, (other, again)  # one line for `make`
+        assert {f.kind for f in report.faults} == {"shared_race"}
+
+
 def test_device_assert_and_trap() -> None:
     source = """
 extern "C" __global__ void k(int* y, int n) {

@@ -74,6 +74,14 @@ def test_writes_of_one_instruction_to_one_word_are_none() -> None:
     assert faults("s[t / 2] = v; v = s[t / 4];", "volatile") == {"warp_race"}
 
 
+def test_lanes_that_store_one_value_are_none() -> None:
+    flag = "for (int i = 0; i < 4; i++) if ((t & 3) == i) { s[0] = VALUE; }"
+    assert faults(flag.replace("VALUE", "7.f") + " __syncwarp(); v = s[0];", "volatile") == set()
+    assert faults(flag.replace("VALUE", "(float)i"), "volatile") == {"warp_race"}
+    few = flag.replace("VALUE", "7.f").replace("t & 3", "t & 7")
+    assert faults(few + " v = s[0];", "volatile") == {"warp_race"}  # of lanes that have not stored
+
+
 def test_atomics_race_with_plain_accesses_only() -> None:
     clear, add, read = "if (t < 4) counts[t] = 0;", "atomicAdd(&counts[t & 3], 1);", "v = counts[t & 3];"
     assert faults(f"{clear} {SYNC} {add} {add} {SYNC} {read}") == set()

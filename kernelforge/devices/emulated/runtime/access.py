@@ -51,12 +51,13 @@ def find_allocation(ctx: int, address: int, size: int) -> int:
 
 
 @native
-def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
+def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: int) -> int:
     """Check and count one request; return the lanes that may access memory.
 
     ``addresses`` holds each lane's base address (the record's offset is added here). For allowed lanes the host
     address and the distance between consecutive words are left in scratch. A new pattern is remembered when every
-    lane is in one buffer and no mode needs to see each access.
+    lane is in one buffer and no mode needs to see each access. A store gives its ``values``, elements of ``width``
+    bytes element-major, and others 0.
     """
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     effective = scratch + EFFECTIVE
@@ -167,7 +168,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
         ideal += ideal_shared(effective, in_shared, size)
         if mode & lay.MODE_RACECHECK:
-            check_race(ctx, op, site, effective, in_shared, size, access)
+            check_race(ctx, op, site, effective, in_shared, size, access, values, width)
     if in_local != 0:
         cost += local_sectors(ctx, effective, in_local, size)
         ideal += (popcount(in_local) * size + 31) >> 5
@@ -187,7 +188,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int) -> int:
 @exported("void(int64, int64, int64, int64, int64, int64)")
 def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int) -> None:
     """Load each lane's elements of ``width`` bytes into ``out`` (element-major); refused lanes get 0."""
-    good = resolve(ctx, op, addresses, mask)
+    good = resolve(ctx, op, addresses, mask, 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     elements = load_i32(op + lay.OP_BYTES) // width
     for lane in range(lay.LANES):
@@ -204,7 +205,7 @@ def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int
 @exported("void(int64, int64, int64, int64, int64, int64)")
 def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width: int) -> None:
     """Store each allowed lane's elements; lanes with one address: the highest lane wins."""
-    good = resolve(ctx, op, addresses, mask)
+    good = resolve(ctx, op, addresses, mask, values, width)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     elements = load_i32(op + lay.OP_BYTES) // width
     while good != 0:

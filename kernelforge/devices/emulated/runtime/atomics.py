@@ -90,7 +90,7 @@ def mark_address(op: int, address: int) -> None:
 @exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
 def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int) -> None:
     """One read-modify-write per lane, in lane order. The old values go to ``out``."""
-    good = resolve(ctx, op, addresses, mask)
+    good = resolve(ctx, op, addresses, mask, 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     kind = code & 15
     operation = code >> 4

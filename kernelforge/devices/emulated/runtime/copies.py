@@ -59,7 +59,7 @@ def arrive(ctx: int, entry: int, lanes: int) -> None:
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
         op = load_i64(entry + lay.COPY_OP)
         site = (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD
-        check_race(ctx, op, site, addresses, lanes, size, lay.STORE)
+        check_race(ctx, op, site, addresses, lanes, size, lay.STORE, 0, 1)
     store_u32(entry + lay.COPY_MASK, load_u32(entry + lay.COPY_MASK) & ~lanes)
 
 
@@ -100,7 +100,7 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
         if load_i32(source_bytes + 4 * lane) > 0:
             wanted |= 1 << lane
     store_u32(read + lay.OP_BYTES, size)
-    rest = resolve(ctx, read, source, wanted)
+    rest = resolve(ctx, read, source, wanted, 0, 4)
     while rest != 0:
         lane = trailing_zeros(rest)
         rest &= rest - 1
@@ -112,7 +112,7 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
         else:
             for k in range(limit):
                 store_u8(data + k, load_u8(host + k))
-    good = resolve(ctx, write, target, mask)
+    good = resolve(ctx, write, target, mask, 0, 4)
     if good == 0:
         return
     poison = load_i64(ctx + lay.CTX_POISON)

@@ -41,7 +41,7 @@ def mma(ctx: int, a: int, b: int, c: int, out: int, depth: int, brain: int) -> N
 @exported("void(int64, int64, int64, int64, int64, int64, int64)")
 def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int, transposed: int) -> None:
     """``ldmatrix``: lane 8m + r points at row r of matrix m; every lane gets two elements of each matrix."""
-    good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1))
+    good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     for k in range(count):
         for lane in range(lay.LANES):

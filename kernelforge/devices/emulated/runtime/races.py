@@ -10,8 +10,10 @@ the lanes of a warp need not run in step (CUDA C++ Programming Guide, Independen
 comes after another lane's only where ``bar.warp.sync`` or a barrier of the block is between them. The collectives
 ``shfl.sync``, ``vote.sync``, ``match.sync``, ``redux.sync``, ``mma.sync`` and ``ldmatrix.sync`` promise no order of
 memory, but wait for the lanes of their mask: they count as well, so that only what no lane waits for is reported. Lanes
-that one instruction lets write the same bytes are no race: one of them wins. A load whose value most lanes may throw
-away (see ``speculative_loads``) is none of the source's accesses, or not in all of these lanes, and is left out.
+that one instruction lets write the same bytes are no race: one of them wins. Nor are stores of the value that another
+store has put there: the result is the same in every order. Whoever reads those bytes, or stores another value, must be
+ordered after all of the stores. A load whose value most lanes may throw away (see ``speculative_loads``) is none of the
+source's accesses, or not in all of these lanes, and is left out.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kernelforge.devices.emulated.native import (
     exported,
     load_i32,
     load_i64,
+    load_u8,
     load_u32,
     native,
     store_i64,
@@ -37,8 +40,11 @@ _WRITER_MOMENT = 20
 _READER_LANES = 24
 _READER_MOMENT = 28
 
+_WARP = 0x3F
 _ATOMIC_MARK = 0x40
 _MANY_READERS = 0x80
+_MANY_WRITERS = _WARP
+"""In place of a warp: several have stored one value, and none may go on with it before a barrier."""
 _SPLIT = 0x80
 """In place of a writer: the cells of the word's bytes hold in this epoch."""
 
@@ -52,21 +58,37 @@ def shadow_bytes(shared_bytes: int) -> int:
 
 
 @native
-def check_race(ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int) -> None:
-    """Compare a shared access with what other threads did to the same bytes, then record it."""
+def check_race(
+    ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int, values: int, width: int
+) -> None:
+    """Compare a shared access with what other threads did to the same bytes, then record it.
+
+    ``values`` holds what a store will write, elements of ``width`` bytes element-major; 0 where it is not known yet.
+    """
     if load_i32(op + lay.OP_SPECULATIVE):
         return
     store_i64(ctx + lay.CTX_MOMENT, load_i64(ctx + lay.CTX_MOMENT) + 1)
     if access == lay.LOAD:
-        visit(ctx, site, addresses, mask, size, access, True, True)
+        visit(ctx, site, addresses, mask, size, access, 0, 1, True, True)
     else:
         # All lanes first: one that writes hides what was there from the next.
-        visit(ctx, site, addresses, mask, size, access, True, False)
-        visit(ctx, site, addresses, mask, size, access, False, True)
+        visit(ctx, site, addresses, mask, size, access, values, width, True, False)
+        visit(ctx, site, addresses, mask, size, access, values, width, False, True)
 
 
 @native
-def visit(ctx: int, site: int, addresses: int, mask: int, size: int, access: int, compare: bool, record: bool) -> None:
+def visit(
+    ctx: int,
+    site: int,
+    addresses: int,
+    mask: int,
+    size: int,
+    access: int,
+    values: int,
+    width: int,
+    compare: bool,
+    record: bool,
+) -> None:
     """Go through the cells of an access, lane by lane."""
     shadow = load_i64(ctx + lay.CTX_SHADOW)
     byte_cells = shadow + CELL_BYTES * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
@@ -83,11 +105,12 @@ def visit(ctx: int, site: int, addresses: int, mask: int, size: int, access: int
             cell = shadow + CELL_BYTES * word
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
+            same = values != 0 and stores_the_same(ctx, lane, address, first, last, values, width)
             if last - first == 4 and load_i64(cell) != split:
                 if compare:
-                    race |= racing(ctx, cell, lane, access)
+                    race |= racing(ctx, cell, lane, access, same)
                 if record:
-                    record_access(ctx, cell, lane, access)
+                    record_access(ctx, cell, lane, access, same)
             else:
                 if load_i64(cell) != split:
                     for byte in range(4 * word, 4 * word + 4):
@@ -95,10 +118,11 @@ def visit(ctx: int, site: int, addresses: int, mask: int, size: int, access: int
                             store_i64(byte_cells + CELL_BYTES * byte + part, load_i64(cell + part))
                     store_i64(cell, split)
                 for byte in range(first, last):
+                    same = values != 0 and stores_the_same(ctx, lane, address, byte, byte + 1, values, width)
                     if compare:
-                        race |= racing(ctx, byte_cells + CELL_BYTES * byte, lane, access)
+                        race |= racing(ctx, byte_cells + CELL_BYTES * byte, lane, access, same)
                     if record:
-                        record_access(ctx, byte_cells + CELL_BYTES * byte, lane, access)
+                        record_access(ctx, byte_cells + CELL_BYTES * byte, lane, access, same)
             word += 1
         if race & _BETWEEN_WARPS:
             record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane, address, size, lay.SHARED)
@@ -107,14 +131,27 @@ def visit(ctx: int, site: int, addresses: int, mask: int, size: int, access: int
 
 
 @native
-def racing(ctx: int, cell: int, lane: int, access: int) -> int:
-    """With whom an access to a cell races, if with anybody."""
+def stores_the_same(ctx: int, lane: int, address: int, first: int, last: int, values: int, width: int) -> bool:
+    """Whether a lane's store at ``address`` leaves the shared bytes from ``first`` to ``last`` as they are."""
+    shared = load_i64(ctx + lay.CTX_SHARED)
+    for byte in range(first, last):
+        k = byte - address
+        value = values + (k // width * lay.LANES + lane) * width + k % width
+        if load_u8(shared + byte) != load_u8(value):
+            return False
+    return True
+
+
+@native
+def racing(ctx: int, cell: int, lane: int, access: int, same: bool) -> int:
+    """With whom an access to a cell races, if with anybody; ``same``: a store of the value that is there."""
     epoch = load_i64(ctx + lay.CTX_EPOCH)
     warp = load_i32(ctx + lay.CTX_WARP)
     writer = load_i64(cell + _WRITER)
     race = 0
-    if writer >> 8 == epoch and not (access == lay.ATOMIC and writer & _ATOMIC_MARK != 0):
-        if writer & 0x3F != warp:
+    harmless = access == lay.ATOMIC if writer & _ATOMIC_MARK else same
+    if writer >> 8 == epoch and not harmless:
+        if writer & _WARP != warp:
             race = _BETWEEN_WARPS
         else:
             lanes = load_u32(cell + _WRITER_LANES)
@@ -135,8 +172,8 @@ def racing(ctx: int, cell: int, lane: int, access: int) -> int:
 
 
 @native
-def record_access(ctx: int, cell: int, lane: int, access: int) -> None:
-    """Write an access into a cell."""
+def record_access(ctx: int, cell: int, lane: int, access: int, same: bool) -> None:
+    """Write an access into a cell; ``same``: a store of the value that is there."""
     epoch = load_i64(ctx + lay.CTX_EPOCH)
     moment = load_i64(ctx + lay.CTX_MOMENT)
     me = (epoch << 8) | load_i32(ctx + lay.CTX_WARP)
@@ -144,7 +181,10 @@ def record_access(ctx: int, cell: int, lane: int, access: int) -> None:
     if access != lay.LOAD:
         if access == lay.ATOMIC:
             me |= _ATOMIC_MARK
-        if load_i64(cell + _WRITER) == me and load_u32(cell + _WRITER_MOMENT) == moment:
+        writer = load_i64(cell + _WRITER)
+        if same and writer >> 8 == epoch and writer & _ATOMIC_MARK == 0 and writer != me:
+            me = (epoch << 8) | _MANY_WRITERS
+        elif writer == me and (same or load_u32(cell + _WRITER_MOMENT) == moment):
             bit |= load_u32(cell + _WRITER_LANES)
         store_i64(cell + _WRITER, me)
         store_u32(cell + _WRITER_LANES, bit)
