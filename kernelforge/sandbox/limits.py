@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,3 +53,24 @@ class Death:
                 return "out of temporary space"
             case "killed":
                 return "killed by its parent"
+
+
+PATIENCE = 5.0
+"""How many times its limit a run may take in wall-clock time where it does not get the CPU."""
+
+
+class Deadline:
+    """The end of a run: ``seconds`` of wall-clock time and of this process's CPU time from now, whichever comes later.
+
+    On a busy machine a limit in wall-clock time alone would end runs that are not slow.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._wall = time.monotonic()
+        self._cpu = time.process_time()
+
+    def left(self) -> float:
+        """Seconds that the run has for certain; 0 at its end."""
+        wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
+        return max(min(self._seconds - min(wall, cpu), PATIENCE * self._seconds - wall), 0.0)

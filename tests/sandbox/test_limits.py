@@ -11,6 +11,7 @@ from jail_setup import LIMITS, gone
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import watch
+from kernelforge.sandbox.limits import PATIENCE, Deadline
 
 
 def test_a_memory_hog_dies_of_memory(child, act):
@@ -176,3 +177,19 @@ def test_a_process_that_ends_while_memory_is_summed_counts_for_nothing(tmp_path,
         assert watch.tree_bytes(10, proc) == 5 << 20
     finally:
         os.close(proc)
+
+
+def test_a_run_that_does_not_get_the_cpu_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, cpu = [0.0], [0.0]
+    monkeypatch.setattr("kernelforge.sandbox.limits.time.monotonic", lambda: wall[0])
+    monkeypatch.setattr("kernelforge.sandbox.limits.time.process_time", lambda: cpu[0])
+    deadline = Deadline(10.0)
+    assert deadline.left() == 10.0
+    wall[0], cpu[0] = 12.0, 7.0
+    assert deadline.left() == 3.0
+    cpu[0] = 10.0
+    assert deadline.left() == 0.0
+    wall[0], cpu[0] = 10.0, 20.0  # two threads
+    assert deadline.left() == 0.0
+    wall[0], cpu[0] = 10.0 * PATIENCE - 1, 0.0
+    assert deadline.left() == 1.0

@@ -26,6 +26,7 @@ from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Death, Frame, Limits, Zygote
+from kernelforge.sandbox.limits import PATIENCE
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
 GRACE_S = 15.0
@@ -264,7 +265,7 @@ class EmulatedSession:
             "sample_seed": request.sample_seed,
             "variation": request.variation,
         }
-        wait, cap = request.deadline_s + GRACE_S, replies.reply_bytes(request)
+        wait, cap = PATIENCE * request.deadline_s + GRACE_S, replies.reply_bytes(request)
         tensors = [request.tensors[b] for b in order]
         failures: list[ChildDied] = []
         with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -32,6 +31,7 @@ from kernelforge.devices.emulated.memory import CacheModel
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.report import Fault, LaunchReport
+from kernelforge.sandbox.limits import Deadline
 from kernelforge.sandbox.memory import Blob
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Execution:
         self._runner = runner
         self._work = work
         self._memory = runner.memory
-        self._end = time.monotonic() + work.deadline_s
+        self._deadline = Deadline(work.deadline_s)
         self._draws = random.Random(work.sample_seed)
         self._address: dict[int, int] = {}
         self.thread_instructions = 0
@@ -260,7 +260,7 @@ class Execution:
                 ctas=ctas,
                 # A warp instruction is up to 32 thread instructions.
                 max_warp_instructions=None if left is None else -(-left // 32),
-                deadline_s=max(self._end - time.monotonic(), 0.001),
+                deadline=self._deadline,
                 cache=cache,
                 racecheck=racecheck,
                 poison=self._work.poison,

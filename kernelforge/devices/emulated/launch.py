@@ -17,6 +17,7 @@ from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.memory import CacheModel, Memory, vary
 from kernelforge.devices.emulated.program import Program
 from kernelforge.devices.emulated.runtime.races import shadow_bytes
+from kernelforge.sandbox.limits import Deadline
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
@@ -114,16 +115,14 @@ def chosen_ctas(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.N
     return chosen
 
 
-def execute(launch: Launch, threads: int, deadline_s: float | None) -> list[Run]:
-    """Run the CTAs on at most ``threads`` operating-system threads; the deadline is wall-clock seconds."""
+def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run]:
+    """Run the CTAs on at most ``threads`` operating-system threads."""
     count = launch.count
     workers = max(1, min(threads, count))
     runs = [Run(launch, count * k // workers, count * (k + 1) // workers) for k in range(workers)]
-    timer = None
-    if deadline_s is not None:
-        timer = threading.Timer(max(deadline_s, 0.0), launch.stop.__setitem__, (0, driver.END_TIMEOUT))
-        timer.daemon = True
-        timer.start()
+    done = threading.Event()
+    if deadline is not None:
+        threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True).start()
     try:
         others = [threading.Thread(target=run) for run in runs[1:]]
         for thread in others:
@@ -132,9 +131,16 @@ def execute(launch: Launch, threads: int, deadline_s: float | None) -> list[Run]
         for thread in others:
             thread.join()
     finally:
-        if timer is not None:
-            timer.cancel()
+        done.set()
     return runs
+
+
+def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
+    """Stop a launch that is not ``done`` by its deadline."""
+    while not done.wait(deadline.left()):
+        if deadline.left() == 0.0:
+            launch.stop[0] = driver.END_TIMEOUT
+            return
 
 
 class _Area:

@@ -21,6 +21,7 @@ from kernelforge.devices.emulated.program_cache import cached_program, consume_j
 from kernelforge.devices.emulated.report import Fault, LaunchReport, MemoryOp
 from kernelforge.devices.emulated.summary import summarise
 from kernelforge.devices.emulated.writers import NotSliceable, WriterKernel, writer_kernel
+from kernelforge.sandbox.limits import Deadline
 
 
 class Machine:
@@ -168,7 +169,7 @@ class Machine:
         *,
         ctas: Sequence[int] | None = None,
         max_warp_instructions: int | None = None,
-        deadline_s: float | None = None,
+        deadline: Deadline | None = None,
         cache: CacheModel | None = None,
         racecheck: bool = False,
         poison: int = 0xFF,
@@ -184,7 +185,7 @@ class Machine:
             params: Parameter buffer, laid out as ``entries[entry].params`` says.
             ctas: Linear ids of the CTAs to run, all when None.
             max_warp_instructions: Deterministic budget; exceeding it is a ``timeout`` fault (checked at back edges).
-            deadline_s: Wall-clock budget in seconds; not deterministic.
+            deadline: When the launch ends at the latest; not deterministic.
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
@@ -217,7 +218,7 @@ class Machine:
         )
         in_order = known.uses_global_atomics or program.flow.spins or cache is not None
         start = time.perf_counter()
-        runs = execute(launch, 1 if in_order else self.threads, deadline_s)
+        runs = execute(launch, 1 if in_order else self.threads, deadline)
         report = LaunchReport(entry, grid, block, launch.count)
         report.seconds = time.perf_counter() - start
         report.jit_seconds = compile_seconds

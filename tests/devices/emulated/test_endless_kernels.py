@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import Device, cuda, ptx_module
 
-BUDGETS: dict[str, dict[str, Any]] = {
-    "instructions": {"max_warp_instructions": 100_000},
-    "deadline": {"deadline_s": 0.2},
+from kernelforge.sandbox.limits import Deadline
+
+BUDGETS: dict[str, Callable[[], dict[str, Any]]] = {
+    "instructions": lambda: {"max_warp_instructions": 100_000},
+    "deadline": lambda: {"deadline": Deadline(0.2)},
 }
 
 LOOPS = {
@@ -54,14 +57,14 @@ LOOPS = {
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_endless_loop_times_out(loop: str, budget: str) -> None:
     device = Device(ptx_module(LOOPS[loop]))
-    report = device.run(3, 64, np.zeros(1, np.uint32), clean=False, **BUDGETS[budget])
+    report = device.run(3, 64, np.zeros(1, np.uint32), clean=False, **BUDGETS[budget]())
     assert [f.kind for f in report.faults] == ["timeout"]
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_an_endless_row_of_tiny_blocks_times_out(budget: str) -> None:
     device = Device(ptx_module("mov.u32 %r1, 1;"))
-    report = device.run(2**31 - 1, 1, np.zeros(1, np.uint32), clean=False, **BUDGETS[budget])
+    report = device.run(2**31 - 1, 1, np.zeros(1, np.uint32), clean=False, **BUDGETS[budget]())
     assert [f.kind for f in report.faults] == ["timeout"]
 
 
