@@ -326,14 +326,13 @@ class EmulatedSession:
 
 
 def _fault_of(death: Death | None) -> RunFault | None:
-    """What the end of a child says about the plan that it ran; None where the runner's own code failed."""
+    """What the end of a child says about the plan that it ran; None where the plan need not be the cause: the runner's
+    own code failed, or someone else ended it. The plan has no way to send a signal."""
     cause = None if death is None else death.cause
     if cause == "memory":
         return RunFault("memory", "the emulated device ran out of memory on this machine")
     if cause == "cpu":
         return RunFault("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
-    if cause in ("signal", "killed"):
-        return RunFault("crash", f"the runner was ended while the plan ran: {death}")
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +16,10 @@ from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunFaulted, RunRequest
-from kernelforge.devices.emulated.device import EmulatedDevice
+from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.records import Origin
-from kernelforge.sandbox import Frame, probe
+from kernelforge.sandbox import Child, Frame, probe
 
 pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
 
@@ -169,14 +171,28 @@ def test_an_endless_kernel_is_a_timeout(compiler: Compiler, device: EmulatedDevi
         assert caught.value.fault.kind == "timeout"
 
 
-def test_a_killed_child_is_a_crash_and_is_replaced(compiler: Compiler, device: EmulatedDevice) -> None:
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_child_that_was_killed_is_replaced_once(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    """Once somebody else may have killed it; what ends two children is the candidate."""
     a, b = randoms(100), randoms(100)
     plan = resolve(ADD_PLAN, [a, b])
+    loaded = EmulatedSession._loaded
+    left = [kills]
+
+    def loaded_and_killed(session: EmulatedSession) -> Child:
+        child = loaded(session)
+        if left[0]:
+            left[0] -= 1
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+        return child
+
     with device.open(build(compiler, ADD, plan)) as session:
-        assert session.run(request(plan, a, b)).faults == ()
-        assert session._child is not None
-        session._child.kill()
-        assert session.run(request(plan, a, b)).faults[0].kind == "crash"
+        monkeypatch.setattr(EmulatedSession, "_loaded", loaded_and_killed)
+        faults = session.run(request(plan, a, b)).faults
+        assert [fault.kind for fault in faults] == (["crash"] if kills == 2 else [])
         assert session.run(request(plan, a, b)).faults == ()
 
 
