@@ -182,15 +182,21 @@ class Compiler:
         """One compilation in a child of its own; the build may have failed or hit a limit."""
         request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
         facts: dict[str, Any] = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
-        with self._slots, self._running_zygote().spawn(self.limits) as child:
-            try:
-                frame = child.call(request)
-            except ChildTimeout:
-                return _limited(facts, "time", self.limits)
-            except ChildDied as error:
-                return self._after_death(facts, child.death(), error)
-            except SandboxError:
-                return _limited(facts, "output", self.limits)
+        frame: Frame | None = None
+        for again in (False, True):
+            with self._slots, self._running_zygote().spawn(self.limits) as child:
+                try:
+                    frame = child.call(request)
+                    break
+                except ChildTimeout:
+                    return _limited(facts, "time", self.limits)
+                except ChildDied as error:
+                    death = child.death()
+                    if again or death is None or not death.may_be_foreign or self._starved(death):
+                        return self._after_death(facts, death, error)
+                except SandboxError:
+                    return _limited(facts, "output", self.limits)
+        assert frame is not None
         if "limit" in frame.data:
             return _limited(facts, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
         try:
@@ -248,15 +254,18 @@ class Compiler:
             raise error
         if death.cause == "cpu":
             return _limited(facts, "time", self.limits)
-        starved = (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
         aborted = death.signal == 6  # an allocation that failed inside the compiler
-        if death.cause == "memory" or aborted or (death.cause == "signal" and starved):
+        if death.cause == "memory" or aborted or (death.cause == "signal" and self._starved(death)):
             return _limited(facts, "memory", self.limits)
         if death.cause != "signal":
             raise error
         message = f"the compiler crashed on this source ({death}); simplify it"
         crash = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
         return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **facts), b"", b"")
+
+    def _starved(self, death: Death) -> bool:
+        """Whether a child had taken much of the memory that it may."""
+        return (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
 
 
 def _limited(facts: dict[str, Any], limit: Literal["time", "memory", "output"], limits: Limits) -> Artifact:

@@ -1,10 +1,14 @@
 """A further hidden size for each evaluation, drawn from its secret: who knows every listed size knows none of these.
 
-The listed sizes say what a size of the task may be, and a drawn one keeps to it. Each module constant stays between the
-least and the largest value that the small and the hidden sizes give it, and keeps what divides it at every size, the
-full one included. What holds between two constants at every size (equal, a fixed ratio or difference, one divides the
-other or is never larger) holds here too. No drawn size has more elements, as the product of what varies, than the
-largest listed one, so that it costs no more.
+The listed sizes say what a size of the task may be, and a drawn one keeps to it. Each module constant is not less than
+the least value that the small and the hidden sizes give it and not more than the full one, and keeps what divides it at
+every size, the full one included. What holds between two constants at every size (equal, a fixed ratio or difference,
+one divides the other or is never larger) holds here too. No drawn size has more elements, as the product of what
+varies, than the largest listed one, so that it costs no more.
+
+Kernels take extents in tiles. Full sizes are mostly whole multiples of those, and listed hidden sizes mostly smaller.
+So a drawn size gives one constant, and others as far as the elements go, one whole tile of ``TILES`` and a part of
+the next.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from kernelforge.tasks import parse_task_file
 
 _MOST_TRIES: Final = 2000
 """Random choices that are looked at for one evaluation; a task whose constants leave few of them has no drawn size."""
+
+TILES: Final = (16, 32, 128, 256)
+"""Extents of what blocks and warps take at once in most kernels."""
 
 _Values = Mapping[str, int]
 _Holds = Callable[[int, int], bool]
@@ -39,8 +46,8 @@ def drawn_sizes(task: Task, seed: int, most: int = 3) -> Iterator[Size]:
     known = [tuple(row[name] for name in varying) for row in rows]
     choices = {name: _choices([row[name] for row in rows], [row[name] for row in listed]) for name in varying}
     for _ in range(_MOST_TRIES if varying else 0):
-        found = _drawn(choices, rules, draws)
-        if found is None or _volume(found, varying) > largest or tuple(found[name] for name in varying) in known:
+        found = _drawn(choices, rules, largest, draws)
+        if found is None or tuple(found[name] for name in varying) in known:
             continue
         known.append(tuple(found[name] for name in varying))
         # What no size varies, or is no whole number, stays as one of the listed sizes has it.
@@ -70,7 +77,7 @@ def _whole(value: object) -> int:
 
 def _choices(everywhere: Sequence[int], listed: Sequence[int]) -> list[int]:
     """Values that a constant may have: of one kind with those that it has."""
-    step, least, most = math.gcd(*everywhere), min(listed), max(listed)
+    step, least, most = math.gcd(*everywhere), min(listed), max(*listed, min(everywhere[0], 2 * TILES[-1]))
     values = range(least, most + 1, step)
     if all(value & (value - 1) == 0 for value in everywhere):
         return [value for value in values if value & (value - 1) == 0]
@@ -118,22 +125,40 @@ def _moved(by: int) -> Callable[[int], int]:
     return lambda one: one + by
 
 
-def _drawn(choices: Mapping[str, Sequence[int]], rules: Sequence[_Rule], draws: Random) -> dict[str, int] | None:
-    """One value for each constant; None where they do not go together."""
+def _drawn(
+    choices: Mapping[str, Sequence[int]], rules: Sequence[_Rule], largest: int, draws: Random
+) -> dict[str, int] | None:
+    """One value for each constant, of at most ``largest`` elements; None where they do not go together."""
     found: dict[str, int] = {}
-    for name, values in choices.items():
+    names = draws.sample(sorted(choices), len(choices))
+    for at, name in enumerate(names):
         source = next((rule for rule in rules if rule.derive and rule.first in found and rule.second == name), None)
         if source is not None and source.derive is not None:
             found[name] = source.derive(found[source.first])
-        else:
-            # Half of them by order of magnitude, which large ones hardly ever leave to a small one.
-            aim = draws.uniform(values[0], values[-1] + 1)
-            if draws.random() < 0.5:
-                aim = math.exp(draws.uniform(math.log(values[0]), math.log(values[-1] + 1)))
-            found[name] = values[max(bisect_right(values, aim) - 1, 0)]
+            continue
+        # What those behind it leave to it. Some of them may follow from it: those may still take too much.
+        least = math.prod(choices[other][0] for other in names[at + 1 :])
+        values = choices[name][: bisect_right(choices[name], largest // (math.prod(found.values()) * least))]
+        if not values:
+            return None
+        tiles = [tile for tile in TILES if _behind(tile, values)] if draws.random() < (0.5 if at else 0.8) else []
+        found[name] = draws.choice(_behind(draws.choice(tiles), values)) if tiles else _between(values, draws)
     together = all(rule.holds(found[rule.first], found[rule.second]) for rule in rules)
     inside = all(choices[name][0] <= value <= choices[name][-1] for name, value in found.items())
-    return found if together and inside else None
+    return found if together and inside and math.prod(found.values()) <= largest else None
+
+
+def _behind(tile: int, values: Sequence[int]) -> list[int]:
+    """Values of one whole tile and a part of the next."""
+    return [value for value in values if tile < value < 2 * tile]
+
+
+def _between(values: Sequence[int], draws: Random) -> int:
+    # Half of them by order of magnitude, which large ones hardly ever leave to a small one.
+    aim = draws.uniform(values[0], values[-1] + 1)
+    if draws.random() < 0.5:
+        aim = math.exp(draws.uniform(math.log(values[0]), math.log(values[-1] + 1)))
+    return values[max(bisect_right(values, aim) - 1, 0)]
 
 
 def _volume(row: _Values, names: Sequence[str]) -> int:

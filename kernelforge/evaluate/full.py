@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernelforge.devices.base import PartialSession, PartResult, RunFaulted, RunRequest, Session
-from kernelforge.errors import SandboxError, TaskError
+from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluate.checking import POISONS, SMALL_SIZE_INSTRUCTIONS, Checker, Sessions, Work, note
 from kernelforge.evaluate.oracle import Draw
 from kernelforge.records import (
@@ -155,6 +155,17 @@ class _Modelled(FullStage):
     """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
 
     def check(self, profile: bool) -> Found | None:
+        try:
+            return self._checked(profile)
+        except ChildDied:
+            # Once somebody else may have ended it; a reference that takes all memory ends it again.
+            try:
+                return self._checked(profile)
+            except ChildDied as error:
+                self._skipped(f"the reference cannot be run at this size here: {error}", None)
+                return None
+
+    def _checked(self, profile: bool) -> Found | None:
         tensors, memory = _tensor_bytes(self.facts), self.checker.device.memory_bytes
         if tensors > memory - SPARE_BYTES:
             self._skipped(
@@ -179,6 +190,8 @@ class _Modelled(FullStage):
                 if found is None or _affordable(found):
                     return self._whole(draw, found)
                 why = self._compare_in_part(draw)
+        except ChildDied:
+            raise
         except (TaskError, SandboxError) as error:
             why = f"the reference cannot be run at this size here: {error}"
         if not why:

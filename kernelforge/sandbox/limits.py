@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from signal import SIGKILL
 from typing import Literal
 
 
@@ -38,6 +39,11 @@ class Death:
     signal: int | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
+
+    @property
+    def may_be_foreign(self) -> bool:
+        """Whether somebody else may have ended the child, as the system does where all memory is taken."""
+        return self.signal == SIGKILL and self.cause in ("signal", "memory")
 
     def __str__(self) -> str:
         match self.cause:

@@ -1,12 +1,15 @@
 """What compiles, what the build says of it, and what a Coder is told when it does not."""
 
 import importlib
+import os
+import signal
 
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError, DeviceError
 from kernelforge.records import Build
+from kernelforge.sandbox import Child
 
 ADD = """
 __global__ void add(const float* a, const float* b, float* out, int n) {
@@ -282,3 +285,22 @@ def test_a_missing_wheel_says_what_to_install(monkeypatch):
             compiler.build(ADD, ["add"])
     finally:
         module.installed_toolchain.cache_clear()
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_compilation_that_was_killed_is_begun_once_more(compiler, monkeypatch, kills):
+    """The system may have ended the first, for want of memory; what ends two is the source."""
+    left, call = [kills], Child.call
+
+    def killed(child, *rest, **options):
+        if left[0]:
+            left[0] -= 1
+            os.kill(child.pid, signal.SIGKILL)
+        return call(child, *rest, **options)
+
+    monkeypatch.setattr(Child, "call", killed)
+    result = compiler.build(ADD.replace("add", f"add{kills}"), [f"add{kills}"])
+    if kills == 1:
+        good(result)
+    else:
+        assert "signal 9" in str(failed(result).diagnostics[0].message)

@@ -12,7 +12,7 @@ from shipped import shipped
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluate import Evaluator, Workshop
-from kernelforge.evaluate.drawing import drawn_sizes
+from kernelforge.evaluate.drawing import TILES, drawn_sizes
 from kernelforge.evaluate.expected import Reckoner
 from kernelforge.evaluate.facts import shape_facts
 from kernelforge.evaluate.preparation import HIDDEN_FAILURES, HIDDEN_REASONS, as_told
@@ -30,6 +30,7 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.run.task import TaskLoop
+from kernelforge.tasks import parse_task_file
 
 
 def task_of(full: dict[str, int], *listed: dict[str, float]) -> Task:
@@ -56,7 +57,8 @@ def test_every_shipped_task_has_many(suite: str) -> None:
             for name, value in one.items():
                 values = [size.get(name) for size in listed]
                 if all(isinstance(known, int) for known in values):
-                    assert min(values) <= value <= max(values), (task.name, name)
+                    full = parse_task_file(task.source, task.name).constants[name]
+                    assert min(values) <= value <= max(*values, full), (task.name, name)
 
 
 def test_no_drawn_size_has_more_elements_than_the_largest_listed_one() -> None:
@@ -66,12 +68,23 @@ def test_no_drawn_size_has_more_elements_than_the_largest_listed_one() -> None:
     assert {one["M"] > 64 for one in found} == {one["K"] > 1000 for one in found} == {True, False}
 
 
+def test_drawn_sizes_cross_the_boundaries_of_tiles_on_every_axis() -> None:
+    listed = {"M": 31, "N": 90, "K": 7}, {"M": 80, "N": 9, "K": 12}, {"M": 8, "N": 16, "K": 9}
+    task = task_of({"M": 4096, "N": 4096, "K": 64}, *listed)
+    found = drawn(task, 400)
+    for axis, most in {"M": 511, "N": 511, "K": 64}.items():
+        for tile in (tile for tile in TILES if tile < most):
+            crossing = sum(tile < one[axis] < 2 * tile for one in found)
+            assert crossing > len(found) / 50, (axis, tile)
+    assert max(one["K"] for one in found) <= 64
+
+
 def test_what_divides_a_constant_at_every_size_divides_it_here() -> None:
     rows = {"A": 16, "B": 3, "C": 8}, {"A": 24, "B": 5, "C": 32}, {"A": 56, "B": 7, "C": 2}
     found = drawn(task_of({"A": 64, "B": 9, "C": 128}, *rows))
     assert {math.gcd(one["A"], 8) for one in found} == {8}
     assert {one["B"] % 2 for one in found} == {1}
-    assert {one["C"] for one in found} == {2, 4, 8, 16, 32}
+    assert {one["C"] for one in found} == {2, 4, 8, 16, 32, 64}
 
 
 def test_what_holds_between_constants_holds_here() -> None:

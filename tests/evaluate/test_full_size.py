@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from axpy import KERNEL, PLAN, REFERENCE, axpy_task
@@ -10,6 +13,7 @@ from axpy import KERNEL, PLAN, REFERENCE, axpy_task
 from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
 from kernelforge.evaluate.oracle import Draw, Oracle
 from kernelforge.records import Candidate, SizeCheck, Task, Verdict
+from kernelforge.sandbox import Child
 from kernelforge.tasks import substitute
 
 
@@ -129,3 +133,25 @@ def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert full.status == "skipped"
     assert "needs more memory" in full.message
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
+    evaluators: list[Evaluator], workshop: Workshop, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    left, draw = [kills], Oracle.draw
+
+    def drawn_and_killed(oracle: Oracle, size: str, *rest: Any, **options: Any) -> Draw:
+        drawn = draw(oracle, size, *rest, **options)
+        if size == "full" and left[0]:
+            left[0] -= 1
+            assert isinstance(oracle._child, Child)
+            os.kill(oracle._child.pid, signal.SIGKILL)
+        return drawn
+
+    monkeypatch.setattr(Oracle, "draw", drawn_and_killed)
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == ("passed" if kills == 1 else "skipped")
+    assert ("cannot be run at this size here" in full.message) == (kills == 2)
+    assert (profile is not None) == (kills == 1)

@@ -279,9 +279,10 @@ class EmulatedSession:
                 except ChildDied as error:
                     if self._child is None:  # no child could be started: that is no run of the candidate
                         raise
-                    fault = _fault_of(self._child.death())
+                    death = self._child.death()
                     self._drop()
-                    if fault is not None:
+                    fault = _fault_of(death)
+                    if fault is not None and not (death and death.may_be_foreign and not failures):
                         return fault
                     failures.append(error)
                 except (SandboxError, KeyboardInterrupt):
@@ -326,13 +327,14 @@ class EmulatedSession:
 
 
 def _fault_of(death: Death | None) -> RunFault | None:
-    """What the end of a child says about the plan that it ran; None where the plan need not be the cause: the runner's
-    own code failed, or someone else ended it. The plan has no way to send a signal."""
+    """What the end of a child says about the plan that it ran; None where the runner's own code failed."""
     cause = None if death is None else death.cause
     if cause == "memory":
         return RunFault("memory", "the emulated device ran out of memory on this machine")
     if cause == "cpu":
         return RunFault("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
+    if cause in ("signal", "killed"):
+        return RunFault("crash", f"the runner was ended while the plan ran: {death}")
     return None
 
 
