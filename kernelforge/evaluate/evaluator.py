@@ -39,7 +39,7 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "4"
+EVALUATOR_VERSION = "5"
 """Changes whenever a verdict could."""
 
 
