@@ -7,6 +7,7 @@ import pytest
 from harness import cuda
 
 from kernelforge.devices.emulated import UnsupportedInstruction
+from kernelforge.sandbox.limits import Deadline
 
 
 def line_of(source: str, mark: str) -> int:
@@ -135,7 +136,7 @@ def test_endless_loop_ends_as_timeout_at_the_loop() -> None:
 
 def test_wall_clock_deadline_ends_a_loop() -> None:
     source = 'extern "C" __global__ void k(volatile int* flag) { while (flag[0] == 0) { } }'
-    report = cuda(source).run(4, 32, np.zeros(1, np.int32), clean=False, deadline_s=0.2)
+    report = cuda(source).run(4, 32, np.zeros(1, np.int32), clean=False, deadline=Deadline(0.2))
     assert report.faults[0].kind == "timeout"
 
 
