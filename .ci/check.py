@@ -34,7 +34,7 @@ FOLDERS = [
 ]
 BESIDE_TYPES = (
     ["-m", "compileall", "-q", *FOLDERS],
-    ["-c", "from kernelforge.devices.emulated.machine import warm_up; warm_up()"],
+    ["-c", "from kernelforge.devices.emulated.execute.loaded_module import warm_up; warm_up()"],
 )
 COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
 """Run one after another beside mypy, which takes one core: they leave on disk what each worker and each helper process

@@ -17,12 +17,12 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from kernelforge.agents.builtin.choosing import write
 from kernelforge.agents.builtin.design import Design
+from kernelforge.agents.builtin.design_search import write
 from kernelforge.errors import KernelForgeError, UnsupportedError
-from kernelforge.evaluate import Workshop
+from kernelforge.evaluation import EvaluatorPool
 from kernelforge.records import Candidate, Task
-from kernelforge.run.task import make_brief
+from kernelforge.run.task_loop import make_task_context
 from kernelforge.tasks import load_suite
 
 TARGETS = {"level1": 0.6, "level2": 0.4}
@@ -37,7 +37,7 @@ class Solved(NamedTuple):
     seconds: float
 
 
-def solve(workshop: Workshop, task: Task, design: Design) -> Solved:
+def solve(workshop: EvaluatorPool, task: Task, design: Design) -> Solved:
     """Write the design for one task and evaluate it."""
     start = time.perf_counter()
 
@@ -49,7 +49,7 @@ def solve(workshop: Workshop, task: Task, design: Design) -> Solved:
     except KernelForgeError as error:
         return ended(False, f"the task has no evaluator: {error}")
     try:
-        written = write(make_brief(evaluator), design)
+        written = write(make_task_context(evaluator), design)
         candidate = Candidate(source=written.source, plan=written.plan)
         evaluation = evaluator.evaluate(candidate, seed=1).evaluation
     except UnsupportedError as error:
@@ -74,7 +74,7 @@ def main() -> int:
         table.add_column(column, justify="left" if column == "suite" else "right")
     missed: list[Solved] = []
     met = True
-    with Workshop(options.device, threads=1) as workshop:
+    with EvaluatorPool(options.device, threads=1) as workshop:
         for name in options.suites:
             tasks = [task for task in load_suite(name) if not options.task or task.name in options.task]
             solved = []

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.emulated import Machine, Memory, warm_up
+from kernelforge.devices.emulated import LoadedModule, Memory, warm_up
 
 PHASES = 8
 
@@ -156,7 +156,7 @@ def _cases() -> list[Case]:
 def measure(case: Case, reps: int) -> dict[str, float | str]:
     """Run one case on both sides and check that they agree."""
     memory = Memory(64 << 20)
-    machine = Machine(ptx_of(case.source), memory)
+    machine = LoadedModule(ptx_of(case.source), memory)
     (entry,) = machine.entries
     addresses = []
     for k, tensor in enumerate(case.inputs):

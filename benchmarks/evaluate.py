@@ -18,7 +18,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from kernelforge.evaluate import Workshop
+from kernelforge.evaluation import EvaluatorPool
 from kernelforge.records import Candidate, Size, Task
 
 REFERENCE = """
@@ -89,7 +89,7 @@ def main() -> int:
     candidate = Candidate(source=SOURCE, plan=PLAN)
     walls: list[float] = []
     parts: dict[str, list[float]] = {}
-    with Workshop("emulated:h100", threads=1) as workshop:
+    with EvaluatorPool("emulated:h100", threads=1) as workshop:
         evaluator = workshop.evaluator(task)
         try:
             first = time.perf_counter()

@@ -3,7 +3,7 @@
 Each part draws its cases from a seed and their number, so that one of them can be run again alone:
 
     replies     what a model answers: fences, headers, encodings          (candidate/parse)
-    plans       launch plans, parsed and interpreted                      (candidate/language)
+    plans       launch plans, parsed and interpreted                      (candidate/plan_language)
     ptx         PTX of real kernels with inline assembly put in: what gate and emulator accept, ptxas must assemble,
                 and a marked instruction is in the cubin exactly where the parser sees it
     frames      bytes on the channel of a jailed child                    (sandbox/channel)

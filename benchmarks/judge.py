@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from kernelforge.agents.base import JudgeRequest
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.candidate import parse_reply
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Attempt, Finding, Operator, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
-from kernelforge.run.task import make_brief
+from kernelforge.run.task_loop import make_task_context
 from kernelforge.tasks import load_task
 
 PLANTED = Path(__file__).resolve().parents[1] / "tests" / "planted"
@@ -52,7 +52,7 @@ def kernels() -> list[dict[str, Any]]:
 
 def judge_all() -> Iterator[Judged]:
     """Evaluate and judge every planted kernel."""
-    with Workshop(DEVICE, threads=2) as workshop:
+    with EvaluatorPool(DEVICE, threads=2) as workshop:
         for kernel in kernels():
             yield judge(kernel, workshop, load_task(_task(kernel["task"])))
 
@@ -62,7 +62,7 @@ def _task(name: str) -> str:
     return str(PLANTED.parents[1] / name) if name.endswith(".py") else name
 
 
-def judge(kernel: dict[str, Any], workshop: Workshop, task: Any) -> Judged:
+def judge(kernel: dict[str, Any], workshop: EvaluatorPool, task: Any) -> Judged:
     """Evaluate and judge one."""
     evaluator = workshop.evaluator(task)
     with closing(evaluator.oracle):
@@ -85,7 +85,7 @@ def judge(kernel: dict[str, Any], workshop: Workshop, task: Any) -> Judged:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             seconds=0.0,
         )
-        brief = make_brief(evaluator)
+        brief = make_task_context(evaluator)
         finding = BuiltinJudge().find(JudgeRequest(brief, attempt, (attempt,), attempt))
     right = [*kernel["accept"], *kernel["also_right"]]
     return Judged(kernel["file"], kernel["fault"], result.evaluation.verdict, finding, is_named(finding, right))

@@ -26,10 +26,10 @@ from kernelforge.agents.prompting.examples import (
 from kernelforge.agents.prompts import PROMPTS
 from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.llm.tokens import estimate_tokens
-from kernelforge.run.task import make_brief
-from kernelforge.search.base import Sight
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.llm.rate_limits import estimate_tokens
+from kernelforge.run.task_loop import make_task_context
+from kernelforge.search.base import ProfileVisibility
 from kernelforge.tasks import load_task
 
 TOLERANCE = 0.10
@@ -55,18 +55,18 @@ def tokenizer() -> Callable[[str], int] | None:
     return lambda text: len(encoding.encode(text))
 
 
-def rows(workshop: Workshop, task: str, count: Callable[[str], int] | None) -> Iterator[Row]:
+def rows(workshop: EvaluatorPool, task: str, count: Callable[[str], int] | None) -> Iterator[Row]:
     """Every prompt for one task; the profile is shown in full where one is shown at all."""
     evaluator = workshop.evaluator(load_task(f"core/{task}"))
     try:
-        brief = make_brief(evaluator)
+        brief = make_task_context(evaluator)
         failed, correct = made_here("repair", brief, evaluator), made_here("optimise", brief, evaluator)
     finally:
         evaluator.oracle.close()
     for name in PROMPTS:
         case = failed if name in ABOUT_FAILED else Case(brief) if name in WITHOUT_ATTEMPTS else correct
         for metrics in ("subset", "full") if "optimise" in name else ("subset",):
-            prompt = render_case(name, case, Variation(sight=Sight(metrics)))
+            prompt = render_case(name, case, Variation(sight=ProfileVisibility(metrics)))
             counted = (None, None) if count is None else (count(prompt.text[: prompt.stable]), count(prompt.text))
             label = f"{name}, full metrics" if metrics == "full" else name
             yield Row(task, label, len(prompt.text), *counted, estimate_tokens(prompt.text))
@@ -80,7 +80,7 @@ def main() -> int:
     count = tokenizer()
     print("| task | prompt | characters | tokens | of them stable | estimate |\n|---|---|---|---|---|---|")
     worst = 0.0
-    with Workshop(arguments.device or default_device(), threads=2) as workshop:
+    with EvaluatorPool(arguments.device or default_device(), threads=2) as workshop:
         for task in arguments.task or ["softmax", "matmul"]:
             for row in rows(workshop, task, count):
                 counted = "- | -" if row.tokens is None else f"{row.tokens:,} | {row.stable:,}"

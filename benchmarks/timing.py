@@ -5,7 +5,7 @@
 A simulated GPU has a known true speedup of 1.25 and is disturbed in five ways. Every protocol times the same two
 kernels on it, many times over:
 
-- ``kernelforge``: blocks in turns, a bootstrap over rounds (``kernelforge.evaluate.timing.measure``), until 1 %;
+- ``kernelforge``: blocks in turns, a bootstrap over rounds (``kernelforge.evaluation.timing.measure``), until 1 %;
 - ``kernelbench``: means of 100 calls each, one kernel after the other;
 - ``do_bench``: medians of 100 ms each after 25 ms of warm-up, one kernel after the other, as Triton's ``do_bench``.
 
@@ -31,10 +31,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from kernelforge.evaluate.timing import SampleShape, kernelbench, measure
+from kernelforge.evaluation.timing import SamplePlan, kernelbench, measure
 from kernelforge.records import MeasureSettings
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "evaluate" / "timing"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "evaluation" / "timing"))
 from simulated_gpu import SimulatedSide, World
 
 TRUTH = 1.25
@@ -81,7 +81,7 @@ def ours(world: World, candidate: SimulatedSide, baseline: SimulatedSide, seed: 
     timing = measure(
         candidate,
         [baseline],
-        SampleShape(candidate.sets, 0),
+        SamplePlan(candidate.sets, 0),
         MeasureSettings(),
         set_bytes=1,
         clocks=world.clocks,

@@ -16,14 +16,15 @@ from kernelforge.version import __version__
 
 if TYPE_CHECKING:
     from kernelforge import records
-    from kernelforge.api import Optimized, optimize
-    from kernelforge.evaluate.api import evaluate
+    from kernelforge.api import OptimizationResult, optimize
+    from kernelforge.evaluation.api import evaluate
     from kernelforge.tasks import load_suite, load_task
 
-__all__ = ["Optimized", "__version__", "evaluate", "load_suite", "load_task", "optimize", "records"]
+__all__ = ["OptimizationResult", "__version__", "evaluate", "load_suite", "load_task", "optimize", "records"]
 
 _HOMES = {
-    "Optimized": "kernelforge.api",
+    "evaluate": "kernelforge.evaluation.api",
+    "OptimizationResult": "kernelforge.api",
     "load_suite": "kernelforge.tasks",
     "load_task": "kernelforge.tasks",
     "optimize": "kernelforge.api",
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
     """Import on first use: ``import kernelforge`` alone stays free of everything heavy."""
     from importlib import import_module
 
-    if name in ("evaluate", "records"):
+    if name == "records":
         return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

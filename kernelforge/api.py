@@ -10,14 +10,14 @@ from typing import Any, Literal
 from kernelforge.devices import default_device
 from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.run import Event, Observer, StopSignal, configure, start
+from kernelforge.run import Event, Observer, StopSignal, configure, start_run
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_task
 from kernelforge.tasks.suites import LOOSE_SUITE
 
 
 @dataclass(frozen=True)
-class Optimized:
+class OptimizationResult:
     """What a search came to. Everything in it is in the results database too."""
 
     run: Run
@@ -30,7 +30,7 @@ class Optimized:
         return next((attempt for attempt in reversed(self.attempts) if attempt.accepted), None)
 
 
-class _Silent:
+class _NullObserver:
     def on_event(self, event: Event) -> None:
         """Nobody is watching."""
 
@@ -55,7 +55,7 @@ def optimize(
     observer: Observer | None = None,
     stop: StopSignal | None = None,
     allow_unconfined: bool = False,
-) -> Optimized:
+) -> OptimizationResult:
     """Search for a better kernel for one task; ``kernelforge run`` does the same for a suite.
 
     Args:
@@ -107,5 +107,5 @@ def optimize(
         allow_unconfined=allow_unconfined,
     )
     with Store.open(Path(results) / DATABASE_NAME) as store:
-        run = start(config, store, observer or _Silent(), stop or StopSignal())
-        return Optimized(run, tuple(store.attempts(run.id)))
+        run = start_run(config, store, observer or _NullObserver(), stop or StopSignal())
+        return OptimizationResult(run, tuple(store.attempts(run.id)))

@@ -1,4 +1,4 @@
-"""What can go wrong, one type per boundary.
+"""Exceptions, one type per boundary.
 
 A candidate that is wrong is data: it becomes a :class:`~kernelforge.records.Verdict`, never an exception that
 ends a run. The exceptions here are for everything else, and each message says what happened, where, and what to
@@ -89,7 +89,7 @@ class StoreError(KernelForgeError):
     """The results database is locked, full, corrupt or of a newer version."""
 
 
-class Interrupted(KernelForgeError):
+class EvaluationCancelled(KernelForgeError):
     """Somebody who no longer wants the answer ended the work on it. Nothing that came of it may be used."""
 
 
@@ -156,11 +156,11 @@ class ServerUnreachable(ServerError):
     """No connection, or one that broke before the answer, as often as it was tried."""
 
 
-class MalformedAnswer(ServerError):
+class InvalidServerResponse(ServerError):
     """What answered is no reward server, or one of another version: not JSON, or JSON of another shape."""
 
 
-class NoScore(KernelForgeError):
+class MissingRewardError(KernelForgeError):
     """A result was required to have a reward, and trouble of the server's kept it from having one."""
 
     def __init__(self, message: str, *, code: str = "internal", retryable: bool = False) -> None:

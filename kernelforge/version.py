@@ -1,4 +1,4 @@
-"""The version and the name under which pip knows this package, each in one place."""
+"""The version, and the distribution's name for pip."""
 
 __version__ = "0.1.0"
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.known import KnownTasks
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.oracle.cache import KnownTasks
+    from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.sandbox import Zygote
 
 _TESTS = Path(__file__).parent
@@ -72,10 +72,10 @@ SHARERS = (
     "compile.compiler",
     "devices.cuda.device",
     "devices.emulated.device",
-    "engine.preparing",
-    "evaluate.shrinking.prober",
-    "evaluate.workshop",
+    "evaluation.pool",
+    "evaluation.size_search.client",
     "modelnew.bench",
+    "workers.compile_worker",
     "sandbox",
 )
 """Modules that start helper processes of their own; the last stands for those that import it where they need it, and
@@ -109,7 +109,7 @@ def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
 def shared_knowledge() -> KnownTasks:
     """What oracles of this process found out about tasks: facts, admitted input families, whether wrong answers fail.
     To find it out again takes a sixth of the time of tests that evaluate."""
-    from kernelforge.evaluate.known import KnownTasks
+    from kernelforge.evaluation.oracle.cache import KnownTasks
 
     return KnownTasks()
 
@@ -118,7 +118,7 @@ def shared_knowledge() -> KnownTasks:
 def sharing(make: Callable[..., Zygote]) -> Iterator[None]:
     """Who starts a helper process meanwhile gets it from ``make``, and knows what others found out about tasks."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("engine.preparing", "evaluate.workshop"):
+        for module in ("workers.compile_worker", "evaluation.pool"):
             patch.setattr(f"kernelforge.{module}.KnownTasks", shared_knowledge)
         for module in SHARERS:
             patch.setattr(f"kernelforge.{module}.Zygote", make)
@@ -156,11 +156,13 @@ def open_warm(kept_zygotes: Callable[..., Zygote]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., Workshop]) -> Iterator[Workshop]:
+def workshop(
+    tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., EvaluatorPool]
+) -> Iterator[EvaluatorPool]:
     """Warm helper processes with an empty build cache: to start them takes seconds."""
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.pool import EvaluatorPool
 
-    with open_warm(Workshop, "emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
+    with open_warm(EvaluatorPool, "emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
         yield made
 
 
@@ -169,5 +171,5 @@ def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Software GPUs all have one name: tests in other processes must not wait for them."""
     folder = tmp_path_factory.mktemp("leases")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelforge.evaluate.workshop.lease_folder", lambda: folder)
+        patch.setattr("kernelforge.evaluation.pool.lease_folder", lambda: folder)
         yield

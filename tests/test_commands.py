@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from kernelforge import commands
 from kernelforge.cli.main import app
-from kernelforge.commands import command, install_hint, named_results
+from kernelforge.utils import shell_hints
+from kernelforge.utils.shell_hints import install_hint, results_option, shell_command
 from kernelforge.version import DISTRIBUTION
 
 HOSTILE = "$(touch gone); 'x' \"y\" `z`\n-n"
 
 
 def test_a_shell_hands_over_what_was_meant(tmp_path: Path) -> None:
-    line = command("show", HOSTILE, options=["--messages"], results="my results")
+    line = shell_command("show", HOSTILE, options=["--messages"], results="my results")
     done = subprocess.run(
         ["sh", "-c", f"kernelforge() {{ printf '%s\\0' \"$@\"; }}; {line}"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
@@ -33,7 +33,7 @@ def test_a_shell_hands_over_what_was_meant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["-x/softmax/0", "--help", "--", "-", "plain"])
 def test_an_id_that_looks_like_an_option_is_none(word: str) -> None:
-    _, verb, *words = shlex.split(command("show", word, options=["--messages"], results="-r"))
+    _, verb, *words = shlex.split(shell_command("show", word, options=["--messages"], results="-r"))
     show = typer.main.get_command(app).commands[verb]
     found = show.make_context("show", words).params
     assert (found["reference"], found["messages"], found["results"]) == (word, True, Path("-r"))
@@ -41,10 +41,10 @@ def test_an_id_that_looks_like_an_option_is_none(word: str) -> None:
 
 def test_the_folder_is_named_as_it_was_written_where_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KERNELFORGE_RESULTS", raising=False)
-    assert named_results(Path("results")) == named_results(Path("./results/")) == ""
-    assert named_results(Path("../there")) == "../there"
+    assert results_option(Path("results")) == results_option(Path("./results/")) == ""
+    assert results_option(Path("../there")) == "../there"
     monkeypatch.setenv("KERNELFORGE_RESULTS", "")
-    assert named_results(Path("results")) == ""
+    assert results_option(Path("results")) == ""
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     metadata = site / f"{DISTRIBUTION.replace('-', '_')}-9.9.9.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {DISTRIBUTION}\nVersion: 9.9.9\n")
-    monkeypatch.setattr(commands, "__file__", str(site / "kernelforge" / "commands.py"))
+    monkeypatch.setattr(shell_hints, "__file__", str(site / "kernelforge" / "utils/shell_hints.py"))
     monkeypatch.syspath_prepend(site)
     return metadata
 
@@ -148,6 +148,6 @@ def test_a_name_that_is_on_no_index_is_not_asked_for(
 
 
 def test_an_environment_without_pip_is_served_by_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    monkeypatch.setattr(shell_hints, "find_spec", lambda name: None)
     uv = ["uv", "pip", "install", "--python", sys.executable]
     assert shlex.split(install_hint("gpu"))[: len(uv)] == uv

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.parts import part_of, spare_name
+from kernelforge.utils.atomic_files import atomic_write, temporary_name
 
 WRITER = """
 import os, signal, sys, time
 from pathlib import Path
-from kernelforge.parts import part_of
+from kernelforge.utils.atomic_files import atomic_write as part_of
 
 with part_of(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as part:
     (part / "half" if part.is_dir() else part).write_text("half of it")
@@ -51,25 +51,25 @@ def test_what_a_kill_left_goes_with_the_next_part(tmp_path: Path, kind: str) -> 
     target = tmp_path / "made.[x]"
     with killed_writer(target, kind):
         (left,) = beside(target)
-        with part_of(tmp_path / "made.y"):
+        with atomic_write(tmp_path / "made.y"):
             assert left in beside(target)  # that is for another place
-        with part_of(target) as part:
+        with atomic_write(target) as part:
             assert beside(target) == [part.name] != [left]
     assert beside(target) == []
 
 
 def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
     target = tmp_path / "made"
-    with part_of(target, folder=True) as mine, part_of(target) as other:
+    with atomic_write(target, folder=True) as mine, atomic_write(target) as other:
         assert beside(target) == sorted([mine.name, other.name])
     with killed_writer(target, "child") as child:  # its writer is dead, and what that started is not
         left = beside(target)
-        with part_of(target) as part:
+        with atomic_write(target) as part:
             assert beside(target) == sorted([*left, part.name])
         with open(os.pidfd_open(int(child))) as ended:
             os.kill(int(child), 9)
             select.select([ended], [], [])
-    with part_of(target) as part:
+    with atomic_write(target) as part:
         assert beside(target) == [part.name]
 
 
@@ -77,23 +77,23 @@ def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
     target, away = tmp_path / "made", tmp_path / "away"
     away.mkdir()
     (away / "thesis.tex").write_text("years of work")
-    spare_name(target).symlink_to(away)
-    os.mkfifo(spare_name(target))
-    spare_name(target).mkdir()
+    temporary_name(target).symlink_to(away)
+    os.mkfifo(temporary_name(target))
+    temporary_name(target).mkdir()
     for name in (".made.1a2b3c4d.part", ".made.part", "made.part", ".made.kernelforge-1a2b3c4d.part.txt"):
         (tmp_path / name).write_text("of another program")
     before = beside(target)
-    with part_of(target, ours=lambda part: False) as part:
+    with atomic_write(target, ours=lambda part: False) as part:
         assert beside(target) == sorted([*before, part.name])
     assert beside(target) == before
     assert (away / "thesis.tex").exists()
 
 
 def test_an_error_names_the_place_and_not_the_part(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as refused, part_of(tmp_path / "nowhere" / "made"):
+    with pytest.raises(FileNotFoundError) as refused, atomic_write(tmp_path / "nowhere" / "made"):
         pass
     assert refused.value.filename == str(tmp_path / "nowhere" / "made")
-    with pytest.raises(FileNotFoundError) as refused, part_of(tmp_path / "made", folder=True) as part:
+    with pytest.raises(FileNotFoundError) as refused, atomic_write(tmp_path / "made", folder=True) as part:
         (part / "no" / "folder").write_text("")
     assert refused.value.filename == str(tmp_path / "made")
     assert beside(tmp_path / "made") == []

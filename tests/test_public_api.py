@@ -33,11 +33,10 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_evaluate_can_be_called_however_it_was_reached() -> None:
-    """A package of that name exists too, and importing it rebinds the name."""
-    import kernelforge.evaluate.api
+    import kernelforge.evaluation.api
     from kernelforge import evaluate
 
-    for function in (evaluate, kernelforge.evaluate, kernelforge.evaluate.evaluate):
+    for function in (evaluate, kernelforge.evaluate, kernelforge.evaluation.evaluate):
         with pytest.raises(UsageError, match="no task 'nothing'"):
             function("core/nothing", "")
 

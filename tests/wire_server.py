@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 from pydantic import BaseModel, TypeAdapter
 
-from kernelforge.client.wire import (
+from kernelforge.client.models import (
     BatchAnswer,
     BatchItem,
     BatchRequest,

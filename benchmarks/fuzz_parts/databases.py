@@ -24,24 +24,26 @@ from golden_runs import golden, golden_store  # noqa: E402
 from inprocess_engine import InProcessEngine, request  # noqa: E402
 
 from fuzz_parts.damage import NESTED, of_bytes, of_json  # noqa: E402
-from kernelforge.client.wire import Job, RewardResult, SessionRequest, Turn  # noqa: E402
-from kernelforge.compile.artifact import Artifact  # noqa: E402
-from kernelforge.compile.cache import BuildCache  # noqa: E402
+from kernelforge.client.models import Job, RewardResult, SessionRequest, Turn  # noqa: E402
+from kernelforge.compile.cache import (  # noqa: E402
+    Artifact,
+    BuildCache,
+)
 from kernelforge.errors import KernelForgeError  # noqa: E402
 from kernelforge.records import Finding, Message  # noqa: E402
-from kernelforge.run.drafting import Written, messages_of  # noqa: E402
+from kernelforge.run.proposals import AgentReply, messages_of  # noqa: E402
 from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE  # noqa: E402
-from kernelforge.server.base import Caller, Refusal  # noqa: E402
+from kernelforge.server.base import Caller, RequestRejected  # noqa: E402
 from kernelforge.server.http.tokens import Tokens  # noqa: E402
-from kernelforge.server.jobs.ended import ended_jobs  # noqa: E402
-from kernelforge.server.jobs.gateway import Gateway  # noqa: E402
-from kernelforge.server.jobs.settings import GatewaySettings  # noqa: E402
-from kernelforge.server.sessions.conversation import Next  # noqa: E402
+from kernelforge.server.jobs.completion import completed_jobs  # noqa: E402
+from kernelforge.server.jobs.service import JobService  # noqa: E402
+from kernelforge.server.jobs.settings import JobServiceSettings  # noqa: E402
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow  # noqa: E402
+from kernelforge.server.sessions.turns import NextTurn  # noqa: E402
 from kernelforge.store import DATABASE_NAME, Store  # noqa: E402
-from kernelforge.store.notes import Draft  # noqa: E402
+from kernelforge.store.task_store import Draft  # noqa: E402
 from kernelforge.tasks.catalogue import Catalogue  # noqa: E402
-from kernelforge.viewer.journal import Journal as ViewedJournal  # noqa: E402
+from kernelforge.viewer.run_cache import RunCache as ViewedJournal  # noqa: E402
 
 _TEXTS = (b"\xff\xfe", b"", b"x", b"\x00", b"[]", b"{}", b"null", b"NaN", b"-1", b"a/b/../c", b"\xed\xa0\x80", b"1e999")
 _CELLS = ("x'c328'", "NULL", "1e999", "-1e999", "9223372036854775807", "-1", "0", "0.5", "zeroblob(70000)")
@@ -231,7 +233,7 @@ def _results(folder: Path) -> tuple[Path, str, str]:
     run = golden("measured-a")
     said = Message(agent="coder", role="reply", provider="builtin", content="a reply")
     finding = Finding(kind="optimise", headline="h", why="w", action="a")
-    written = Written(
+    written = AgentReply(
         text="reply",
         finding=finding,
         coder="builtin",
@@ -258,7 +260,7 @@ def _settle(path: Path) -> None:
 @contextlib.asynccontextmanager
 async def _gateway(folder: Path) -> Any:
     engine = InProcessEngine()
-    gateway = Gateway(engine, Catalogue(["core"], ["gelu", "softmax"]), folder, GatewaySettings())
+    gateway = JobService(engine, Catalogue(["core"], ["gelu", "softmax"]), folder, JobServiceSettings())
     await gateway.start()
     try:
         yield gateway, engine
@@ -292,13 +294,13 @@ def _server(folder: Path) -> Path:
 def _add_session(path: Path) -> None:
     store = SessionStore(path, 1 << 20)
     begun = SessionRow(
-        "s1", "local", "core/gelu", "digest", "kernelforge/1", SessionRequest(task="core/gelu"), Next(asked=None)
+        "s1", "local", "core/gelu", "digest", "kernelforge/1", SessionRequest(task="core/gelu"), NextTurn(asked=None)
     )
     store.add(begun, 4, 0.0, ())
     attempt = golden("modelled").attempts[0]
     result = RewardResult(outcome="scored", policy="kernelforge/1", reward=0.3)
     turn = Turn(number=1, completion="text", result=result, observation="", best=True)
-    store.add_turn("s1", TurnRow("job", turn, attempt, Next(asked=None)), ())
+    store.add_turn("s1", TurnRow("job", turn, attempt, NextTurn(asked=None)), ())
     store.close()
 
 
@@ -330,7 +332,7 @@ def _gateway_reads(place: Path) -> None:
             finally:
                 connection.close()
             for one in ids:
-                with contextlib.suppress(Refusal):
+                with contextlib.suppress(RequestRejected):
                     gateway.job(one)
             for text in ("v0", "WRONG"):
                 jobs = await gateway.submit([request(text, run_id="r", profile=True)], Caller("local"))
@@ -343,6 +345,6 @@ def _gateway_reads(place: Path) -> None:
 
 
 def _recomputed(place: Path) -> None:
-    for _ in ended_jobs(place):
+    for _ in completed_jobs(place):
         pass
     _command("reward", "recompute", "--jobs", "--results", str(place))

@@ -20,19 +20,22 @@ from agents.prompt_samples import BRIEF  # noqa: E402
 from inprocess_engine import InProcessEngine, completion  # noqa: E402
 
 from fuzz_parts.damage import NESTED, of_bytes, of_json, of_text  # noqa: E402
-from kernelforge.engine.base import BriefFacts  # noqa: E402
 from kernelforge.records import Task, TaskFacts  # noqa: E402
-from kernelforge.server import wires  # noqa: E402
+from kernelforge.server import protocols  # noqa: E402
 from kernelforge.server.base import DATABASE_NAME  # noqa: E402
 from kernelforge.server.http.app import create_app  # noqa: E402
 from kernelforge.server.http.limits import Limits  # noqa: E402
-from kernelforge.server.http.listening import Stop, listen  # noqa: E402
-from kernelforge.server.http.serving import serve  # noqa: E402
-from kernelforge.server.jobs.gateway import Gateway  # noqa: E402
-from kernelforge.server.jobs.settings import GatewaySettings  # noqa: E402
+from kernelforge.server.http.process import (  # noqa: E402
+    Stop,
+    listen,
+    serve,
+)
+from kernelforge.server.jobs.service import JobService  # noqa: E402
+from kernelforge.server.jobs.settings import JobServiceSettings  # noqa: E402
 from kernelforge.server.sessions import routes as session_routes  # noqa: E402
 from kernelforge.server.sessions.service import Sessions  # noqa: E402
 from kernelforge.tasks.catalogue import Catalogue  # noqa: E402
+from kernelforge.workers.base import BriefFacts  # noqa: E402
 
 _ANSWER_S = 8.0
 _JOB = {"task": "core/gelu", "completion": completion(), "run_id": "r", "priority": 1, "deadline_s": 5, "tag": "t"}
@@ -83,11 +86,11 @@ class Cases:
         self._thread.join(30)
 
     async def _serve(self, folder: Path, ready: threading.Event) -> None:
-        gateway = Gateway(_Engine(), Catalogue(["core"], ["gelu"]), folder, GatewaySettings())
+        gateway = JobService(_Engine(), Catalogue(["core"], ["gelu"]), folder, JobServiceSettings())
         await gateway.start()
         sessions = Sessions(gateway, folder / DATABASE_NAME)
         limits = Limits(head_s=0.1, body_s=0.1, body_bytes=100_000, batch_bytes=200_000)
-        routers = [*wires.routers(gateway, sessions), session_routes.router(sessions)]
+        routers = [*protocols.routers(gateway, sessions), session_routes.router(sessions)]
         app = create_app(gateway, limits=limits, routers=routers)
         self._paths = [
             (method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in sorted(methods)

@@ -15,7 +15,7 @@ from test_plan_properties import ATTRS, CALLEES, INPUTS, LIMITS, OPERATORS, VALI
 
 from fuzz_parts.damage import of_text  # noqa: E402
 from kernelforge.candidate import parse_plan  # noqa: E402
-from kernelforge.candidate.language.functions import FUNCTIONS  # noqa: E402
+from kernelforge.candidate.plan_language.functions import FUNCTIONS  # noqa: E402
 from kernelforge.errors import CandidateError  # noqa: E402
 
 _PIECES = (

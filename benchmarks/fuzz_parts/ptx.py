@@ -20,9 +20,9 @@ from elftools.elf.elffile import ELFFile
 
 from fuzz_parts.damage import of_text
 from kernelforge.compile import Compiler
-from kernelforge.compile.gate import _is_refused, _read_ptx
+from kernelforge.compile.policy_gate import _is_refused, _read_ptx
 from kernelforge.compile.ptx_text import without_comments
-from kernelforge.devices.emulated.ptx import Imm, Instruction, PtxSyntaxError, Special, parse
+from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, PtxSyntaxError, Special, parse
 
 _SOURCES = (
     'extern "C" __global__ void k(unsigned* p, unsigned n) {\n'

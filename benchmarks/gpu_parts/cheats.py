@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from benchmarks.gpu_parts.place import CORPUS, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
-from kernelforge.evaluate import Evaluator
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.modelnew.bench import LaneBench
+from kernelforge.evaluation import Evaluator
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.modelnew.bench import ModelNewEvaluators
 from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
 
@@ -65,8 +65,8 @@ def try_cheats(cheats: list[Case], place: Place) -> Iterator[Tried]:
     suite = load_suite(place.cheats)
     twins: dict[tuple[str, str], float] = {}
     with ExitStack() as stack:
-        workshop: Workshop | None = None
-        lane: LaneBench | None = None
+        workshop: EvaluatorPool | None = None
+        lane: ModelNewEvaluators | None = None
         evaluators: dict[str, Evaluator] = {}
         for cheat in cheats:
             task = suite.task(cheat.task)

@@ -13,7 +13,7 @@ from kernelforge.records import Budget, Run
 from kernelforge.report import RunRecords, leaderboard
 from kernelforge.report.views.board import Leaderboard
 from kernelforge.report.views.summary import TaskSummary
-from kernelforge.run import Event, StopSignal, configure, start
+from kernelforge.run import Event, StopSignal, configure, start_run
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_suite
 
@@ -44,7 +44,7 @@ def core(place: Place, report: Report, tasks: Sequence[str] = (), rounds: int = 
         seed=SEED,
     )
     with Store.open(folder / DATABASE_NAME) as store:
-        run = start(config, store, _Watcher(report), StopSignal())
+        run = start_run(config, store, _Watcher(report), StopSignal())
         records = RunRecords.load(store, store.run(run.id))
     summarise(records, copy_gbps, report)
     write_board(records, report)

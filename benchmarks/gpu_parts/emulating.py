@@ -13,8 +13,8 @@ from statistics import median
 from benchmarks.gpu_parts.place import PLANTED, ROOT, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.candidate import parse_reply
-from kernelforge.evaluate import EvaluationResult
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation import EvaluationResult
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Candidate, MeasureSettings, Origin, Profile, Task
 from kernelforge.report.views.summary import best_of
 from kernelforge.store import DATABASE_NAME, Store
@@ -119,7 +119,7 @@ def emulator(place: Place, report: Report, kernels: Sequence[Kernel] | None = No
         report.note("no counter could be compared: the GPU's profiles hold no measured ones")
 
 
-def _on(workshop: Workshop, kernel: Kernel) -> EvaluationResult:
+def _on(workshop: EvaluatorPool, kernel: Kernel) -> EvaluationResult:
     with evaluator_of(workshop, kernel.task) as evaluator:
         return evaluator.evaluate(kernel.candidate, seed=secrets.randbits(63))
 

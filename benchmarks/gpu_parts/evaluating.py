@@ -16,7 +16,7 @@ from benchmarks.gpu_parts.place import ROOT, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from benchmarks.gpu_parts.samples import SAMPLES, SOFTMAX, Sample
 from kernelforge.candidate import parse_reply
-from kernelforge.evaluate import EvaluationResult, Evaluator
+from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.records import Candidate, Verdict
 from kernelforge.tasks import size_source
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelforge.evaluate import Evaluator
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.modelnew.bench import LaneBench
+from kernelforge.evaluation import Evaluator
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.modelnew.bench import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.tasks import load_suite
 
@@ -36,17 +36,17 @@ class Place:
     threads: int = 8
     measure: MeasureSettings = field(default_factory=MeasureSettings)
 
-    def workshop(self, measure: MeasureSettings | None = None) -> Workshop:
+    def workshop(self, measure: MeasureSettings | None = None) -> EvaluatorPool:
         """A workshop on the device; the caller closes it."""
-        return Workshop(self.device, threads=self.threads, measure=measure or self.measure)
+        return EvaluatorPool(self.device, threads=self.threads, measure=measure or self.measure)
 
-    def emulator(self) -> Workshop:
+    def emulator(self) -> EvaluatorPool:
         """A workshop on the emulated device."""
-        return Workshop(self.emulated, threads=self.threads)
+        return EvaluatorPool(self.emulated, threads=self.threads)
 
-    def lane(self) -> LaneBench:
+    def lane(self) -> ModelNewEvaluators:
         """What judges ``ModelNew`` classes on the device."""
-        return LaneBench(self.device, measure=self.measure)
+        return ModelNewEvaluators(self.device, measure=self.measure)
 
     def tasks(self, names: Sequence[str] = ()) -> list[Task]:
         """Tasks of the suite by name; all of them where none is named."""
@@ -55,7 +55,7 @@ class Place:
 
 
 @contextmanager
-def evaluator_of(workshop: Workshop, task: Task) -> Iterator[Evaluator]:
+def evaluator_of(workshop: EvaluatorPool, task: Task) -> Iterator[Evaluator]:
     """An evaluator with its oracle, both gone afterwards."""
     made = workshop.evaluator(task)
     try:

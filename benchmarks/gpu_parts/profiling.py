@@ -10,7 +10,7 @@ from benchmarks.gpu_parts.place import Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from benchmarks.gpu_parts.samples import SOFTMAX, Sample
 from kernelforge.candidate import parse_reply
-from kernelforge.devices.cuda.profiler import profiler_status
+from kernelforge.devices.cuda.tools.ncu import profiler_status
 from kernelforge.records import MeasureSettings, Origin, Verdict
 
 SETS: tuple[Literal["default", "full"], ...] = ("default", "full")

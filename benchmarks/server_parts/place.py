@@ -125,7 +125,7 @@ class Server:
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError, IndexError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    if int(stat[1]) == self.process.pid and b"kernelforge.engine" in (entry / "cmdline").read_bytes():
+                    if int(stat[1]) == self.process.pid and b"kernelforge.workers" in (entry / "cmdline").read_bytes():
                         found.append(int(entry.name))
         return found
 

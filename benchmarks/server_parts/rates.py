@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.server_parts.http import Connections
 from benchmarks.server_parts.place import TASK_NAME, Server, cpu_s_of, reply
-from kernelforge.client.wire import JobRequest, RewardResult
+from kernelforge.client.models import JobRequest, RewardResult
 
 DISTINCT = 32
 """Candidates of the cached part; every completion is one of them in other prose, or the same to the letter."""
@@ -164,11 +164,11 @@ async def side_by_side(server: Server, count: int, first: int, at_once: int) -> 
 def direct(count: int, first: int, server: Server) -> float:
     """The peer: evaluations a second of one evaluator in this process, with no server around it."""
     from kernelforge.candidate import parse_reply
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.tasks import load_suite
 
     task = load_suite(str(server.suite)).task("axpy")
-    with Workshop("emulated:h100") as workshop:
+    with EvaluatorPool("emulated:h100") as workshop:
         evaluator = workshop.evaluator(task)
         try:
             evaluator.evaluate(parse_reply(reply(first)), seed=1, profile=False)

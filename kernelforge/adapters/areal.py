@@ -48,7 +48,7 @@ class KernelAgent:
                 processes of their own, which find them in the environment.
 
         Raises:
-            NoScore: trouble of the server's.
+            MissingRewardError: trouble of the server's.
             ServerError: the same, in a conversation.
         """
         from openai import AsyncOpenAI
@@ -105,7 +105,7 @@ def _reward(
     """The reward of ``completions``, which is one. The row has a ``task``, or names it as ``answer``.
 
     Raises:
-        NoScore: trouble of the server's, or no answer in time.
+        MissingRewardError: trouble of the server's, or no answer in time.
     """
     return scorer.score_blocking(task_of(row, row.get("answer")), completions).require()
 

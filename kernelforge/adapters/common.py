@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.client import AsyncClient, Client
+from kernelforge.client.models import RewardResult, Turn
 from kernelforge.client.settings import TOKEN_VARIABLE, URL_VARIABLE
-from kernelforge.client.wire import RewardResult, Turn
 from kernelforge.errors import ServerError, UsageError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def reward_function(scorer: Scorer | None = None) -> Callable[[Sequence[str], Se
         """Rewards of a batch, as tensors of shape (batch,).
 
         Raises:
-            NoScore: trouble of the server's with any of them.
+            MissingRewardError: trouble of the server's with any of them.
         """
         import torch
 

@@ -17,7 +17,7 @@ from skyrl_gym.envs.registration import registry
 
 from kernelforge.adapters.common import Scorer, flags, forget_blocking, task_of
 from kernelforge.client import Conversation
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import RewardResult
 
 NAME = "kernelforge"
 
@@ -50,7 +50,7 @@ class KernelEnv(BaseTextEnv):
         """Evaluate one reply.
 
         Raises:
-            NoScore: trouble of the server's.
+            MissingRewardError: trouble of the server's.
             ServerError: the same, in a conversation.
         """
         self.turns += 1

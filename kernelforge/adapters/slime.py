@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kernelforge.adapters.common import Scorer, task_of
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import RewardResult
 
 FILTER = f"{__name__}.keep_scored"
 
@@ -28,7 +28,7 @@ def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any
         the dictionary's is, where there is no score and :func:`keep_scored` is in use.
 
         Raises:
-            NoScore: trouble of the server's, without the filter.
+            MissingRewardError: trouble of the server's, without the filter.
         """
         samples = sample if isinstance(sample, list) else [sample]
         tasks = [task_of(each.metadata, each.label) for each in samples]

@@ -25,7 +25,7 @@ from tinker_cookbook.rl.types import (
 
 from kernelforge.adapters.common import Scorer, flags, forget
 from kernelforge.client import AsyncConversation
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import RewardResult
 
 
 class KernelEnv(Env):
@@ -47,7 +47,7 @@ class KernelEnv(Env):
         """Evaluate one reply.
 
         Raises:
-            NoScore: trouble of the server's.
+            MissingRewardError: trouble of the server's.
             ServerError: the same, in a conversation.
         """
         message, _ = self._renderer.parse_response(action)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kernelforge.adapters.common import TASK, Scorer, flags, task_of, text_of
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import RewardResult
 
 Completion = str | Sequence[Mapping[str, Any]]
 Rewards = list[float | None]

@@ -37,7 +37,7 @@ async def compute_score(
         which verl's validation leaves out.
 
     Raises:
-        NoScore: trouble of the server's.
+        MissingRewardError: trouble of the server's.
         TypeError: ``reward_kwargs`` has a field that a scorer has not.
     """
     scorer = Scorer(**{name: value for name, value in kwargs.items() if name not in VERL_ARGUMENTS})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernelforge.agents.base import (
-    Brief,
     Coder,
     CoderReply,
     CoderRequest,
@@ -13,6 +12,7 @@ from kernelforge.agents.base import (
     JudgeReply,
     JudgeRequest,
     ProposedGenerator,
+    TaskContext,
     Tester,
     TesterReply,
 )
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILTIN",
-    "Brief",
     "Coder",
     "CoderReply",
     "CoderRequest",
@@ -36,6 +35,7 @@ __all__ = [
     "JudgeRequest",
     "ProposedGenerator",
     "Reflexion",
+    "TaskContext",
     "Tester",
     "TesterReply",
     "check_agent",
@@ -66,9 +66,9 @@ def make_coder(spec: str, providers: Providers, meter: Meter) -> Coder:
         from kernelforge.agents.builtin import BuiltinCoder
 
         return BuiltinCoder()
-    from kernelforge.agents.prompted import PromptedCoder
+    from kernelforge.agents.llm_agents import LLMCoder
 
-    return PromptedCoder(spec, providers.answerer(spec, meter))
+    return LLMCoder(spec, providers.answerer(spec, meter))
 
 
 def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
@@ -81,9 +81,9 @@ def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
         from kernelforge.agents.builtin import BuiltinJudge
 
         return BuiltinJudge()
-    from kernelforge.agents.prompted import PromptedJudge
+    from kernelforge.agents.llm_agents import LLMJudge
 
-    return PromptedJudge(spec, providers.answerer(spec, meter))
+    return LLMJudge(spec, providers.answerer(spec, meter))
 
 
 def make_reflexion(spec: str, providers: Providers, meter: Meter) -> Reflexion:

@@ -38,7 +38,7 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
     return _by_counter(parent, child, finding)
 
 
-def drifts(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
+def drift_reason(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
     """Why an attempt whose time is modelled is too far behind the fastest that was accepted before it, or None.
 
     Each step may cost :data:`SLACK`, and whoever names the counters could else make a task's best slower step by step.

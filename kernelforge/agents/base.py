@@ -8,11 +8,11 @@ from typing import Protocol
 
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
-from kernelforge.search.base import DEFAULT_SIGHT, Sight
+from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 
 @dataclass(frozen=True)
-class Brief:
+class TaskContext:
     """What an agent may know of a task. Nothing here names a hidden size, a seed or an expected output."""
 
     task: Task
@@ -34,7 +34,7 @@ class Brief:
 class CoderRequest:
     """One proposal asked for. ``parent`` is the attempt to mend or to improve, with its evaluation and profile."""
 
-    brief: Brief
+    brief: TaskContext
     operator: Operator
     parent: Attempt | None
     finding: Finding | None
@@ -48,7 +48,7 @@ class CoderRequest:
     """An optimisation feature that the Coder is asked to use."""
     sample: int = 0
     """Position among requests that are otherwise the same."""
-    sight: Sight = DEFAULT_SIGHT
+    sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class CoderReply:
 class JudgeRequest:
     """One finding asked for."""
 
-    brief: Brief
+    brief: TaskContext
     parent: Attempt
     history: Sequence[Attempt]
     best: Attempt | None = None
     rank: int = 1
     """Which bottleneck to name: the most important is 1."""
-    sight: Sight = DEFAULT_SIGHT
+    sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ class TesterReply:
 class Tester(Protocol):
     name: str
 
-    def propose(self, brief: Brief) -> TesterReply:
+    def propose(self, brief: TaskContext) -> TesterReply:
         """Propose further test inputs. They add tests where torch passes them, and can relax none."""
         ...

@@ -1,4 +1,4 @@
-"""Prompts: what an agent is told, rendered from the templates in ``prompts/``.
+"""Prompt selection, and rendering from the templates in ``prompts/``.
 
 Every prompt begins with a preamble that is the same for all calls of that agent on the task, so that a provider can
 cache it: role, language, device, precision, task and sizes. Then comes what varies. Text that others wrote (tasks,
@@ -12,17 +12,17 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
-from kernelforge.agents.diagnosis import diagnose
-from kernelforge.agents.memory import families_of
-from kernelforge.agents.notes import Note, notes_for
+from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
+from kernelforge.agents.diagnosis.diagnose import diagnose
+from kernelforge.agents.diagnosis.notes import Note, notes_for
+from kernelforge.agents.lessons import operator_families
 from kernelforge.agents.prompting.attempts import history_text
 from kernelforge.agents.prompting.render import launch_plan_page, render
 from kernelforge.agents.prompting.text import fenced, inline
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Prompt
 from kernelforge.records import AgentName, Attempt, Operator, Verdict
-from kernelforge.search.base import Sight
+from kernelforge.search.base import ProfileVisibility
 
 __all__ = [
     "PROMPTS",
@@ -112,7 +112,7 @@ def judge_prompt(request: JudgeRequest) -> Prompt:
     )
 
 
-def reflexion_prompt(brief: Brief, history: Sequence[Attempt], families: Sequence[str]) -> Prompt:
+def reflexion_prompt(brief: TaskContext, history: Sequence[Attempt], families: Sequence[str]) -> Prompt:
     """What is asked once a task has ended: at most three lessons, each for one of the operator ``families``.
 
     The questions are those of KernelAgent's reflexion: was the diagnosis right, was the fix effective, what to avoid.
@@ -122,12 +122,12 @@ def reflexion_prompt(brief: Brief, history: Sequence[Attempt], families: Sequenc
         "reflexion",
         brief,
         history=tuple(history),
-        told=history_text(history, Sight("full"), REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
+        told=history_text(history, ProfileVisibility("full"), REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
         families=tuple(families),
     )
 
 
-def tester_prompt(brief: Brief, language_page: str) -> Prompt:
+def tester_prompt(brief: TaskContext, language_page: str) -> Prompt:
     """What a Tester is told: the task, and the language of input plans in which it proposes further test inputs."""
     return render("tester", "tester", brief, language=language_page)
 
@@ -178,7 +178,7 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
         return ()
     sizes = {one.size: one for one in request.brief.facts.sizes}
     found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
-    return notes_for([one.bottleneck for one in found[request.rank - 1 :]], families_of(request.brief.graph))
+    return notes_for([one.bottleneck for one in found[request.rank - 1 :]], operator_families(request.brief.graph))
 
 
 def _has_code(attempt: Attempt | None) -> bool:

@@ -13,20 +13,20 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelforge.agents.base import Brief
-from kernelforge.agents.json_reply import read_form
-from kernelforge.agents.memory import families_of
+from kernelforge.agents.base import TaskContext
+from kernelforge.agents.lessons import operator_families
 from kernelforge.agents.prompts import reflexion_prompt
+from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Attempt, Lesson, Message, Operator, Verdict
-from kernelforge.records.lesson import MAX_LESSON_CHARS
+from kernelforge.records.attempt import MAX_LESSON_CHARS
 
 LESSONS = 3
 """Lessons that one task may leave."""
 
 
-class Reflected(NamedTuple):
+class ReflexionResult(NamedTuple):
     lessons: tuple[Lesson, ...]
     messages: tuple[Message, ...]
 
@@ -36,12 +36,12 @@ class Reflexion(Protocol):
 
     name: str
 
-    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
+    def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
         """What the attempts at a task teach; nothing when they teach nothing."""
         ...
 
 
-class _One(BaseModel):
+class _Lesson(BaseModel):
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=True)
 
     text: str = Field(min_length=1, max_length=MAX_LESSON_CHARS)
@@ -53,7 +53,7 @@ class LessonsReply(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    lessons: tuple[_One, ...] = Field(max_length=LESSONS)
+    lessons: tuple[_Lesson, ...] = Field(max_length=LESSONS)
 
 
 class PromptedReflexion:
@@ -63,8 +63,8 @@ class PromptedReflexion:
         self.name = name
         self._answerer = answerer
 
-    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
-        families = families_of(brief.graph)
+    def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
+        families = operator_families(brief.graph)
 
         def check(text: str) -> None:
             _parse(text, families)
@@ -77,8 +77,8 @@ class PromptedReflexion:
             said = _parse(answer.text, families)
         except CandidateError:
             # A reflexion that cannot be read teaches nothing; its words are journalled all the same.
-            return Reflected((), answer.messages)
-        return Reflected(
+            return ReflexionResult((), answer.messages)
+        return ReflexionResult(
             tuple(_lesson(one.applies_to, one.text, brief, history, self.name) for one in said.lessons), answer.messages
         )
 
@@ -88,14 +88,14 @@ class BuiltinReflexion:
 
     name = "builtin"
 
-    def reflect(self, brief: Brief, history: Sequence[Attempt]) -> Reflected:
-        family = families_of(brief.graph)[0]
+    def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
+        family = operator_families(brief.graph)[0]
         answered = [one for one in history if one.operator is Operator.OPTIMISE and one.finding is not None]
         paid = [one for one in answered if one.accepted]
         failed = [one for one in answered if one.evaluation.verdict is Verdict.OK and not one.accepted]
         texts = [f"Pays: {_told(one)}" for one in paid[:2]] + [f"Did not pay: {_told(one)}" for one in failed[:1]]
         lessons = tuple(_lesson(family, text, brief, history, self.name) for text in texts[:LESSONS])
-        return Reflected(lessons, ())
+        return ReflexionResult(lessons, ())
 
 
 def _told(attempt: Attempt) -> str:
@@ -104,7 +104,7 @@ def _told(attempt: Attempt) -> str:
     return f"{attempt.finding.action} ({note})"
 
 
-def _lesson(family: str, text: str, brief: Brief, history: Sequence[Attempt], provider: str) -> Lesson:
+def _lesson(family: str, text: str, brief: TaskContext, history: Sequence[Attempt], provider: str) -> Lesson:
     line = " ".join(text.split())
     return Lesson(
         family=family,

@@ -1,4 +1,4 @@
-"""The Tester: whatever answers a prompt proposes further test inputs, and what torch passes is agreed on.
+"""The Tester: asks a provider for further test inputs; torch must pass them before they are used.
 
 After the Tester of MuSL (QiMeng-MuPa), which writes tests beside the programs that it checks. Here a test is a
 restricted plan for inputs alone; what must come out of them is the oracle's business, so a wrong test cannot exist.
@@ -11,16 +11,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kernelforge.agents.base import Brief, ProposedGenerator, Tester, TesterReply
-from kernelforge.agents.json_reply import read_form
+from kernelforge.agents.base import ProposedGenerator, TaskContext, Tester, TesterReply
 from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
+from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError, PlanError, SandboxError
-from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
-from kernelforge.evaluate.oracle import GeneratorFinding, Oracle
+from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
+from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
-from kernelforge.records.generator import GENERATOR_NAME, MAX_GENERATOR_BYTES
+from kernelforge.records.candidate import GENERATOR_NAME, MAX_GENERATOR_BYTES
 
 
 class _Strict(BaseModel):
@@ -55,7 +55,7 @@ class PromptedTester:
         self.name = name
         self._answerer = answerer
 
-    def propose(self, brief: Brief) -> TesterReply:
+    def propose(self, brief: TaskContext) -> TesterReply:
         """Ask for generators. A reply that still cannot be read proposes none."""
 
         def check(text: str) -> None:
@@ -81,7 +81,7 @@ def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
     return tuple(ProposedGenerator(one.name, one.why, one.plan) for one in form.generators)
 
 
-def _check_plan(proposed: ProposedGenerator, brief: Brief) -> None:
+def _check_plan(proposed: ProposedGenerator, brief: TaskContext) -> None:
     try:
         parse_generator(proposed.plan, brief.facts.at("small").inputs)
     except PlanError as error:
@@ -89,7 +89,7 @@ def _check_plan(proposed: ProposedGenerator, brief: Brief) -> None:
 
 
 def agree_on_tests(
-    brief: Brief, tester: Tester, oracle: Oracle
+    brief: TaskContext, tester: Tester, oracle: Oracle
 ) -> tuple[tuple[InputGenerator, ...], tuple[Message, ...]]:
     """Ask a Tester for generators and keep those that torch passes.
 
@@ -113,7 +113,7 @@ def agree_on_tests(
     return tried, reply.messages
 
 
-def _try(proposed: ProposedGenerator, provider: str, brief: Brief, oracle: Oracle) -> InputGenerator:
+def _try(proposed: ProposedGenerator, provider: str, brief: TaskContext, oracle: Oracle) -> InputGenerator:
     sizes = [size.name for size in brief.task.sizes if size.name != "full"]
     reason, passed = "", tuple[str, ...]()
     try:

@@ -1,8 +1,8 @@
-"""From what a machine recorded to a resolved plan: storages become buffers, pending steps become steps."""
+"""Build a resolved plan from an interpreter's log: storages become buffers, pending steps become steps."""
 
 from __future__ import annotations
 
-from kernelforge.candidate.language.machine import (
+from kernelforge.candidate.plan_language.interpreter import (
     LibraryArgument,
     Machine,
     PendingFill,
@@ -10,7 +10,7 @@ from kernelforge.candidate.language.machine import (
     PendingLibrary,
     PendingStep,
 )
-from kernelforge.candidate.language.values import Storage, Tensor, TensorMap
+from kernelforge.candidate.plan_language.values import Storage, Tensor, TensorMap
 from kernelforge.candidate.resolved import (
     Buffer,
     Fill,

@@ -1,6 +1,6 @@
 """Launch plans: parsed once, resolved once per size into a flat list of buffers and launches.
 
-The text is read with :mod:`ast` and interpreted by closures of ours (:mod:`kernelforge.candidate.language`); it is
+The text is read with :mod:`ast` and interpreted by closures of ours (:mod:`kernelforge.candidate.plan_language`); it is
 never compiled or executed by Python. ``docs/launch-plan.md`` is the reference page of the language.
 """
 
@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kernelforge.candidate.assembly import assemble
-from kernelforge.candidate.language.machine import Machine, PendingLaunch
-from kernelforge.candidate.language.scope import UNBOUND
-from kernelforge.candidate.language.statements import Program, compile_program
-from kernelforge.candidate.language.text import normalise, read
-from kernelforge.candidate.language.values import WEIGHTS, Fault, Refusal, Storage, Tensor, flatten, kind_of
-from kernelforge.candidate.limits import PlanLimits
+from kernelforge.candidate.plan_language.interpreter import Machine, PendingLaunch
+from kernelforge.candidate.plan_language.lexer import normalise, read
+from kernelforge.candidate.plan_language.scope import UNBOUND
+from kernelforge.candidate.plan_language.statements import Program, compile_program
+from kernelforge.candidate.plan_language.values import WEIGHTS, Fault, Refusal, Storage, Tensor, flatten, kind_of
+from kernelforge.candidate.plan_limits import PlanLimits
 from kernelforge.candidate.resolved import Launch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg
 from kernelforge.errors import PlanError, PlanGuard
 from kernelforge.records.task import TensorSpec

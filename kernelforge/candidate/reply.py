@@ -1,4 +1,4 @@
-"""A Coder's reply: prose around fenced blocks, of which the last CUDA block and the last plan are the candidate.
+"""Parse a Coder's reply: the last CUDA block and the last plan block are the candidate.
 
 Tolerated: prose anywhere, several drafts (the last complete block of each kind counts, so a later correction of one
 of the two is enough), labels in any case or none at all, fences of backticks or tildes, indented fences, thinking
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from kernelforge.candidate.choices import plan_as_chosen
+from kernelforge.candidate.tuning_choices import plan_as_chosen
 from kernelforge.errors import CandidateError
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 

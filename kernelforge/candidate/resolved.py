@@ -1,4 +1,4 @@
-"""A launch plan resolved at one size: a flat list of buffers and steps, ready to be run by any device."""
+"""A launch plan resolved at one size: a flat list of buffers and steps that any device can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which allocations share memory: a buffer whose last use has passed backs a later allocation.
+"""Workspace reuse: a buffer whose last use has passed backs a later allocation.
 
 Outputs never share, so what a kernel leaves unwritten in them shows the poison. Nor does what ``setup`` returns, and
 workspace of ``setup`` is kept apart from that of ``forward``: ``forward`` can run again and again.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelforge.candidate.language.values import Fault, Storage, bytes_text
+from kernelforge.candidate.plan_language.values import Fault, Storage, bytes_text
 
 
 @dataclass

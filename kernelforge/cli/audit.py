@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.choosing import (
+from kernelforge.cli.support.choosing import (
     AllOption,
     JobsOption,
     OnlyOption,
@@ -16,7 +16,7 @@ from kernelforge.cli.choosing import (
     oracle_zygote,
     print_broken,
 )
-from kernelforge.cli.common import JsonOption, UnconfinedOption, console, print_json
+from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, print_json
 
 
 def audit(
@@ -38,10 +38,10 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Put faults into references, one at a time: the check has to reject each. Leaves with 1 if too many pass."""
-    from kernelforge.evaluate.audit.equivalents import stale_arguments, suite_arguments
-    from kernelforge.evaluate.audit.suite import Job, audit_tasks
-    from kernelforge.evaluate.oracle import Oracle
-    from kernelforge.report.tables.audit import fault_table, suite_table
+    from kernelforge.evaluation.audit.equivalents import stale_arguments, suite_arguments
+    from kernelforge.evaluation.audit.suite import Job, audit_tasks
+    from kernelforge.evaluation.oracle.client import Oracle
+    from kernelforge.report.tables.board import fault_table, suite_table
     from kernelforge.report.terminal.audit import audit_lines, audit_verdict
     from kernelforge.report.views.audit import AuditRow, audit_row, audit_view
 

@@ -6,14 +6,18 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
+    DocumentOption,
+    Form,
+    FormOption,
     JsonOption,
     ResultsOption,
+    chosen_form,
     open_store,
+    write_view,
 )
-from kernelforge.cli.forms import DocumentOption, Form, FormOption, chosen_form, write_view
-from kernelforge.cli.references import distinct_runs
+from kernelforge.cli.support.references import distinct_runs
 
 
 def compare(
@@ -26,8 +30,8 @@ def compare(
 ) -> None:
     """Compare two runs, task by task, regressions first."""
     from kernelforge.report import RunRecords
-    from kernelforge.report.documents.compare import compare_markdown
-    from kernelforge.report.tables.compare import compare_table
+    from kernelforge.report.exports import compare_markdown
+    from kernelforge.report.tables.task import compare_table
     from kernelforge.report.terminal import compare_lines
     from kernelforge.report.views.compare import compare_view
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import JsonOption, UnconfinedOption, console, task_reference, write_text
+from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, task_reference, write_text
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def convert(
 ) -> None:
     """Convert a ModelNew whose host part is a plain launch. Leaves with 1 if something could not be converted."""
     from kernelforge.modelnew.convert import convert as convert_text
-    from kernelforge.report.text import one_line, printable
+    from kernelforge.report.formatting import one_line, printable
 
     conversion = convert_text(_read(file))
     refused = ""
@@ -65,16 +65,16 @@ def convert(
 
 def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
     """Why the candidate does not resolve or compile at some size of the task; empty where it does at all of them."""
-    from kernelforge.evaluate.preparation import Failure, Preparation
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    with Workshop("emulated:h100", allow_unconfined=allow_unconfined) as workshop:
+    with EvaluatorPool("emulated:h100", allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
-            evaluator.prepare(candidate, Preparation())
-        except Failure as failure:
+            evaluator.prepare(candidate, BuildState())
+        except StageFailed as failure:
             return f"it does not fit task '{loaded.name}': {failure.verdict} at {failure.stage}: {failure.reason}"
         finally:
             evaluator.oracle.close()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
-from kernelforge.cli.references import resolve, the_attempt
-from kernelforge.commands import command, named_results
+from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
+from kernelforge.cli.support.references import resolve, the_attempt
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import results_option, shell_command
 
 if TYPE_CHECKING:
     from kernelforge.records import Attempt
@@ -48,7 +48,7 @@ def diff(
         before = _attempt(store, other) if other is not None else _other(store, after, against or Against.PARENT)
     for one in (before, after):
         if one.candidate is None:
-            see = command("show", one.id, options=["--messages"], results=named_results(results))
+            see = shell_command("show", one.id, options=["--messages"], results=results_option(results))
             raise UsageError(f"the reply of attempt {one.id} held no candidate; see it with `{see}`")
     view = diff_view(before, after, names)
     if as_json:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DeviceOption, JsonOption, UnconfinedOption, console, print_json, task_reference
-from kernelforge.cli.measuring import (
+from kernelforge.cli.support.measuring import (
     MeasureOption,
     ProtocolOption,
     RuntimeOption,
@@ -18,10 +17,18 @@ from kernelforge.cli.measuring import (
     default_device,
     measure_settings,
 )
+from kernelforge.cli.support.output import (
+    DeviceOption,
+    JsonOption,
+    UnconfinedOption,
+    console,
+    print_json,
+    task_reference,
+)
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.evaluator import EvaluationResult
+    from kernelforge.evaluation.evaluator import EvaluationResult
     from kernelforge.records import MeasureSettings
 
 MAX_FILE_BYTES = 1 << 20
@@ -80,7 +87,7 @@ def evaluate(
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
         _show(result, as_json=as_json, telemetry=None if as_json else text)
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)
-    from kernelforge.evaluate.api import evaluate as evaluate_candidate
+    from kernelforge.evaluation.api import evaluate as evaluate_candidate
 
     result = evaluate_candidate(
         task_reference(task),
@@ -105,7 +112,7 @@ def _evaluate_class(
     from pydantic import ValidationError
 
     from kernelforge.modelnew import modelnew_candidate
-    from kernelforge.modelnew.bench import LaneBench
+    from kernelforge.modelnew.bench import ModelNewEvaluators
     from kernelforge.records import first_fault
     from kernelforge.tasks import load_task
 
@@ -114,7 +121,7 @@ def _evaluate_class(
     except ValidationError as error:
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
-    with LaneBench(device, measure=measure, allow_unconfined=allow_unconfined) as bench:
+    with ModelNewEvaluators(device, measure=measure, allow_unconfined=allow_unconfined) as bench:
         return bench.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 
@@ -150,7 +157,7 @@ def _read(path: Path) -> str:
 
 def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = None) -> None:
     """Print a result, and what is striking about the text of a ModelNew class."""
-    from kernelforge.report.views.evaluation import evaluation_view
+    from kernelforge.report.views.attempt import evaluation_view
 
     view = evaluation_view(result.evaluation, result.profile)
     if as_json:
@@ -160,8 +167,8 @@ def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = No
 
         console().print(evaluation_lines(view))
     if telemetry is not None:
-        from kernelforge.modelnew.static import static_findings
-        from kernelforge.report.text import one_line
+        from kernelforge.modelnew.static_checks import static_findings
+        from kernelforge.report.formatting import one_line
 
         for finding in static_findings(telemetry):
             console().print(one_line(f"seen in line {finding.line}: {finding.text} ({finding.rule})"))

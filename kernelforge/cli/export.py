@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store, write_text
+from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store, write_text
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def export(
         if format_ is Format.ATTEMPTS:
             text, what = "".join(line + "\n" for line in export_lines(attempts)), f"{len(attempts)} attempts"
         else:
-            from kernelforge.llm.transcript import transcript_lines
+            from kernelforge.llm.recording import transcript_lines
 
             said = _task_messages(store, runs, task)
             lines = list(transcript_lines(attempts, said, written_by=written_by))

@@ -1,4 +1,4 @@
-"""``kernelforge figure``: what a run, a task, an attempt, two runs or a board show, as pictures for papers."""
+"""``kernelforge figure``: charts of a run, a task, an attempt, two runs or a leaderboard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
@@ -16,7 +16,7 @@ from kernelforge.cli.common import (
     write_bytes,
     write_text,
 )
-from kernelforge.cli.references import resolve, resolve_pair, the_attempt
+from kernelforge.cli.support.references import resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,21 +89,21 @@ def figure(
 
 
 class _Look:
-    """How pictures are asked to look; what is None is as :mod:`kernelforge.report.pictures` has it."""
+    """How pictures are asked to look; what is None is as :mod:`kernelforge.report.render_image` has it."""
 
     def __init__(self, width: int | None, height: int | None, scale: float | None, bare: bool) -> None:
-        from kernelforge.report import pictures
+        from kernelforge.report import render_image
 
-        self._width, self._height, self._title = width or pictures.WIDTH, height, not bare
-        self._scale = scale or pictures.PNG_SCALE
+        self._width, self._height, self._title = width or render_image.WIDTH, height, not bare
+        self._scale = scale or render_image.PNG_SCALE
 
     def drawn(self, figure: Figure, form: str) -> bytes:
         """The figure as a file of that form."""
-        from kernelforge.report import pictures
+        from kernelforge.report import render_image
 
         if form == ".svg":
-            return pictures.svg(figure, width=self._width, height=self._height, title=self._title).encode()
-        return pictures.png(figure, width=self._width, height=self._height, title=self._title, scale=self._scale)
+            return render_image.svg(figure, width=self._width, height=self._height, title=self._title).encode()
+        return render_image.png(figure, width=self._width, height=self._height, title=self._title, scale=self._scale)
 
 
 def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
@@ -162,7 +162,7 @@ def _there(drawings: tuple[Drawing, ...]) -> list[Figure]:
 
 def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
     from kernelforge.report.figures import Figure
-    from kernelforge.report.text import printable
+    from kernelforge.report.formatting import printable
 
     if as_json:
         import json

@@ -1,4 +1,4 @@
-"""``kernelforge tasks import``: somebody else's task set as a suite, with sizes found for it."""
+"""``kernelforge tasks import``: another benchmark's tasks as a suite, with sizes chosen for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.common import JsonOption, UnconfinedOption, console
+from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.shrinking import ChosenSizes
+    from kernelforge.evaluation.size_search import SizeChoice
     from kernelforge.tasks.loaders import ExternalTask, Loaded, NotLoaded
-    from kernelforge.tasks.loaders.writing import SizedTask
+    from kernelforge.tasks.loaders.write_suite import SizedTask
 
 FORMATS = ("kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "flashinfer-bench", "sol-execbench")
 """Names of the loaders, which are not imported only to be named."""
@@ -49,15 +49,15 @@ def import_tasks(
     as_json: JsonOption = False,
 ) -> None:
     """Make a suite of another benchmark's tasks, with small and hidden sizes. Leaves with 1 if none can be used."""
-    from kernelforge.evaluate.shrinking import Shrinker
+    from kernelforge.evaluation.size_search import SizeChooser
     from kernelforge.tasks.loaders import loader_for, loader_named
-    from kernelforge.tasks.loaders.writing import Origin, refuse_other_folder, write_suite
+    from kernelforge.tasks.loaders.write_suite import Origin, refuse_other_folder, write_suite
 
     loader = loader_for(source) if format_name is None else loader_named(format_name)
     origin = Origin(loader.name, source)
     refuse_other_folder(output, origin)
     loaded = _chosen(loader.load(source), level, limit)
-    with Shrinker(allow_unconfined=allow_unconfined) as shrinker:
+    with SizeChooser(allow_unconfined=allow_unconfined) as shrinker:
         tasks, missing, rows = _sized(shrinker, loaded, jobs or _jobs(shrinker.bounds.memory_bytes), quiet=as_json)
     if tasks:
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
@@ -85,13 +85,13 @@ def _sized(
     shrinker: Any, loaded: Loaded, jobs: int, *, quiet: bool
 ) -> tuple[list[SizedTask], list[NotLoaded], list[dict[str, Any]]]:
     """Tasks with sizes, what has none, and a row for each task, all in the loader's order; told as they come."""
-    from kernelforge.evaluate.shrinking.importing import choose_all
-    from kernelforge.report.text import one_line
+    from kernelforge.evaluation.size_search.chooser import choose_all
+    from kernelforge.report.formatting import one_line
     from kernelforge.tasks.loaders import NotLoaded
-    from kernelforge.tasks.loaders.writing import SizedTask
+    from kernelforge.tasks.loaders.write_suite import SizedTask
 
     out = console()
-    found: dict[str, ChosenSizes] = {}
+    found: dict[str, SizeChoice] = {}
     for task, chosen in choose_all(shrinker, loaded.tasks, jobs):
         found[task.name] = chosen
         if not quiet and not chosen.refused:
@@ -108,7 +108,7 @@ def _sized(
     return tasks, missing, rows
 
 
-def _line(chosen: ChosenSizes) -> str:
+def _line(chosen: SizeChoice) -> str:
     sizes = []
     for size in chosen.sizes:
         if size.name != "full":
@@ -118,7 +118,7 @@ def _line(chosen: ChosenSizes) -> str:
     return "; ".join([" | ".join(sizes), *notes])
 
 
-def _row(task: ExternalTask, chosen: ChosenSizes) -> dict[str, Any]:
+def _row(task: ExternalTask, chosen: SizeChoice) -> dict[str, Any]:
     return {
         "name": task.name,
         "title": task.title,
@@ -132,7 +132,7 @@ def _row(task: ExternalTask, chosen: ChosenSizes) -> dict[str, Any]:
 
 
 def _tell(output: Path, rows: list[dict[str, Any]], missing: list[NotLoaded], as_json: bool) -> None:
-    from kernelforge.report.text import one_line
+    from kernelforge.report.formatting import one_line
 
     if as_json:
         not_loaded = [{"origin": one.origin, "reason": one.reason} for one in missing]

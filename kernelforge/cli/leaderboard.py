@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
+    DocumentOption,
+    Form,
+    FormOption,
     JsonOption,
     ResultsOption,
+    chosen_form,
     console,
     json_text,
     open_store,
     write_text,
+    write_view,
 )
-from kernelforge.cli.forms import DocumentOption, Form, FormOption, chosen_form, write_view
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.leaderboard.entry import EntryFile
     from kernelforge.leaderboard.verification import TaskCheck, Verification
 
@@ -43,7 +47,7 @@ def show(
 ) -> None:
     """Show every board: its runs, and the best result per task."""
     from kernelforge.report import RunRecords, leaderboard
-    from kernelforge.report.documents.leaderboard import leaderboard_csv, leaderboard_markdown
+    from kernelforge.report.exports import leaderboard_csv, leaderboard_markdown
     from kernelforge.report.terminal import leaderboard_lines
 
     form = chosen_form(form, as_json=as_json, output=output)
@@ -63,9 +67,8 @@ def entry(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write a run as an entry that anyone can put on a board and verify."""
-    from kernelforge.leaderboard.entry import entry_text
-    from kernelforge.leaderboard.making import make_entry
-    from kernelforge.leaderboard.reading import MAX_FILE_BYTES
+    from kernelforge.leaderboard.entry import MAX_FILE_BYTES, entry_text
+    from kernelforge.leaderboard.make_entry import make_entry
     from kernelforge.report import RunRecords
 
     if not by.strip():
@@ -123,8 +126,8 @@ def build(
     else:
         write_texts(texts, output)
         if html is not None:
-            from kernelforge.leaderboard.site import BoardSite
-            from kernelforge.report.html.write import write_folder
+            from kernelforge.leaderboard.build import BoardSite
+            from kernelforge.report.html.writer import write_folder
 
             write_folder(BoardSite(view), html)
     out.print(f"{output}: {_counted(len(submitted.entries), 'entry')} on {_counted(len(view.boards), 'board')}")
@@ -160,7 +163,7 @@ def verify(
     from kernelforge.leaderboard.entry import load_entry
     from kernelforge.leaderboard.verify import device_for, measure_of, suite_of
     from kernelforge.leaderboard.verify import verify as verify_entry
-    from kernelforge.report.text import one_line
+    from kernelforge.report.formatting import one_line
 
     count = _sample(sample)
     drawn_from = secrets.randbits(32) if seed is None else seed
@@ -171,10 +174,10 @@ def verify(
     for path, one in loaded:
         with ExitStack() as stack:
 
-            def start(one: EntryFile = one, stack: ExitStack = stack) -> Workshop:
-                from kernelforge.evaluate.workshop import Workshop
+            def start(one: EntryFile = one, stack: ExitStack = stack) -> EvaluatorPool:
+                from kernelforge.evaluation.pool import EvaluatorPool
 
-                opened = Workshop(device or device_for(one), threads=2, measure=measure_of(one))
+                opened = EvaluatorPool(device or device_for(one), threads=2, measure=measure_of(one))
                 return stack.enter_context(opened)
 
             if not as_json:
@@ -217,13 +220,13 @@ def _say_nothing(check: TaskCheck) -> None:
 
 
 def _tell(check: TaskCheck) -> None:
-    from kernelforge.report.text import one_line
+    from kernelforge.report.formatting import one_line
 
     console().print(f"  {one_line(check.task)}: {check.status}: {one_line(check.reason, 300)}")
 
 
 def _summarise(record: Verification) -> None:
-    from kernelforge.report.text import one_line
+    from kernelforge.report.formatting import one_line
 
     for check in record.checks:
         if not check.ok:

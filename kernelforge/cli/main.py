@@ -1,4 +1,4 @@
-"""The command line: assembles the verbs, and turns errors into one line and an exit code.
+"""The command line: registers the commands, and turns errors into one line and an exit code.
 
 Nothing heavy is imported here or at the top of a command's module: ``kernelforge --help`` must answer at once.
 """
@@ -17,12 +17,11 @@ import typer
 from kernelforge.cli import (
     compare,
     convert,
-    datasets,
     diff,
-    doctor,
     evaluate,
     export,
     figure,
+    import_candidates,
     import_tasks,
     leaderboard,
     mcp,
@@ -38,6 +37,7 @@ from kernelforge.cli import (
     token,
     view,
 )
+from kernelforge.cli.doctor import host
 from kernelforge.errors import KernelForgeError
 from kernelforge.version import __version__
 
@@ -52,12 +52,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("doctor", short_help="Check what this machine has.")(doctor.doctor)
+app.command("doctor", short_help="Check what this machine has.")(host.doctor)
 app.add_typer(tasks.app, name="tasks", short_help="List, show, check and import tasks.")
 tasks.app.command("import", short_help="Make a suite of another benchmark's tasks.")(import_tasks.import_tasks)
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
 app.command("convert", short_help="Make device code and a plan of a ModelNew.")(convert.convert)
-app.add_typer(datasets.app, name="import", short_help="Import candidates that others published.")
+app.add_typer(import_candidates.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
@@ -135,7 +135,7 @@ def _without(package: str) -> Iterator[None]:
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    from kernelforge.report.text import printable
+    from kernelforge.report.formatting import printable
 
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""``kernelforge mcp``: serve the judge to any coding agent."""
+"""``kernelforge mcp``: the evaluator as tools for any coding agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.measuring import default_device
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
     OfferedSuites,
@@ -17,10 +18,9 @@ from kernelforge.cli.common import (
     UnconfinedOption,
     open_store,
 )
-from kernelforge.cli.measuring import default_device
-from kernelforge.cli.settings import budget_of
-from kernelforge.commands import install_hint
+from kernelforge.cli.support.settings import budget_of
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import install_hint
 
 
 def mcp(
@@ -51,14 +51,14 @@ def mcp(
         raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
     from kernelforge.devices import check_device
-    from kernelforge.mcp import serving
-    from kernelforge.mcp.bench import Bench
+    from kernelforge.mcp import transport
     from kernelforge.mcp.service import Service
+    from kernelforge.mcp.warm_evaluators import Bench
     from kernelforge.records import MeasureSettings
     from kernelforge.run.config import cores
     from kernelforge.tasks.catalogue import Catalogue
 
-    token = serving.token_from_environment() if http is not None else None
+    token = transport.token_from_environment() if http is not None else None
     catalogue = Catalogue(suite or (), task or ())
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
@@ -70,7 +70,7 @@ def mcp(
         closing(Service(catalogue, bench, store, budget)) as service,
     ):
         if http is None:
-            serving.serve_stdio(service)
+            transport.serve_stdio(service)
             return
 
         def ready(address: str) -> None:
@@ -78,5 +78,5 @@ def mcp(
             if token is None:
                 typer.echo(f"kernelforge: clients send the header 'Authorization: Bearer {made}'", err=True)
 
-        made = token or serving.new_token()
-        serving.serve_http(service, http, made, ready)
+        made = token or transport.new_token()
+        transport.serve_http(service, http, made, ready)

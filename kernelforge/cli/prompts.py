@@ -1,4 +1,4 @@
-"""``kernelforge prompts``: what the agents are told, rendered for a real task."""
+"""``kernelforge prompts``: the prompts, rendered for a real task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.measuring import default_device
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
     JsonOption,
@@ -19,7 +20,6 @@ from kernelforge.cli.common import (
     print_json,
     task_reference,
 )
-from kernelforge.cli.measuring import default_device
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ def show(
 ) -> None:
     """Render a prompt for a task, with attempts that the built-in agents make on the spot, or a journalled one."""
     from kernelforge.agents.prompting.examples import Variation, check_name, render_case
-    from kernelforge.llm.tokens import estimate_tokens
-    from kernelforge.search.base import Sight
+    from kernelforge.llm.rate_limits import estimate_tokens
+    from kernelforge.search.base import ProfileVisibility
 
     check_name(name)
     case = _case(name, task, suite, attempt, device, results, allow_unconfined=allow_unconfined)
-    sight = Sight(metrics.value, latency)
+    sight = ProfileVisibility(metrics.value, latency)
     prompt = render_case(name, case, Variation(technique, sample, rank, sight))
     tokens, stable = estimate_tokens(prompt.text), estimate_tokens(prompt.text[: prompt.stable])
     if as_json:
@@ -132,9 +132,9 @@ def _case(
 ) -> Case:
     """What the prompt is rendered with."""
     from kernelforge.agents.prompting.examples import journalled, made_here
-    from kernelforge.evaluate.workshop import Workshop
+    from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.records import MeasureSettings
-    from kernelforge.run.task import make_brief
+    from kernelforge.run.task_loop import make_task_context
 
     attempts: list[Attempt] = []
     number = 0
@@ -146,10 +146,10 @@ def _case(
         loaded, attempts, number, device = _journalled(attempt, device, results)
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
-    with Workshop(device, threads=2, allow_unconfined=allow_unconfined) as workshop:
+    with EvaluatorPool(device, threads=2, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
-            brief = make_brief(evaluator)
+            brief = make_task_context(evaluator)
             return journalled(brief, attempts, number) if attempts else made_here(name, brief, evaluator)
         finally:
             evaluator.oracle.close()
@@ -164,7 +164,7 @@ def _task(task: str | None, suite: str | None) -> Task:
 
 
 def _journalled(reference: str, device: str | None, results: Path) -> tuple[Task, list[Attempt], int, str]:
-    from kernelforge.cli.references import resolve, the_attempt
+    from kernelforge.cli.support.references import resolve, the_attempt
 
     with open_store(results, read_only=True) as store:
         named = resolve(store, reference)

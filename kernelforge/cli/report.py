@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store
+from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def report(
     one_file = one_file or (output is not None and output.suffix == ".html")
     target = output or results / ("report.html" if one_file else "report")
     from kernelforge.report import RunRecords
+    from kernelforge.report.formatting import byte_count, one_line
     from kernelforge.report.html.site import Site
-    from kernelforge.report.html.write import write_file, write_folder
-    from kernelforge.report.text import byte_count, one_line
+    from kernelforge.report.html.writer import write_file, write_folder
 
     with open_store(results, read_only=True) as store:
         chosen = store.runs() if every else [store.run(which) for which in run or ("latest",)]

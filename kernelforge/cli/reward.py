@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,
@@ -20,7 +20,7 @@ from kernelforge.cli.common import (
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
-    from kernelforge.report.views.rescored import Rescored
+    from kernelforge.report.views.recomputed_rewards import Rescored
 
 app = typer.Typer(help="List reward policies, and compute rewards again.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -81,8 +81,8 @@ def recompute(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
-    from kernelforge.report.tables.rescored import rescored_csv, rescored_table
-    from kernelforge.report.views.rescored import RescoredView
+    from kernelforge.report.tables.attempt import rescored_csv, rescored_table
+    from kernelforge.report.views.recomputed_rewards import RescoredView
     from kernelforge.rewards import find_policy
 
     form = Format.JSON if as_json else form
@@ -102,7 +102,7 @@ def recompute(
 
 def _of_runs(results: Path, which: str, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
     """Every attempt of one run or of all, under every policy, by task and number."""
-    from kernelforge.report.views.rescored import rescored_attempts
+    from kernelforge.report.views.recomputed_rewards import rescored_attempts
 
     rows: list[Rescored] = []
     with open_store(results, read_only=True) as store:
@@ -121,10 +121,10 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
 
     A job knows of no earlier one: the completions of a group come in no order.
     """
-    from kernelforge.report.views.rescored import rescored
-    from kernelforge.server.jobs.ended import ended_jobs
+    from kernelforge.report.views.recomputed_rewards import rescored
+    from kernelforge.server.jobs.completion import completed_jobs
 
-    found = list(ended_jobs(results, None if run_id == "all" else run_id))
+    found = list(completed_jobs(results, None if run_id == "all" else run_id))
     _check_tasks({job.task for job in found}, tasks)
     return [
         row

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import (
-    DEFAULT_RESULTS,
-    DeviceOption,
-    ResultsOption,
-    UnconfinedOption,
-    console,
-    open_store,
-)
-from kernelforge.cli.measuring import (
+from kernelforge.cli.support.measuring import (
     MeasureOption,
     ProtocolOption,
     RuntimeOption,
@@ -29,9 +21,17 @@ from kernelforge.cli.measuring import (
     default_device,
     measure_settings,
 )
-from kernelforge.cli.settings import budget_of, llm_settings, strategy_settings
-from kernelforge.commands import command, named_results
+from kernelforge.cli.support.output import (
+    DEFAULT_RESULTS,
+    DeviceOption,
+    ResultsOption,
+    UnconfinedOption,
+    console,
+    open_store,
+)
+from kernelforge.cli.support.settings import budget_of, llm_settings, strategy_settings
 from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.utils.shell_hints import results_option, shell_command
 
 if TYPE_CHECKING:
     from kernelforge.records import Run, RunConfig
@@ -168,7 +168,7 @@ def run(
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
     measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
-    from kernelforge.run import configure, start
+    from kernelforge.run import configure, start_run
 
     settle = partial(
         configure,
@@ -198,12 +198,12 @@ def run(
         if usable != config.device:
             config = settle(device=usable)
     if dry_run:
-        from kernelforge.cli.estimate import print_estimate
+        from kernelforge.cli.support.estimate import print_estimate
 
         print_estimate(config, results)
         return
     with open_store(results) as store:
-        conduct(lambda observer, stop: start(config, store, observer, stop), config, store, results, display=shown)
+        conduct(lambda observer, stop: start_run(config, store, observer, stop), config, store, results, display=shown)
 
 
 def resume(
@@ -224,11 +224,10 @@ def resume(
     changed.pop("per_task")
     with open_store(results, read_only=True) as reader:
         found = reader.run(run)
-    from kernelforge.run import rebudget
-    from kernelforge.run import resume as resume_run
+    from kernelforge.run import extend_budget, resume_run
 
     with open_store(results) as store:
-        config = rebudget(found, changed, store)
+        config = extend_budget(found, changed, store)
         work: Work = partial(resume_run, found.id, store)
         conduct(work, config, store, results, display=shown)
 
@@ -259,8 +258,8 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
         config: what the run does.
         display: any but ``auto``.
     """
-    from kernelforge.cli.interrupt import ABORTED, stopping
-    from kernelforge.cli.progress import progress
+    from kernelforge.cli.support.interrupt import ABORTED, stopping
+    from kernelforge.cli.support.progress import progress
     from kernelforge.run import StopSignal
 
     stop, out, errors = StopSignal(), console(), console(stderr=True)
@@ -308,7 +307,7 @@ def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
 
 
 def _print_summary_line(run: Run, store: Store) -> None:
-    from kernelforge.cli.progress import print_json_line
+    from kernelforge.cli.support.progress import print_json_line
     from kernelforge.report import RunRecords, run_view
 
     view = run_view(RunRecords.load(store, run, texts=False))
@@ -339,7 +338,7 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
 def _next_commands(records: RunRecords) -> list[tuple[str, str]]:
     from kernelforge.report.views.summary import best_of
 
-    run, told = records.run, partial(command, results=records.results)
+    run, told = records.run, partial(shell_command, results=records.results)
     commands = []
     if run.state.value != "finished":
         commands.append((told("resume", run.id), "go on with this run"))
@@ -354,4 +353,4 @@ def _next_commands(records: RunRecords) -> list[tuple[str, str]]:
 
 
 def _resume(run: Run, results: Path) -> str:
-    return command("resume", run.id, results=named_results(results))
+    return shell_command("resume", run.id, results=results_option(results))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.common import (
+from kernelforge.cli.support.measuring import MeasureOption, default_device, measure_settings
+from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
     OfferedSuites,
@@ -22,19 +23,18 @@ from kernelforge.cli.common import (
     ResultsOption,
     UnconfinedOption,
 )
-from kernelforge.cli.measuring import MeasureOption, default_device, measure_settings
 from kernelforge.cli.token import require_server_packages
-from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import install_hint
 
 if TYPE_CHECKING:
     import socket
 
-    from kernelforge.engine.base import Engine
     from kernelforge.server.http.tokens import Tokens
-    from kernelforge.server.jobs.gateway import Gateway
-    from kernelforge.server.jobs.settings import GatewaySettings
+    from kernelforge.server.jobs.service import JobService
+    from kernelforge.server.jobs.settings import JobServiceSettings
     from kernelforge.server.sessions.service import Sessions
+    from kernelforge.workers.base import Engine
 
 DEFAULT_PORT = 8765
 
@@ -113,10 +113,10 @@ def serve(
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
-    from kernelforge.server.http.listening import is_loopback, listen, run
     from kernelforge.server.http.logs import configure_logs
+    from kernelforge.server.http.process import is_loopback, listen, run
     from kernelforge.server.http.tokens import Tokens
-    from kernelforge.server.jobs.gateway import Gateway
+    from kernelforge.server.jobs.service import JobService
     from kernelforge.tasks.catalogue import Catalogue
 
     settings = _gateway_settings(reward, queue, timing_max_age)
@@ -142,7 +142,7 @@ def serve(
             measure=measuring,
             allow_unconfined=allow_unconfined,
         )
-        code = run(_serve(Gateway(workers, catalogue, results, settings=settings), tokens, listener, results))
+        code = run(_serve(JobService(workers, catalogue, results, settings=settings), tokens, listener, results))
     if code:
         sys.stderr.flush()
         os._exit(code)  # what was dropped may still hold threads; whatever was accepted is in the database
@@ -153,9 +153,9 @@ def _all_of(device: str) -> str:
     return "cuda" if device.startswith("cuda:") else device
 
 
-def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> GatewaySettings:
+def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> JobServiceSettings:
     from kernelforge.rewards import find_policy
-    from kernelforge.server.jobs.settings import GatewaySettings
+    from kernelforge.server.jobs.settings import JobServiceSettings
 
     values: dict[str, Any] = {}
     if reward is not None:
@@ -164,30 +164,29 @@ def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: flo
         values["max_jobs"] = queue
     if timing_max_age is not None:
         values["max_measured_age_s"] = timing_max_age * 3600
-    return GatewaySettings(**values)
+    return JobServiceSettings(**values)
 
 
 def _engine(name: EngineName, address: str | None, device: str, **options: Any) -> Engine:
     given = {option: value for option, value in options.items() if value is not None}
     if name is EngineName.LOCAL:
-        from kernelforge.engine.local import LocalEngine
+        from kernelforge.workers.local import LocalEngine
 
         return LocalEngine(device, **given)
     if find_spec("ray") is None:
         raise UsageError(f"--engine ray needs a package that is not installed: {install_hint('ray')}")
-    from kernelforge.engine.ray_engine import RayEngine
+    from kernelforge.workers.ray.engine import RayEngine
 
     return RayEngine(device, address=address, **given)
 
 
-async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, results: Path) -> int:
+async def _serve(gateway: JobService, tokens: Tokens, listener: socket.socket, results: Path) -> int:
     """Start the workers, serve, and end in good order. The exit code; 0 unless a second signal cut it short."""
-    from kernelforge.server import wires
+    from kernelforge.server import protocols
     from kernelforge.server.base import DATABASE_NAME
     from kernelforge.server.http.app import create_app
     from kernelforge.server.http.limits import Limits
-    from kernelforge.server.http.listening import Stop, address, is_loopback
-    from kernelforge.server.http.serving import allow_connections, serve
+    from kernelforge.server.http.process import Stop, address, allow_connections, is_loopback, serve
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 
@@ -208,7 +207,7 @@ async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, resu
             public=not is_loopback(listener),
             limits=limits,
             policy=gateway.settings.policy,
-            routers=[*wires.routers(gateway, sessions), session_routes.router(sessions)],
+            routers=[*protocols.routers(gateway, sessions), session_routes.router(sessions)],
         )
         # What is there now stays. To look through it for garbage would hold every request up for tens of milliseconds.
         gc.collect()
@@ -221,6 +220,6 @@ async def _serve(gateway: Gateway, tokens: Tokens, listener: socket.socket, resu
     return 0
 
 
-async def _close(sessions: Sessions, gateway: Gateway) -> None:
+async def _close(sessions: Sessions, gateway: JobService) -> None:
     await sessions.close()
     await gateway.close()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
-from kernelforge.cli.references import Reference, resolve, the_attempt
-from kernelforge.commands import named_results
+from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
+from kernelforge.cli.support.references import Reference, resolve, the_attempt
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import results_option
 
 if TYPE_CHECKING:
     from kernelforge.records import Attempt, Run
@@ -95,7 +95,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
         task=store.task(named.run.id, attempt.task),
         facts=store.facts(named.run.id, attempt.task),
         messages=messages or as_json,
-        results=named_results(store.path.parent),
+        results=results_option(store.path.parent),
     )
     if as_json:
         print_json(view)
@@ -106,7 +106,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
 
 
 def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
-    from kernelforge.report.views.found import FoundView, search
+    from kernelforge.report.views.search_results import FoundView, search
 
     if named.number is not None:
         attempt = the_attempt(store, named)
@@ -127,7 +127,7 @@ def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -
 
 def _print_candidate(attempt: Attempt) -> None:
     from kernelforge.candidate import format_reply
-    from kernelforge.report.text import printable
+    from kernelforge.report.formatting import printable
 
     candidate = attempt.candidate
     if candidate is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from kernelforge.cli.common import JsonOption, console
+from kernelforge.cli.support.output import JsonOption, console
 
 
 def strategies(json_: JsonOption = False) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.common import JsonOption
-from kernelforge.cli.interrupt import leaving_on_sigterm
+from kernelforge.cli.support.interrupt import leaving_on_sigterm
+from kernelforge.cli.support.output import JsonOption
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelforge.client import Client
-    from kernelforge.client.wire import JobRequest, RewardResult
+    from kernelforge.client.models import JobRequest, RewardResult
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -100,8 +100,8 @@ def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
 
 
 def _line(index: int, request: JobRequest, result: RewardResult) -> str:
+    from kernelforge.report.formatting import number, one_line, times
     from kernelforge.report.phrases import short_outcome
-    from kernelforge.report.text import number, one_line, times
 
     if result.error is not None:
         what = f"no score  {result.error.code}: {one_line(result.error.message, 200)}"
@@ -114,7 +114,7 @@ def _line(index: int, request: JobRequest, result: RewardResult) -> str:
 
 def _account(result: RewardResult) -> Iterable[str]:
     """All of one result."""
-    from kernelforge.report.text import number, one_line, printable
+    from kernelforge.report.formatting import number, one_line, printable
 
     if result.error is not None:
         yield f"no score: {one_line(result.error.message)} ({result.error.code})"
@@ -133,7 +133,7 @@ def _account(result: RewardResult) -> Iterable[str]:
 
 def _shown(request: JobRequest) -> str:
     """What a request is called in a line: its tag, or its task."""
-    from kernelforge.report.text import one_line
+    from kernelforge.report.formatting import one_line
 
     return one_line(request.tag or request.task or "by its code", 40)
 

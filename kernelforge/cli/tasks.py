@@ -1,4 +1,4 @@
-"""``kernelforge tasks``: what there is to optimise, and whether it can be judged."""
+"""``kernelforge tasks``: list, show, check, audit and import tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.audit import audit
-from kernelforge.cli.choosing import (
+from kernelforge.cli.support.choosing import (
     AllOption,
     JobsOption,
     OnlyOption,
@@ -19,10 +19,10 @@ from kernelforge.cli.choosing import (
     oracle_zygote,
     print_broken,
 )
-from kernelforge.cli.common import JsonOption, UnconfinedOption, console, print_json, task_reference
+from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, print_json, task_reference
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.oracle import Admission
+    from kernelforge.evaluation.oracle.client import AdmissionResult
     from kernelforge.records import Task
     from kernelforge.report.views.suite import AdmissionRow, TaskDetail
 
@@ -32,7 +32,7 @@ app = typer.Typer(help="List, show, check and audit tasks.", no_args_is_help=Tru
 @app.command("list")
 def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> None:
     """List the tasks of a suite."""
-    from kernelforge.report.tables.suite import suite_table
+    from kernelforge.report.tables.run import suite_table
     from kernelforge.report.views.suite import suite_view
     from kernelforge.tasks import load_suite
 
@@ -47,7 +47,7 @@ def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> No
 @app.command("suites")
 def list_all_suites(as_json: JsonOption = False) -> None:
     """List the suites that ship with KernelForge."""
-    from kernelforge.report.tables.suite import suites_table
+    from kernelforge.report.tables.run import suites_table
     from kernelforge.report.views.suite import suites_view
     from kernelforge.tasks import list_suites, load_suite
 
@@ -77,7 +77,7 @@ def show(
     loaded = load_task(task_reference(task))
     found = None
     if facts:
-        from kernelforge.evaluate.oracle import Oracle
+        from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
             found = oracle.facts()
@@ -99,8 +99,8 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
-    from kernelforge.evaluate.admission import check_suite
-    from kernelforge.evaluate.oracle import Oracle
+    from kernelforge.evaluation.admission import check_suite
+    from kernelforge.evaluation.oracle.client import Oracle
     from kernelforge.report.terminal import admission_line
     from kernelforge.report.views.suite import admission_view
 
@@ -135,7 +135,7 @@ def _name(task: Task, every: bool) -> str:
     return f"{task.suite}/{task.name}" if every else task.name
 
 
-def _rows(admission: Admission) -> list[AdmissionRow]:
+def _rows(admission: AdmissionResult) -> list[AdmissionRow]:
     """Findings of one task; a reference that does not run is one finding without a size."""
     from kernelforge.report.views.suite import AdmissionRow
 
@@ -149,8 +149,8 @@ def _rows(admission: Admission) -> list[AdmissionRow]:
 def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
-    from kernelforge.report.tables.suite import attribute_table, floor_table, size_table, weight_table
-    from kernelforge.report.text import one_line, printable
+    from kernelforge.report.formatting import one_line, printable
+    from kernelforge.report.tables.run import attribute_table, floor_table, size_table, weight_table
 
     task, out = detail.task, console()
     out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))

@@ -1,4 +1,4 @@
-"""``kernelforge token``: who may use a reward server."""
+"""``kernelforge token``: manage reward-server tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, JsonOption, ResultsOption, console
-from kernelforge.commands import install_hint
+from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import install_hint
 
 if TYPE_CHECKING:
     from kernelforge.server.http.tokens import Tokens

@@ -1,4 +1,4 @@
-"""``kernelforge view``: the pages of runs in a browser, while they go on."""
+"""``kernelforge view``: pages of runs in a browser, updated during a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.common import DEFAULT_RESULTS, ResultsOption, open_store
-from kernelforge.commands import RESULTS_VARIABLE, install_hint
+from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import RESULTS_VARIABLE, install_hint
 
 if TYPE_CHECKING:
     import socket
@@ -44,9 +44,9 @@ def view(
         )
     with open_store(results, read_only=True) as store:
         store.run(run or "latest")
-        from kernelforge.server.http.listening import listen
-        from kernelforge.server.http.listening import run as run_loop
-        from kernelforge.viewer.serving import HOST
+        from kernelforge.server.http.process import listen
+        from kernelforge.server.http.process import run as run_loop
+        from kernelforge.viewer.app import HOST
 
         try:
             listener = listen(HOST, port)
@@ -64,14 +64,13 @@ def _forget_keys() -> None:
 
 
 async def _serve(store: Store, which: str | None, listener: socket.socket) -> None:
-    from kernelforge.server.http.listening import Stop, address
-    from kernelforge.viewer.app import Viewer
-    from kernelforge.viewer.guard import new_token
-    from kernelforge.viewer.journal import Journal
-    from kernelforge.viewer.serving import serve
+    from kernelforge.server.http.process import Stop, address
+    from kernelforge.viewer.app import Viewer, serve
+    from kernelforge.viewer.auth import new_token
+    from kernelforge.viewer.run_cache import RunCache
 
     token, port = new_token(), listener.getsockname()[1]
-    viewer = Viewer(Journal(store, which), token=token, port=port)
+    viewer = Viewer(RunCache(store, which), token=token, port=port)
 
     def ready() -> None:
         typer.echo(f"kernelforge: open {address(listener)}/?token={token}")

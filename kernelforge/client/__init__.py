@@ -1,8 +1,8 @@
-"""Talking to a reward server: what goes over the wire, and the clients that send it.
+"""Client of the reward server: request and result models, and a synchronous and an asynchronous client.
 
 - :class:`AsyncClient` for a trainer that has an event loop, :class:`Client` for one that has none.
-- :mod:`~kernelforge.client.wire`: requests, jobs and results.
-- :mod:`~kernelforge.client.calls` and :mod:`~kernelforge.client.flows`: what is sent, what is tried again and what is
+- :mod:`~kernelforge.client.models`: requests, jobs and results.
+- :mod:`~kernelforge.client.requests` and :mod:`~kernelforge.client.flow`: what is sent, what is tried again and what is
   cancelled, free of any transport; both clients run the same flows.
 """
 
@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelforge.client.asynchronous import AsyncClient, AsyncConversation
-    from kernelforge.client.blocking import Client, Conversation
+    from kernelforge.client.async_client import AsyncClient, AsyncConversation
+    from kernelforge.client.sync_client import Client, Conversation
 
 __all__ = ["AsyncClient", "AsyncConversation", "Client", "Conversation"]
 
 _HOMES = {
-    "AsyncClient": "asynchronous",
-    "AsyncConversation": "asynchronous",
-    "Client": "blocking",
-    "Conversation": "blocking",
+    "AsyncClient": "async_client",
+    "AsyncConversation": "async_client",
+    "Client": "sync_client",
+    "Conversation": "sync_client",
 }
 
 

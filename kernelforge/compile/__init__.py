@@ -1,8 +1,7 @@
-"""CUDA C++ to cubin and PTX with NVRTC in a confined child; what it said, and whether what it made is allowed."""
+"""Compilation of CUDA C++ to cubin and PTX with NVRTC in a confined child; diagnostics, and the policy gate."""
 
 from kernelforge.candidate.plan import LaunchSignature
-from kernelforge.compile.artifact import Artifact
-from kernelforge.compile.cache import BuildCache
+from kernelforge.compile.cache import Artifact, BuildCache
 from kernelforge.compile.compiler import COMPILE_LIMITS, Compiler
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, supported_architectures
 

@@ -1,4 +1,4 @@
-"""Whether a candidate wrote an instruction itself, in inline assembly, or the compiler emitted it for C++.
+"""Tell instructions that a candidate wrote in inline assembly from those that the compiler emitted.
 
 NVRTC marks inline assembly by comments. The assembly's own text can hold the same comments, and text of the toolkit's
 headers is marked like the candidate's. So an instruction is the compiler's where the source has no way to write

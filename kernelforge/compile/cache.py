@@ -1,4 +1,4 @@
-"""Builds on disk by content address. Only the parent writes; a damaged entry is dropped, never trusted."""
+"""Compiled candidates: PTX, cubin and build record of one, and the cache of them on disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,30 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from kernelforge.compile.artifact import Artifact
-from kernelforge.parts import one_at_a_time
 from kernelforge.records import Build
+from kernelforge.utils.atomic_files import exclusive
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A good build with its code. ``ptx`` is text, ``cubin`` an ELF for ``build.arch``."""
+
+    build: Build
+    ptx: bytes
+    cubin: bytes
+
+    def symbol(self, expression: str) -> str:
+        """Lowered name of a kernel the plan launches as ``expression``."""
+        for kernel in self.build.kernels:
+            if kernel.expression == expression:
+                return kernel.symbol
+        raise KeyError(expression)
+
 
 _MAGIC = b"KFB1"
 _MEMORY_ENTRIES = 256
@@ -103,7 +120,7 @@ class BuildCache:
 
     def _file_lock(self, key: str) -> contextlib.AbstractContextManager[None]:
         """A lock file per first byte of the key: few files, and a rare wait that was not needed."""
-        return one_at_a_time(None if self.folder is None else self.folder / "locks" / key[:2])
+        return exclusive(None if self.folder is None else self.folder / "locks" / key[:2])
 
     def _prune(self) -> None:
         """Every so many writes, drop the oldest entries of a folder that is too large, down to three quarters."""

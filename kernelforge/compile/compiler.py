@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from kernelforge.candidate.plan import LaunchSignature
-from kernelforge.compile import gate
-from kernelforge.compile.artifact import Artifact
-from kernelforge.compile.cache import BuildCache
+from kernelforge.compile import policy_gate
+from kernelforge.compile.cache import Artifact, BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas, too_much_static_shared
 from kernelforge.compile.fingerprint import ptx_hash
@@ -23,7 +22,7 @@ from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
-from kernelforge.sandbox import Death, Frame, Limits, Zygote, role_policy
+from kernelforge.sandbox import ExitReport, Frame, Limits, Zygote, role_policy
 from kernelforge.sandbox.jail import Tier
 
 COMPILE_LIMITS = Limits(
@@ -249,7 +248,7 @@ class Compiler:
             return self.toolchain.refusal(arch)
         return f"{self.toolchain.name} refuses the options of a build for {arch}: {log[:400]}"
 
-    def _after_death(self, facts: dict[str, Any], death: Death | None, error: ChildDied) -> Artifact:
+    def _after_death(self, facts: dict[str, Any], death: ExitReport | None, error: ChildDied) -> Artifact:
         if death is None or death.cause in ("killed", "disk"):
             raise error
         if death.cause == "cpu":
@@ -263,7 +262,7 @@ class Compiler:
         crash = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
         return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **facts), b"", b"")
 
-    def _starved(self, death: Death) -> bool:
+    def _starved(self, death: ExitReport) -> bool:
         """Whether a child had taken much of the memory that it may."""
         return (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
 
@@ -314,7 +313,7 @@ def _judge(compiled: Artifact, source: str, scored: bool, fresh: bool) -> Artifa
     if not compiled.build.ok:
         return compiled.build.model_copy(update=update)
     launched = [(kernel.expression, kernel.symbol) for kernel in compiled.build.kernels]
-    judged = gate.check(compiled.ptx, compiled.cubin, source, launched, scored=scored)
+    judged = policy_gate.check(compiled.ptx, compiled.cubin, source, launched, scored=scored)
     update["diagnostics"] = (*compiled.build.diagnostics, *judged.notes)
     if judged.refused is not None:
         return compiled.build.model_copy(update={**update, "ok": False, "refused": judged.refused})

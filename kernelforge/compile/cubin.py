@@ -1,4 +1,4 @@
-"""What a cubin says of itself: entry points, undefined symbols, registers, module variables.
+"""Read a cubin: entry points, undefined symbols, registers, module variables.
 
 The bytes come out of a confined child and are read as hostile: whatever is wrong with them is a ValueError.
 """

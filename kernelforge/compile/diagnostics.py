@@ -1,4 +1,4 @@
-"""What the compiler said, as records: (file, line, severity, message), in words that a Coder can act on."""
+"""Compiler diagnostics as records (file, line, severity, message), worded for a Coder."""
 
 from __future__ import annotations
 

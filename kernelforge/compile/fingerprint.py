@@ -1,4 +1,4 @@
-"""A name for what PTX does: texts that differ in names, comments and layout alone share it.
+"""Digest of what PTX does, independent of names, comments and layout.
 
 Every name that the module declares (kernels, functions, parameters, variables, labels, named registers of inline
 assembly) is replaced by its position in the order of first use; comments, source lines and debug sections are dropped.

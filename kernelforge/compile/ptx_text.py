@@ -1,4 +1,4 @@
-"""What of a PTX text is code: comments and strings told apart as ptxas does, and nothing that it could read otherwise.
+"""Find comments and strings in PTX text as ptxas does; ambiguous text is refused.
 
 ptxas takes whichever of ``//``, ``/*`` and ``"`` comes first. A string has no escapes and may span lines; a comment of
 one line ends at a newline alone. Inline assembly can hold any of them, so whoever looks for a comment without knowing

@@ -1,4 +1,4 @@
-"""What the compiler is really given: the candidate's text, the plan's constants, and the checks of its launches.
+"""The text given to the compiler: the candidate's source, the plan's constants, and checks of its launches.
 
 ``#line`` keeps every diagnostic on the line the Coder wrote.
 """

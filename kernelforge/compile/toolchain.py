@@ -1,4 +1,4 @@
-"""Which compiler and which headers: what a build depends on besides its source.
+"""The compiler and headers that a build depends on.
 
 NVRTC and CUDA's headers come from NVIDIA's wheels, of CUDA 13 or of CUDA 12. A program compiled with CUDA 13 does not
 run on a driver of CUDA 12 (CUDA Compatibility, *Minor Version Compatibility*), and CUDA 13 builds for no GPU older than

@@ -1,4 +1,4 @@
-"""The compiler child: one request, one compilation, one reply. It runs confined and is thrown away afterwards."""
+"""The compiler child: one request, one compilation, one reply; confined and disposable."""
 
 from __future__ import annotations
 

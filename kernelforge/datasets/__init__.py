@@ -1,7 +1,7 @@
-"""Candidates that others published, read from their own files: CUDA-L1's JSONL, KernelBench's run folders."""
+"""Published candidates, read from their own files: CUDA-L1's JSONL, KernelBench's run folders."""
 
+from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate, as_task
 from kernelforge.datasets.cuda_l1 import read_cuda_l1
-from kernelforge.datasets.imported import Import, ImportedCandidate, Unread, as_task
 from kernelforge.datasets.kernelbench import read_kernelbench
 
-__all__ = ["Import", "ImportedCandidate", "Unread", "as_task", "read_cuda_l1", "read_kernelbench"]
+__all__ = ["Import", "ImportedCandidate", "UnreadableCandidate", "as_task", "read_cuda_l1", "read_kernelbench"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
+from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate
 from kernelforge.errors import UsageError
 
 MAX_FILE_BYTES = 256 << 20
@@ -34,7 +34,7 @@ def read_cuda_l1(path: Path) -> Import:
     """
     text = read_text(path, MAX_FILE_BYTES)
     candidates: list[ImportedCandidate] = []
-    unread: list[Unread] = []
+    unread: list[UnreadableCandidate] = []
     taken: dict[str, str] = {}
     for origin, level, row in _rows(path.name, text, unread):
         found, missing = _row(origin, level, row)
@@ -44,7 +44,7 @@ def read_cuda_l1(path: Path) -> Import:
             if first == one.origin:
                 candidates.append(one)
             else:
-                unread.append(Unread(one.origin, one.name, f"{first} has this name already"))
+                unread.append(UnreadableCandidate(one.origin, one.name, f"{first} has this name already"))
     return Import(tuple(candidates), tuple(unread))
 
 
@@ -67,7 +67,7 @@ def read_text(path: Path, limit: int) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def _rows(name: str, text: str, unread: list[Unread]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
+def _rows(name: str, text: str, unread: list[UnreadableCandidate]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     """(origin, level, row) of every object; what is none goes to ``unread``."""
     whole = _object(text)
     if isinstance(whole, dict) and whole and all(isinstance(value, list) for value in whole.values()):
@@ -77,7 +77,7 @@ def _rows(name: str, text: str, unread: list[Unread]) -> Iterator[tuple[str, Any
                 if isinstance(row, dict):
                     yield origin, level, row
                 else:
-                    unread.append(Unread(origin, "", "not an object"))
+                    unread.append(UnreadableCandidate(origin, "", "not an object"))
         return
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -86,7 +86,7 @@ def _rows(name: str, text: str, unread: list[Unread]) -> Iterator[tuple[str, Any
         if isinstance(row, dict):
             yield f"{name}:{number}", row.get("level_id"), row
         else:
-            unread.append(Unread(f"{name}:{number}", "", "not a JSON object"))
+            unread.append(UnreadableCandidate(f"{name}:{number}", "", "not a JSON object"))
 
 
 def _object(text: str) -> Any:
@@ -96,18 +96,18 @@ def _object(text: str) -> Any:
         return None
 
 
-def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[ImportedCandidate], list[Unread]]:
+def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[ImportedCandidate], list[UnreadableCandidate]]:
     number, problem = _number(level), row.get("task_id")
     if number is None or isinstance(problem, bool) or not _ID.fullmatch(str(problem)):
         reason = f"level {level!r:.40} and task_id {problem!r:.40} name no problem"
-        return [], [Unread(origin, "", reason)]
+        return [], [UnreadableCandidate(origin, "", reason)]
     name = f"level{number}_problem{problem}".lower()
     for key in ("ref_code", *(key for key, _, _ in _VARIANTS)):
         if isinstance(row.get(key), str) and not writable(row[key]):
-            return [], [Unread(origin, name, f"{key} holds half a surrogate pair: no file can")]
+            return [], [UnreadableCandidate(origin, name, f"{key} holds half a surrogate pair: no file can")]
     reference = _text(row.get("ref_code"))
     if reference is None:
-        return [], [Unread(origin, name, "no ref_code")]
+        return [], [UnreadableCandidate(origin, name, "no ref_code")]
     found: list[ImportedCandidate] = []
     for key, suffix, score in _VARIANTS:
         source = _text(row.get(key))
@@ -120,7 +120,9 @@ def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[Imported
             )
         )
     missing = (
-        [] if _text(row.get("custom_code")) else [Unread(origin, name, "no custom_code: it is null, empty or 'None'")]
+        []
+        if _text(row.get("custom_code"))
+        else [UnreadableCandidate(origin, name, "no custom_code: it is null, empty or 'None'")]
     )
     return found, missing
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate
 from kernelforge.datasets.cuda_l1 import finite, read_text
-from kernelforge.datasets.imported import Import, ImportedCandidate, Unread
 from kernelforge.errors import UsageError
 
 RESULTS = "eval_results.json"
@@ -42,7 +42,7 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name a run folder of KernelBench, such as runs/my_run")
-    unread: list[Unread] = []
+    unread: list[UnreadableCandidate] = []
     results = _results(folder / RESULTS, unread)
     candidates: list[ImportedCandidate] = []
     for path in sorted(folder.iterdir()):
@@ -50,15 +50,17 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
             continue
         name = _name(path)
         if name is None:
-            unread.append(Unread(path.name, "", "not called level_L_problem_P_sample_S_kernel.py"))
+            unread.append(UnreadableCandidate(path.name, "", "not called level_L_problem_P_sample_S_kernel.py"))
             continue
         try:
             source = _own_text(path)
         except UsageError as error:
-            unread.append(Unread(path.name, "", str(error)))
+            unread.append(UnreadableCandidate(path.name, "", str(error)))
             continue
         if not source.strip():
-            unread.append(Unread(path.name, f"level{name.level}_problem{name.problem}", "the file is empty"))
+            unread.append(
+                UnreadableCandidate(path.name, f"level{name.level}_problem{name.problem}", "the file is empty")
+            )
             continue
         candidates.append(_candidate(path, name, source, results.get((name.problem, name.sample), {})))
     if references is not None:
@@ -101,7 +103,7 @@ def _candidate(path: Path, name: _Name, source: str, result: Mapping[str, Any]) 
     )
 
 
-def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[str, Any]]:
+def _results(path: Path, unread: list[UnreadableCandidate]) -> dict[tuple[int, int], Mapping[str, Any]]:
     if not os.path.lexists(path):
         return {}
     try:
@@ -109,7 +111,7 @@ def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[
             raise UsageError("it is no plain file")
         data = json.loads(read_text(path, _MAX_RESULTS_BYTES))
     except (UsageError, ValueError, RecursionError) as error:
-        unread.append(Unread(path.name, "", f"cannot be read: {error}"))
+        unread.append(UnreadableCandidate(path.name, "", f"cannot be read: {error}"))
         return {}
     found: dict[tuple[int, int], Mapping[str, Any]] = {}
     for problem, entry in data.items() if isinstance(data, dict) else ():
@@ -118,19 +120,21 @@ def _results(path: Path, unread: list[Unread]) -> dict[tuple[int, int], Mapping[
             if isinstance(sample, int) and re.fullmatch("[0-9]{1,6}", problem):
                 found[int(problem), sample] = one
             else:
-                unread.append(Unread(path.name, str(problem)[:40], "a result that is no object with a sample_id"))
+                unread.append(
+                    UnreadableCandidate(path.name, str(problem)[:40], "a result that is no object with a sample_id")
+                )
     return found
 
 
-def _with_reference(item: ImportedCandidate, references: Path, unread: list[Unread]) -> ImportedCandidate:
+def _with_reference(item: ImportedCandidate, references: Path, unread: list[UnreadableCandidate]) -> ImportedCandidate:
     folder = references / f"level{item.level}"
     paths = sorted(folder.glob(f"{item.problem}_*.py")) if folder.is_dir() else []
     if len(paths) != 1:
         reason = f"{len(paths)} files {item.problem}_*.py in {folder}: its reference is not known"
-        unread.append(Unread(item.origin, item.name, reason))
+        unread.append(UnreadableCandidate(item.origin, item.name, reason))
         return item
     try:
         return replace(item, reference=_own_text(paths[0]))
     except UsageError as error:
-        unread.append(Unread(item.origin, item.name, str(error)))
+        unread.append(UnreadableCandidate(item.origin, item.name, str(error)))
         return item

@@ -1,4 +1,4 @@
-"""Where candidates run. Devices are named: ``cuda:0`` is a GPU of this machine, ``emulated:h100`` needs none."""
+"""Devices, by name: ``cuda:0`` is a GPU of this machine, ``emulated:h100`` needs none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec,
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.discovery import Runtime
-    from kernelforge.devices.cuda.gpu import GpuInfo
+    from kernelforge.devices.cuda.target import GpuInfo
     from kernelforge.records import MeasureSettings
 
 __all__ = [
@@ -188,8 +188,8 @@ def make_device(
         return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
     from kernelforge.devices.cuda.discovery import require_packages
-    from kernelforge.devices.cuda.sanitizer import MISSING
-    from kernelforge.devices.cuda.tool import find_tool
+    from kernelforge.devices.cuda.tools.sanitizer import MISSING
+    from kernelforge.devices.cuda.tools.tool_process import find_tool
     from kernelforge.records import MeasureSettings
 
     settings = measure or MeasureSettings()

@@ -1,4 +1,4 @@
-"""What every device can do, and what it says of itself.
+"""Interface of devices and sessions, and the records that they exchange.
 
 A device never sees expected outputs. It gives out *sessions*: each is one disposable, confined runner that holds
 one build, runs resolved plans on inputs it is handed, and gives back bytes and counters.
@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Literal, Protocol, runtime_checkable
 
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.cache import Artifact
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
-class RunFault:
+class RunFailure:
     """A fault the device saw while a plan ran. ``kind`` decides the verdict, ``message`` is for the Coder."""
 
     kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
@@ -44,10 +44,10 @@ class RunFault:
     something else that is unsupported."""
 
 
-class RunFaulted(Exception):
+class RunFailed(Exception):
     """A profile could not be taken because the run faulted."""
 
-    def __init__(self, fault: RunFault) -> None:
+    def __init__(self, fault: RunFailure) -> None:
         super().__init__(fault.message)
         self.fault = fault
 
@@ -58,7 +58,7 @@ class RunResult:
 
     outputs: tuple[Blob, ...]
     """Raw elements, C order, one per plan output, then one per mutated input asked for."""
-    faults: tuple[RunFault, ...] = ()
+    faults: tuple[RunFailure, ...] = ()
     thread_instructions: int | None = None
     seconds: float = 0.0
     """Wall time inside the runner."""
@@ -86,7 +86,7 @@ class PartResult:
     """One per plan output; none where ``reason`` or ``faults`` say why."""
     reason: str = ""
     """Why blocks of the plan cannot be run by themselves."""
-    faults: tuple[RunFault, ...] = ()
+    faults: tuple[RunFailure, ...] = ()
     thread_instructions: int | None = None
 
 
@@ -117,7 +117,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
-class Rating:
+class TuningTime:
     """A plan's time for comparing it with others that were rated with the same effort. Never recorded as a result."""
 
     time_us: float
@@ -129,7 +129,7 @@ SampleWork = Literal["sample", "overhead", "empty"]
 """What a timed sample holds: everything, all but the executions, or an empty kernel in place of each execution."""
 
 
-class TimedSide(Protocol):
+class Timeable(Protocol):
     """One process that runs the same work again when asked, and says how long it took: a candidate's or a baseline's.
 
     What it runs per *sample* was fixed when it was armed: one execution on each of K disjoint sets of tensors. Before
@@ -157,7 +157,7 @@ class TimedSide(Protocol):
             gaps_us: Idle time before each, in µs, which is not part of any sample; none means back to back.
 
         Raises:
-            RunFaulted: a candidate faulted, or did not end in time.
+            RunFailed: a candidate faulted, or did not end in time.
             BaselineError: a baseline failed.
         """
         ...
@@ -167,7 +167,7 @@ class TimedSide(Protocol):
         included. Zeros for ``overhead`` and ``empty`` where nothing is flushed.
 
         Raises:
-            RunFaulted: a candidate's process was lost.
+            RunFailed: a candidate's process was lost.
             BaselineError: a baseline failed.
         """
         ...
@@ -195,7 +195,7 @@ class TimedSide(Protocol):
         return self.times()
 
 
-class Armed(TimedSide, Protocol):
+class TimedPlan(Timeable, Protocol):
     """A candidate's plan, ready to be timed on K sets of tensors. It holds the session: nothing else runs there now."""
 
     setup_us: float | None
@@ -227,11 +227,11 @@ class Session(Protocol):
         The performance is what a device that models time makes of them; None from one that measures it.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
         """
         ...
 
-    def rate(self, request: RunRequest, effort: float) -> Rating:
+    def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """A time of the plan, found with a share of what the device spends on a full one.
 
         Args:
@@ -240,11 +240,11 @@ class Session(Protocol):
                 instructions that are profiled on one that models.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
         """
         ...
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> Armed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
         """Make ready to time a plan; one request per set, all of the same plan.
 
         Args:
@@ -253,7 +253,7 @@ class Session(Protocol):
             flush_each: Before each execution, and not only once, when all sets were reset.
 
         Raises:
-            RunFaulted: the sets do not fit into memory, or the first execution faulted.
+            RunFailed: the sets do not fit into memory, or the first execution faulted.
             UnsupportedError: this device does not measure time.
         """
         ...
@@ -341,7 +341,7 @@ class Device(Protocol):
 
     def open(self, artifact: Artifact) -> Session: ...
 
-    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
+    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """What the device's sanitizer reports of one run; nothing from a device that checks every access anyway.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a runner's child replies, read as hostile: the parent's checks, the same for every device."""
+"""Replies of a runner's child, validated as hostile input; the same for every device."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from kernelforge.devices.base import OutputPart, PartResult, RunFault, RunRequest
+from kernelforge.devices.base import OutputPart, PartResult, RunFailure, RunRequest
 from kernelforge.errors import SandboxError
 from kernelforge.sandbox import Frame
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob
 
 FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
 MAX_MESSAGE = 4000
@@ -27,7 +27,7 @@ def check_tensors(request: RunRequest) -> None:
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
 
 
-def faults_in(reply: Frame) -> tuple[RunFault, ...]:
+def faults_in(reply: Frame) -> tuple[RunFailure, ...]:
     """The faults that a reply tells of.
 
     Raises:
@@ -43,7 +43,7 @@ def faults_in(reply: Frame) -> tuple[RunFault, ...]:
             raise SandboxError("the runner sent a fault of an unknown kind")
         if line is not None and (isinstance(line, bool) or not isinstance(line, int)):
             raise SandboxError("the runner sent a fault in no line of the PTX")
-    return tuple(RunFault(kind, message[:MAX_MESSAGE], line) for kind, message, line in told)
+    return tuple(RunFailure(kind, message[:MAX_MESSAGE], line) for kind, message, line in told)
 
 
 def reply_bytes(request: RunRequest) -> int:

@@ -1,1 +1,1 @@
-"""Figures of the GPUs that are emulated or measured, each with its source, and what follows from them."""
+"""Specifications of GPUs, each figure with its source, and what follows from them."""

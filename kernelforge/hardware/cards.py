@@ -1,4 +1,4 @@
-"""Figures of single GPUs, each with its source.
+"""Specifications of single GPUs, each figure with its source.
 
 :mod:`~kernelforge.hardware.references` says how sources are worded and what was opened. Nothing here was measured by
 this project.

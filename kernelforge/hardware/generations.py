@@ -1,4 +1,4 @@
-"""What the GPUs of one compute capability share: their streaming multiprocessor (SM), latencies, attained bandwidths.
+"""Specifications per compute capability: streaming multiprocessor (SM), latencies, attained bandwidths.
 
 Limits and lanes are published by NVIDIA. Latencies and attained bandwidths are not: they are an estimate from somebody
 else's measurement on one GPU of that compute capability, and the source of an estimate begins with that word.

@@ -1,4 +1,4 @@
-"""What the figures of GPUs were compared with, and how a source is worded.
+"""References that the GPU specifications were compared with, and the wording of a source.
 
 A source names what was opened when the figure was looked up, and nothing else:
 

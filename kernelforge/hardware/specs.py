@@ -1,4 +1,4 @@
-"""Public figures of GPUs, each with its source, and which of them a GPU that the driver names has.
+"""GPU specifications with their sources, and the lookup of a GPU that the driver names.
 
 The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so;
 :mod:`~kernelforge.hardware.references` says how sources are worded.

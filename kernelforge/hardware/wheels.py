@@ -1,5 +1,4 @@
-"""CUDA as packages bring it: what each major version needs of the machine, NVIDIA's wheels of it and where they put
-what, and which major versions the packages of this environment come to."""
+"""CUDA from Python packages: requirements of each major version, and the wheels and their folders."""
 
 from __future__ import annotations
 

@@ -1,22 +1,47 @@
-"""Boards built from entries: every file is checked, every statistic computed anew, all files written or none."""
+"""The leaderboard as files: tables and a site from a folder of entries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard import entry as entries
 from kernelforge.leaderboard import verification
-from kernelforge.leaderboard.entry import EntryFile, entry_schema, parse_entry
-from kernelforge.leaderboard.making import entry_result
-from kernelforge.leaderboard.reading import EntryError, read_object
+from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_schema, parse_entry, read_object
+from kernelforge.leaderboard.make_entry import entry_result
 from kernelforge.leaderboard.verification import Verification, contradiction, parse_verification, verified
-from kernelforge.parts import part_of
-from kernelforge.report.documents.leaderboard import entries_csv, leaderboard_csv, leaderboard_markdown
+from kernelforge.report.exports import entries_csv, leaderboard_csv, leaderboard_markdown
+from kernelforge.report.html import paths
+from kernelforge.report.html.context_run import boards_context
+from kernelforge.report.html.site import Page, Site
 from kernelforge.report.views.board import Leaderboard, boards_of
+from kernelforge.utils.atomic_files import atomic_write
+
+
+class BoardSite(Site):
+    """The boards of submitted entries, without pages of their runs: an entry holds the best kernels alone."""
+
+    def __init__(self, view: Leaderboard) -> None:
+        self._view = view
+        super().__init__(())
+
+    @cached_property
+    def leaderboard(self) -> Leaderboard:
+        """What is shown."""
+        return self._view
+
+    def _all_pages(self) -> Iterator[Page]:
+        board = next(page for page in super()._all_pages() if page.path == paths.LEADERBOARD)
+        for path in (paths.INDEX, paths.LEADERBOARD):  # a host shows the first, links name the second
+            yield Page(path, board.title, board.template, self._context, data=board.data)
+
+    def _context(self, links: paths.Links) -> dict[str, object]:
+        return dict(boards_context(self._view, {}, links))
+
 
 SCHEMA_FILE = "entry.schema.json"
 BOARD_FILES = ("leaderboard.json", "leaderboard.csv", "tasks.csv", "LEADERBOARD.md", SCHEMA_FILE)
@@ -88,7 +113,7 @@ def write_texts(texts: Mapping[str, str], folder: Path) -> None:
     """Write all files, or none: each is complete beside its place before the first takes it."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        parts = {folder / name: stack.enter_context(part_of(folder / name)) for name in texts}
+        parts = {folder / name: stack.enter_context(atomic_write(folder / name)) for name in texts}
         for part, text in zip(parts.values(), texts.values(), strict=True):
             part.write_text(text, encoding="utf-8")
         for path, part in parts.items():

@@ -1,18 +1,18 @@
-"""What an entry's file is checked for without running anything, beyond what reading it has checked already."""
+"""Checks of an entry's file that need no execution, beyond those of reading it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
-from kernelforge.evaluate.stopwatch import performance
-from kernelforge.evaluate.timing import floor
+from kernelforge.evaluation.timing import physical_floor_us
+from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import Check
 from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
 from kernelforge.records.timing import UNRANKED
-from kernelforge.report.views.board_key import PRECISION
-from kernelforge.report.views.roofs import spec_of
+from kernelforge.report.views.board import PRECISION
+from kernelforge.report.views.roofline import spec_of
 from kernelforge.tasks.suites import Suite
 
 _SLACK = 1.05
@@ -133,7 +133,7 @@ def _floor_us(best: Best) -> float:
     spec, nbytes = spec_of(best.evaluation.fingerprint), best.compulsory_bytes
     if spec is None or nbytes is None:
         return 0.0
-    return floor(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)
+    return physical_floor_us(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)
 
 
 def _spans(side: SideTimes) -> bool:

@@ -1,4 +1,4 @@
-"""Best candidates of an entry, evaluated again: in the jail, on inputs from a fresh secret, as any candidate is.
+"""Evaluate the best candidates of an entry again: confined, on inputs from a fresh secret.
 
 What has to agree:
 
@@ -22,9 +22,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kernelforge.errors import KernelForgeError
-from kernelforge.evaluate.evaluator import EvaluationResult
-from kernelforge.evaluate.timing.trust import APART
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.timing.plausibility import APART
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import TaskCheck
 from kernelforge.records import (
@@ -38,8 +38,8 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
-from kernelforge.report.views.board_key import without_tests
-from kernelforge.run.external import EXTERNAL
+from kernelforge.report.views.board import without_tests
+from kernelforge.run.submissions import EXTERNAL
 from kernelforge.tasks.suites import Suite
 
 CHANCE = 0.1
@@ -56,7 +56,7 @@ FASTER = 1.5
 """How many times as fast as here the same kernel may be on another GPU of the same name."""
 
 
-def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Workshop) -> Iterator[TaskCheck]:
+def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: EvaluatorPool) -> Iterator[TaskCheck]:
     """Evaluate the best candidates of some rows again, one after the other."""
     here = workshop.fingerprint
     tasks = {task.name: task for task in suite}
@@ -97,7 +97,7 @@ class _Found(NamedTuple):
     """What does not agree."""
 
 
-def _again(entry: EntryFile, best: Best, task: Task, workshop: Workshop) -> _Found:
+def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) -> _Found:
     evaluator = workshop.evaluator(task)
     try:
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))

@@ -1,4 +1,4 @@
-"""Verification records: what somebody found who checked an entry, as a file beside it.
+"""Verification records: the result of checking an entry, as a file beside it.
 
 A record is bound to one entry by its digest. It says what was done and where; it is no signature, so a board's keeper
 makes those that it shows, or trusts who made them.

@@ -1,4 +1,4 @@
-"""Verification of an entry: what its file can tell, then a sample of its tasks evaluated again."""
+"""Verification of an entry: checks of its file, then a sample of its tasks evaluated again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.checks import solved_rows, static_checks
 from kernelforge.leaderboard.entry import EntryFile, TaskRow
 from kernelforge.leaderboard.rerun import rerun
@@ -60,7 +60,7 @@ def verify(
     *,
     sample: int | None,
     seed: int,
-    open_workshop: Callable[[], Workshop],
+    open_workshop: Callable[[], EvaluatorPool],
     watch: Watcher = lambda check: None,
 ) -> Verification:
     """Check an entry, and evaluate a sample of its best candidates again where the file itself holds.

@@ -1,4 +1,4 @@
-"""What the agents and the providers agree on: a question goes in, an answer with its messages comes out.
+"""Interface between agents and providers: a request, a reply with its messages.
 
 An :class:`Answerer` is what an agent talks to: it asks, checks, asks again, and keeps every message. A
 :class:`ChatModel` is one model behind one protocol: it makes a single call and reports what that cost.

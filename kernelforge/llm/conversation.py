@@ -1,4 +1,4 @@
-"""An answerer that is a model: it asks, checks the reply, and asks again in the same conversation."""
+"""Ask a model, check the reply, and ask again in the same conversation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from kernelforge.llm.base import (
     Question,
     Turn,
 )
-from kernelforge.llm.limits import CallLimits
-from kernelforge.llm.retrying import with_retries
-from kernelforge.llm.waiting import pause
+from kernelforge.llm.rate_limits import CallLimits
+from kernelforge.llm.retrying import pause, with_retries
 from kernelforge.records import AgentName, Message, Usage, content_hash
 
 SILENCE = "(an empty reply)"
@@ -29,7 +28,7 @@ MAX_TURN_CHARS = 300_000
 would else fill its own context, which no further call could mend."""
 
 
-class Conversing:
+class Conversation:
     """A model as an :class:`~kernelforge.llm.base.Answerer`. Safe to share between threads.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a provider's failure means: passing or not, how long to wait, and words without a key in them."""
+"""Classify failures of providers: retryable or not, how long to wait, and a message without keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and addresses of providers: from the environment, or from ``.env`` in the working directory.
+"""API keys and base URLs of providers: from the environment, or from ``.env`` in the working directory.
 
 Nothing read from ``.env`` is put into this process's environment, so no child process can inherit it. A key is a
 ``SecretStr`` from here until it enters an SDK's client: its text and ``repr`` are asterisks.

@@ -1,4 +1,4 @@
-"""From a specification to a model that can be called."""
+"""Make a chat model from a specification."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kernelforge.llm.spec import AgentSpec, check_url
 from kernelforge.records import LLMSettings
 
 if TYPE_CHECKING:
-    from kernelforge.llm.anthropic_model import AnthropicModel
-    from kernelforge.llm.openai_model import OpenAIModel
+    from kernelforge.llm.anthropic import AnthropicModel
+    from kernelforge.llm.openai import OpenAIModel
 
 
 def server_of(spec: AgentSpec, settings: LLMSettings) -> str | None:
@@ -57,13 +57,13 @@ def make_chat_model(spec: AgentSpec, settings: LLMSettings, stopped: Callable[[]
     remote, url = _remote(spec, settings)
     # The SDKs take most of a second to import.
     if spec.provider == "openai":
-        from kernelforge.llm.openai_model import OPENAI_URL, OpenAIModel
+        from kernelforge.llm.openai import OPENAI_URL, OpenAIModel
 
         openai = OpenAIModel(
             spec, remote, base_url=url or OPENAI_URL, timeout_seconds=settings.timeout_seconds, stopped=stopped
         )
         return _batching(openai) if settings.batch else openai
-    from kernelforge.llm.anthropic_model import ANTHROPIC_URL, AnthropicModel
+    from kernelforge.llm.anthropic import ANTHROPIC_URL, AnthropicModel
 
     anthropic = AnthropicModel(
         spec, remote, base_url=url or ANTHROPIC_URL, timeout_seconds=settings.timeout_seconds, stopped=stopped
@@ -72,8 +72,7 @@ def make_chat_model(spec: AgentSpec, settings: LLMSettings, stopped: Callable[[]
 
 
 def _batching(model: OpenAIModel | AnthropicModel) -> ChatModel:
-    from kernelforge.llm.batch_jobs import make_batch_jobs
-    from kernelforge.llm.batching import BatchingModel
+    from kernelforge.llm.batches import BatchingModel, make_batch_jobs
 
     return BatchingModel(model, make_batch_jobs(model))
 

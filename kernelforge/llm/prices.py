@@ -1,4 +1,4 @@
-"""Dollars of a call: from the user's own prices, else from the list that genai-prices ships. Unknown is None, never 0.
+"""Price of a call in dollars, from the user's prices or genai-prices. Unknown is None, never 0.
 
 The list is the installed package's own; nothing is fetched, so a run's prices are those of its installation.
 """

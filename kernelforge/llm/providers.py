@@ -1,4 +1,4 @@
-"""Who answers: one table from a specification such as ``openai:MODEL`` to something that can be asked."""
+"""Providers by specification, such as ``openai:MODEL``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answerer, ChatModel, Meter
-from kernelforge.llm.exchange import Exchange
-from kernelforge.llm.limits import CallLimits
+from kernelforge.llm.file_exchange import FileExchangeModel
 from kernelforge.llm.models import check_model, make_chat_model, server_of
 from kernelforge.llm.prices import Prices
-from kernelforge.llm.replay import Recording, Replay
+from kernelforge.llm.rate_limits import CallLimits
+from kernelforge.llm.recording import Recording, Replay
 from kernelforge.llm.spec import AgentSpec, is_hosted, parse_spec
 from kernelforge.records import LLMSettings, Message, Usage
 
@@ -133,17 +133,17 @@ class Providers:
         self.check(spec)
         provider, _, rest = spec.partition(":")
         if provider == "exchange":
-            return Exchange(rest, stopped=self._stopped)
+            return FileExchangeModel(rest, stopped=self._stopped)
         if provider == "replay":
             return Replay(self._recording(spec), meter)
-        from kernelforge.llm.conversation import Conversing
+        from kernelforge.llm.conversation import Conversation
 
         hosted = self._host(spec)
 
         def price(usage: Usage) -> float | None:
             return self._prices.dollars(hosted.spec.provider, hosted.spec.model, usage, elsewhere=hosted.elsewhere)
 
-        return Conversing(
+        return Conversation(
             spec,
             hosted.model,
             meter,

@@ -1,4 +1,4 @@
-"""What all hosted models share: one call at a time per caller, measured, its failures put into our terms."""
+"""Common part of hosted models: one timed call, its failures translated."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import httpx2
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from kernelforge.llm.background import BackgroundLoop, Ending
 from kernelforge.llm.base import ChatReply, ChatRequest
+from kernelforge.llm.event_loop_thread import BackgroundLoop, Ending
 from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure, failure
 from kernelforge.llm.spec import AgentSpec
 

@@ -1,13 +1,34 @@
-"""Calls that fail for passing reasons are made again, after waits that grow, that are spread, and that a stop ends."""
+"""Calls made again after a failure that may pass, with waits that can be interrupted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from kernelforge.errors import ProviderError
+from kernelforge.errors import BudgetExhausted, ProviderError
+
+LOOK_S = 0.1
+"""How often a wait looks whether it is to end."""
+
+
+def pause(seconds: float, stopped: Callable[[], bool], why: str) -> None:
+    """Wait, looking often whether to stop.
+
+    Raises:
+        BudgetExhausted: ``stopped`` said so; the message names ``why`` there was a wait.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        if stopped():
+            raise BudgetExhausted(f"stopped while waiting {why}")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(left, LOOK_S))
+
 
 FIRST_WAIT_S = 1.0
 """The first wait is drawn from 0 to this; the range doubles with each further one."""

@@ -1,4 +1,4 @@
-"""JSON schemas as providers of structured output accept them."""
+"""JSON schemas in the form that providers of structured output accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools as the protocol has them. Needs the official SDK (extra ``mcp``)."""
+"""The tools, registered with the protocol. Needs the official SDK (extra ``mcp``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from kernelforge.errors import KernelForgeError
-from kernelforge.mcp.answers import (
+from kernelforge.mcp.schemas import (
     BuildAnswer,
     DiffAnswer,
     EvaluationAnswer,
@@ -25,7 +25,7 @@ from kernelforge.mcp.answers import (
 )
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
-from kernelforge.run.external import external_coder
+from kernelforge.run.submissions import external_coder
 from kernelforge.version import __version__
 
 MAX_WAITING = 32

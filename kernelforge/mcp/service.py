@@ -1,4 +1,4 @@
-"""What the tools do, free of any protocol. For one thread at a time: an evaluator is not for two."""
+"""The tools' implementation, independent of the protocol. Not thread-safe: an evaluator serves one thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kernelforge.agents.prompting.text import inline
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import format_reply
 from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.evaluate.evaluator import EvaluationResult
-from kernelforge.evaluate.preparation import as_told
-from kernelforge.mcp.answers import (
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.evaluation.stages.compile_stage import as_told
+from kernelforge.mcp.schemas import (
     BuildAnswer,
     DiffAnswer,
     EvaluationAnswer,
@@ -34,15 +34,15 @@ from kernelforge.mcp.answers import (
     profile_answer,
     reward_value,
 )
-from kernelforge.mcp.bench import Bench
+from kernelforge.mcp.warm_evaluators import Bench
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.run.budget import RunBudget
 from kernelforge.run.events import StopSignal
-from kernelforge.run.external import ExternalRun, Submission, external_config
-from kernelforge.run.spending import Spending
+from kernelforge.run.submissions import Submission, SubmissionRun, external_config
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
 from kernelforge.tasks.catalogue import Catalogue
@@ -63,7 +63,7 @@ HOW_TO_ANSWER = (
 class _Session:
     """What one client was told and has submitted."""
 
-    runs: dict[str, ExternalRun] = field(default_factory=dict)
+    runs: dict[str, SubmissionRun] = field(default_factory=dict)
     """By suite."""
     attempts: dict[str, tuple[str, Attempt]] = field(default_factory=dict)
     """Every attempt with its suite, by id."""
@@ -86,7 +86,7 @@ class Service:
         self._bench = bench
         self._store = store
         self._budget = budget
-        self._purse = Spending(budget, stop=StopSignal()).task()
+        self._purse = RunBudget(budget, stop=StopSignal()).task()
         self._evaluations = 0
         self._judge = BuiltinJudge()
         self._sessions: dict[str, _Session] = {}
@@ -219,7 +219,13 @@ class Service:
         self._sessions.clear()
 
     def _answer(
-        self, session: _Session, suite: Suite, task: Task, run: ExternalRun, attempt: Attempt, result: EvaluationResult
+        self,
+        session: _Session,
+        suite: Suite,
+        task: Task,
+        run: SubmissionRun,
+        attempt: Attempt,
+        result: EvaluationResult,
     ) -> SubmitAnswer:
         best, following = run.best(task.name), run.next_parent(task.name)
         finding: Finding | None = None
@@ -272,7 +278,7 @@ class Service:
             raise UsageError(f"this server has served {MAX_SESSIONS} clients of different names; start another one")
         return self._sessions.setdefault(client, _Session())
 
-    def _start(self, session: _Session, client: str, suite: Suite) -> ExternalRun:
+    def _start(self, session: _Session, client: str, suite: Suite) -> SubmissionRun:
         config = external_config(
             self._catalogue.reference(suite.name),
             suite.digest,
@@ -282,7 +288,7 @@ class Service:
             budget=self._budget,
             allow_unconfined=self._bench.allow_unconfined,
         )
-        session.runs[suite.name] = ExternalRun(config, self._store)
+        session.runs[suite.name] = SubmissionRun(config, self._store)
         return session.runs[suite.name]
 
     def _parent(self, session: _Session, suite: Suite, task: Task, wanted: str | None) -> Attempt | None:

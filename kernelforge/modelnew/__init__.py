@@ -1,4 +1,4 @@
-"""The lane of KernelBench's ``ModelNew`` classes: hostile host code in a jailed process, judged by the same oracle."""
+"""Evaluation of KernelBench's ``ModelNew`` classes: hostile host code in a confined process, the same oracle."""
 
 from kernelforge.modelnew.evaluator import LANE_VERSION, ModelNewEvaluator, modelnew_candidate
 

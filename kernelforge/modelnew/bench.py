@@ -1,4 +1,4 @@
-"""What evaluations of the lane need, started once and shared: zygotes of oracle and candidates, GPU, fingerprint."""
+"""Shared resources of ``ModelNew`` evaluations: zygotes of oracle and candidates, GPU, fingerprint."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import TracebackType
 
 from kernelforge.devices import check_device, default_device
 from kernelforge.errors import UsageError
-from kernelforge.evaluate.evaluator import EvaluationResult
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import LANE_VERSION, ModelNewEvaluator
 from kernelforge.records import Candidate, Fingerprint, MeasureSettings, Task
-from kernelforge.sandbox import Zygote, probe
+from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.version import __version__
 
 CPU = "cpu"
@@ -45,7 +45,7 @@ def lane_device(name: str | None, measure: MeasureSettings | None = None, *, all
     return full
 
 
-class LaneBench:
+class ModelNewEvaluators:
     """Evaluates ``ModelNew`` candidates on a GPU, or with torch on the CPU. Close it when done.
 
     Args:
@@ -66,16 +66,16 @@ class LaneBench:
         allow_unconfined: bool = False,
     ) -> None:
         self.device = lane_device(device, measure, allow_unconfined=allow_unconfined)
-        self._jail = probe().usable_tier(allow_unconfined)
+        self._jail = select_tier().usable_tier(allow_unconfined)
         self._settings = measure or MeasureSettings()
         self._stack = ExitStack()
-        self._workshop: Workshop | None = None
+        self._workshop: EvaluatorPool | None = None
         if self.device == CPU:
             self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
             self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
             self._stack.callback(self._oracles.close)
         else:
-            workshop = Workshop(self.device, measure=measure, allow_unconfined=allow_unconfined)
+            workshop = EvaluatorPool(self.device, measure=measure, allow_unconfined=allow_unconfined)
             self._workshop = self._stack.enter_context(workshop)
             environment = workshop.device.environment
             self._candidates = Zygote("gpu-modelnew", environment=environment, allow_unconfined=allow_unconfined)
@@ -132,7 +132,7 @@ class LaneBench:
         """End every helper process."""
         self._stack.close()
 
-    def __enter__(self) -> LaneBench:
+    def __enter__(self) -> ModelNewEvaluators:
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Parent side: one confined child of the lane, asked in typed calls. Whatever it answers is read as hostile."""
+"""The process of a ModelNew candidate as its parent sees it: calls, faults and outcomes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,40 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.evaluate.oracle import Draw
+from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.records import DType, SizeFacts, TensorSpec
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob, same_bytes
+
+
+def unchanged(draw: DrawHandle, got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
+    """Why an input counts as changed; empty where every input that the task does not mutate came back as it was."""
+    for position, sent in draw.tensors.items():
+        if position in mutates:
+            continue
+        back = got.inputs.get(position)
+        if back is None or not same_bytes(back, sent):
+            return (
+                f"input {position} was changed: the reference leaves its inputs as they are, "
+                "and so must a candidate (write to a new tensor)"
+            )
+    return ""
+
+
+def with_mutated(
+    got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]
+) -> tuple[list[Blob], list[tuple[int, ...]], list[DType]]:
+    """Outputs, shapes and dtypes as the oracle compares them: then the inputs that the task changes in place."""
+    outputs, shapes, dtypes = list(got.outputs), list(got.shapes), list(got.dtypes)
+    for position in mutates:
+        spec = facts.inputs[position]
+        if isinstance(spec, TensorSpec):
+            outputs.append(got.inputs.get(position, b""))
+            shapes.append(spec.shape)
+            dtypes.append(spec.dtype)
+    return outputs, shapes, dtypes
+
 
 _THREADS = 2
 """Torch threads of a candidate: its work on the CPU is bookkeeping, or small."""
@@ -121,11 +150,11 @@ class ModelNewChild:
         with _read_as_hostile():
             return tuple(str(note)[:500] for note in frame.data["notes"][:16])
 
-    def give(self, draw: Draw, facts: SizeFacts, number: int = 0) -> None:
+    def give(self, draw: DrawHandle, facts: SizeFacts, number: int = 0) -> None:
         """Give the weights of a draw to the ModelNew of a set."""
         self._call({"op": "weights", "set": number}, [draw.weights[one.name] for one in facts.weights], self._run_s)
 
-    def place(self, draws: Sequence[Draw], facts: SizeFacts) -> None:
+    def place(self, draws: Sequence[DrawHandle], facts: SizeFacts) -> None:
         """Put inputs into the child's memory, one set per draw; the same addresses as before, new values."""
         sets, blobs = [], []
         for draw in draws:

@@ -1,4 +1,4 @@
-"""The cascade of the lane: load, construct with the reference's weights, then every size and family of inputs.
+"""The evaluation of a ``ModelNew``: load, construct with the reference's weights, every size and input family.
 
 As for kernels, expected outputs stay with the oracle, which also compares. The candidate runs in a process of its own
 that has neither them nor a seed; its inputs are new values at the same addresses in every run.
@@ -14,14 +14,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from kernelforge.errors import TimingError
-from kernelforge.evaluate.briefing import check_admitted
-from kernelforge.evaluate.evaluator import EVALUATOR_VERSION, EvaluationResult
-from kernelforge.evaluate.oracle import Draw, Oracle
-from kernelforge.evaluate.preparation import Failure, failed_check, reason_at
-from kernelforge.modelnew.client import FaultKind, Init, LaneFault, LaneZygote, ModelNewChild, read_init, reply_bytes
-from kernelforge.modelnew.measuring import Gpu, LaneStopwatch, WrongWhenTimed
-from kernelforge.modelnew.outcome import unchanged, with_mutated
-from kernelforge.modelnew.sizes import at_size
+from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.evaluation.oracle.task_context import require_admitted
+from kernelforge.evaluation.stages.compile_stage import StageFailed, failed_check, reason_at
+from kernelforge.modelnew.client import (
+    FaultKind,
+    Init,
+    LaneFault,
+    LaneZygote,
+    ModelNewChild,
+    read_init,
+    reply_bytes,
+    unchanged,
+    with_mutated,
+)
+from kernelforge.modelnew.timer import Gpu, ModelNewTimer, WrongWhenTimed
+from kernelforge.modelnew.values import at_size
 from kernelforge.records import (
     Candidate,
     Correctness,
@@ -159,11 +168,11 @@ class ModelNewEvaluator:
             raise ValueError("this evaluator takes candidates of lane 'modelnew'")
         start = time.perf_counter()
         work = _Work(seed)
-        failure: Failure | None = None
+        failure: StageFailed | None = None
         performance: Performance | None = None
         try:
             performance = self._cascade(candidate, work, sizes)
-        except Failure as caught:
+        except StageFailed as caught:
             failure = caught
         seconds = {**work.seconds, "harness": max(time.perf_counter() - start - sum(work.seconds.values()), 0.0)}
         evaluation = Evaluation(
@@ -185,10 +194,10 @@ class ModelNewEvaluator:
             ast.parse(candidate.source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise Failure(Verdict.POLICY, "parse", f"the candidate is not Python text{line}: {error}") from error
+            raise StageFailed(Verdict.POLICY, "parse", f"the candidate is not Python text{line}: {error}") from error
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         with work.clock("oracle"):
-            check_admitted(self.oracle)
+            require_admitted(self.oracle)
         with ModelNewChild(self._zygote, self.device, self._limits, build_s=self._build_s, run_s=self._run_s) as child:
             for size in ordered:
                 if only is None or size.name in only:
@@ -199,7 +208,7 @@ class ModelNewEvaluator:
 
     def _timed(self, child: ModelNewChild, gpu: Gpu, work: _Work) -> Performance:
         """Time what the child holds: the full size was checked last."""
-        stopwatch = LaneStopwatch(
+        stopwatch = ModelNewTimer(
             child=child,
             oracle=self.oracle,
             facts=self.facts.at("full"),
@@ -213,12 +222,12 @@ class ModelNewEvaluator:
                 return stopwatch.time(self._init_at(self.task.size("full")))
         except LaneFault as fault:
             told = self._reason(fault, fault.told())
-            raise Failure(self._verdict(fault), "timing", f"while it was timed: {told}") from fault
+            raise StageFailed(self._verdict(fault), "timing", f"while it was timed: {told}") from fault
         except WrongWhenTimed as wrong:
             message = f"right when checked, wrong when timed: {wrong}"
-            raise Failure(Verdict.WRONG, "timing", message) from wrong
+            raise StageFailed(Verdict.WRONG, "timing", message) from wrong
         except TimingError as error:
-            raise Failure(Verdict.INFRA, "timing", str(error)) from error
+            raise StageFailed(Verdict.INFRA, "timing", str(error)) from error
 
     def _check_size(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> None:
         facts = self.facts.at(size.name)
@@ -246,7 +255,7 @@ class ModelNewEvaluator:
         except LaneFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
             verdict = self._verdict(fault)
-            raise Failure(verdict, stage, reason_at(verdict, size, self._reason(fault, fault.told()))) from fault
+            raise StageFailed(verdict, stage, reason_at(verdict, size, self._reason(fault, fault.told()))) from fault
 
     def _init_at(self, size: Size) -> Init:
         if size.name not in self._init:
@@ -256,7 +265,7 @@ class ModelNewEvaluator:
         return self._init[size.name]
 
     @contextmanager
-    def _drawn(self, size: Size, family: str, turn: int, work: _Work) -> Iterator[Draw]:
+    def _drawn(self, size: Size, family: str, turn: int, work: _Work) -> Iterator[DrawHandle]:
         with work.clock("oracle"):
             seed = int(content_hash(work.seed, self.task.name, size.name, family, turn), 16)
             draw = self.oracle.draw(size.name, family, seed)
@@ -270,7 +279,7 @@ class ModelNewEvaluator:
         child: ModelNewChild,
         size: Size,
         facts: SizeFacts,
-        draw: Draw,
+        draw: DrawHandle,
         notes: tuple[str, ...],
         work: _Work,
     ) -> float:
@@ -303,7 +312,7 @@ class ModelNewEvaluator:
         check, reason = failed_check(verdict, size, family, message, error)
         work.checks.append(check)
         stage: Stage = "hidden" if size.is_hidden else "full" if size.name == "full" else "small"
-        raise Failure(verdict, stage, reason)
+        raise StageFailed(verdict, stage, reason)
 
     def _verdict(self, fault: LaneFault) -> Verdict:
         return _VERDICTS[fault.kind]

@@ -1,4 +1,4 @@
-"""A ``ModelNew`` timed from outside, protocol ``launch/1``: N calls against 2N by the parent's clock.
+"""External timing of a ``ModelNew``, protocol ``launch/1``: N calls against 2N by the parent's clock.
 
 Whatever the candidate's process says of time is the candidate's to say. The parent sends "N calls" and waits for the
 answer, then "2N calls"; what a frame, a wake-up and a synchronisation cost is the same in both and cancels in the
@@ -17,10 +17,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from kernelforge.devices.base import TimedSide
+from kernelforge.devices.base import Timeable
 from kernelforge.errors import TimingError
-from kernelforge.evaluate.timing.clocks import merge
-from kernelforge.evaluate.timing.intervals import half_width, median_of_clusters, ratio_of_rounds
+from kernelforge.evaluation.timing.clocks import merge
+from kernelforge.evaluation.timing.statistics import half_width, median_of_clusters, ratio_of_rounds
 from kernelforge.records import Clocks, MeasureSettings, Ratio, SideTimes, Timing
 
 PROTOCOL: Final = "launch/1"
@@ -58,7 +58,7 @@ def time_from_outside(
     host_clock: Callable[[], float],
     between: Callable[[], None],
     rng: random.Random,
-    baselines: Sequence[TimedSide] = (),
+    baselines: Sequence[Timeable] = (),
     clocks: Callable[[], Clocks | None] = lambda: None,
 ) -> Timing:
     """Time a candidate whose sets are placed, until its interval is within ``settings.precision`` or the time is up.
@@ -116,7 +116,7 @@ def _calibrate(child: Windows, sets: int, host_clock: Callable[[], float]) -> in
 def _round(
     child: Windows,
     calls: int,
-    baselines: Sequence[TimedSide],
+    baselines: Sequence[Timeable],
     sets: int,
     host_clock: Callable[[], float],
     rng: random.Random,

@@ -1,4 +1,4 @@
-"""Child side: the reference's weights are given to a ``ModelNew`` by name, else by order and shape."""
+"""Assign the reference's weights to a ``ModelNew``, by name, else by order and shape. Child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lane's confined child: it is given a candidate's text, constructor arguments, weights and inputs, and runs it.
+"""The confined child: receives a candidate's text, constructor arguments, weights and inputs, and runs it.
 
 It holds no reference, no expected outputs and no seed, and is presumed to be the candidate's from the first line of
 that on: what it answers is bytes to be compared, and how long it took is read from the parent's clock.
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from kernelforge.errors import ChildDied, TaskError
-from kernelforge.evaluate.reference import seeded
-from kernelforge.modelnew.failing import told
-from kernelforge.modelnew.hosting import Host, Refused
+from kernelforge.evaluation.oracle.worker.reference import seeded
+from kernelforge.modelnew.candidate_errors import describe_exception
+from kernelforge.modelnew.candidate_host import CandidateHost, Refused
 from kernelforge.modelnew.values import decode, encode, raw
 from kernelforge.modelnew.weights import Unmatched
 from kernelforge.sandbox.channel import Channel, Frame
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob
 
 _Reply = tuple[dict[str, Any], Sequence[memoryview]]
 
@@ -51,7 +51,7 @@ class _Server:
     """One task's constructor arguments, or one candidate."""
 
     def __init__(self) -> None:
-        self._host = Host("cpu")
+        self._host = CandidateHost("cpu")
         self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
             "init": self._init,
             "start": self._start,
@@ -70,10 +70,10 @@ class _Server:
         try:
             data, blobs = operation(frame.data, frame.blobs)
         except (Refused, Unmatched, SyntaxError) as error:
-            found = told(error, host.filename, host.device.type == "cuda")
+            found = describe_exception(error, host.filename, host.device.type == "cuda")
             return {"ok": False, "failure": {**found, "kind": "policy"}}, ()
         except BaseException as error:
-            return {"ok": False, "failure": told(error, host.filename, host.device.type == "cuda")}, ()
+            return {"ok": False, "failure": describe_exception(error, host.filename, host.device.type == "cuda")}, ()
         return {"ok": True, **data}, blobs
 
     def _init(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
@@ -90,7 +90,7 @@ class _Server:
 
     def _start(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
-        self._host = Host(data["device"])
+        self._host = CandidateHost(data["device"])
         return {}, ()
 
     def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:

@@ -1,1 +1,1 @@
-"""From raw counters to metrics, a place on the roofline and a modelled time. Pure functions, no I/O."""
+"""Metrics, roofline position and modelled time from raw counters. Pure functions, no I/O."""

@@ -1,4 +1,4 @@
-"""Raw counters of a profiled plan, as the runner hands them over. Plain numbers, checked on arrival."""
+"""Raw counters of a profiled plan, as the runner sends them; validated on arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a profile, under Nsight Compute's names where they mean the same and ``ptx__*`` where they count PTX.
+"""Metrics of a profile, by Nsight Compute's names where the meaning is equal, else ``ptx__*``.
 
 ``smsp__sass_average_branch_targets_threads_uniform.pct`` is left out on purpose: it is over the branches that ptxas
 leaves in the machine code, and ptxas turns many PTX branches into predicates. ``ptx__branch_uniform.pct`` is over PTX.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.mix import CLASSES, by_class, integer_divisions, matrix_instructions
+from kernelforge.profiling.instruction_mix import CLASSES, by_class, integer_divisions, matrix_instructions
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.records import (
     KernelProfile,

@@ -1,9 +1,20 @@
-"""The records that everything else passes around. Plain data, validated, frozen, JSON both ways."""
+"""Records: validated, frozen data objects, JSON both ways, passed between all other packages."""
 
-from kernelforge.records.attempt import AgentName, Attempt, Finding, Message, Operator, Reward, TuneTrial
+from kernelforge.records.attempt import (
+    AgentName,
+    Attempt,
+    Finding,
+    Lesson,
+    Message,
+    Operator,
+    Price,
+    Reward,
+    TuneTrial,
+    Usage,
+)
 from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.build import Build, Diagnostic, KernelFacts
-from kernelforge.records.candidate import Candidate
+from kernelforge.records.candidate import Candidate, InputGenerator
 from kernelforge.records.evaluation import (
     UNCOMPARED,
     Comparison,
@@ -17,10 +28,7 @@ from kernelforge.records.evaluation import (
     evaluation_key,
     outcome_words,
 )
-from kernelforge.records.generator import InputGenerator
-from kernelforge.records.graph import Graph, Node
-from kernelforge.records.lesson import Lesson
-from kernelforge.records.profile import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
+from kernelforge.records.profile import Graph, KernelProfile, MemoryHotSpot, Metric, Node, Origin, Profile, Roofline
 from kernelforge.records.run import Budget, Limits, LLMSettings, MeasureSettings, Run, RunConfig, RunState
 from kernelforge.records.task import (
     DRAWN_SIZE,
@@ -34,7 +42,6 @@ from kernelforge.records.task import (
     WeightSpec,
 )
 from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timing
-from kernelforge.records.usage import Price, Usage
 
 __all__ = [
     "DRAWN_SIZE",

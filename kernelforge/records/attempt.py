@@ -1,4 +1,4 @@
-"""Attempts: one turn of the loop, with everything that led to it and came of it."""
+"""Attempts of a run: candidate, evaluation, messages, token usage; and the lessons drawn from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,67 @@ from kernelforge.records.base import Record
 from kernelforge.records.candidate import Candidate
 from kernelforge.records.evaluation import Evaluation, Verdict
 from kernelforge.records.profile import Profile
-from kernelforge.records.usage import Usage
+
+MAX_LESSON_CHARS = 320
+
+
+class Lesson(Record):
+    """One short sentence of advice, with where it comes from."""
+
+    family: str
+    """Operator family: ``matmul``, ``softmax``..."""
+    text: str = Field(min_length=1, max_length=MAX_LESSON_CHARS)
+    task: str
+    """The task that taught it."""
+    provider: str
+    """Who wrote it."""
+    gain: float | None = None
+    """By which factor that task's time fell from its first correct attempt to its best; None when it is unknown."""
+    written: str
+    """UTC, ISO 8601."""
+
+
+class Price(Record):
+    """Dollars per million tokens."""
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
+    cached: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Input read from the provider's prompt cache; None: as ``input``."""
+    cache_write: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Input written to the provider's prompt cache; None: as ``input``."""
+
+
+class Usage(Record):
+    """Tokens, dollars and time of one call, as the provider counted them. None is unknown, never zero."""
+
+    model: str
+    """The model that answered, as the provider names it."""
+    input_tokens: int | None = Field(default=None, ge=0)
+    """All tokens of the prompt, cached ones included."""
+    cached_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``input_tokens`` that was read from the provider's prompt cache."""
+    cache_write_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``input_tokens`` that was written to the provider's prompt cache."""
+    output_tokens: int | None = Field(default=None, ge=0)
+    """All tokens of the reply, reasoning included."""
+    reasoning_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``output_tokens`` that was reasoning."""
+    dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """None: the price is unknown."""
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    """Wall time of the call that succeeded, waiting for limits and retries excluded."""
+    batch: bool = False
+    """Whether it went through the provider's batch interface, which sells at half price."""
+    retries: int = Field(default=0, ge=0)
+    """Calls that failed before this one succeeded."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Input and output together, or None when either is unknown."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        return self.input_tokens + self.output_tokens
 
 
 class Operator(StrEnum):
@@ -45,7 +105,7 @@ class Finding(Record):
     metrics: tuple[str, ...] = ()
     """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
     bottleneck: str | None = None
-    """What the built-in Judge calls the bottleneck, in the words of :mod:`kernelforge.agents.bottlenecks`."""
+    """What the built-in Judge calls the bottleneck, in the words of :mod:`kernelforge.agents.diagnosis.bottlenecks`."""
 
 
 AgentName = Literal["coder", "judge", "tester", "reflexion"]

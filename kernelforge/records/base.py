@@ -1,4 +1,4 @@
-"""The base of every record, and the one way to name content."""
+"""Base class of every record, and content hashes."""
 
 from __future__ import annotations
 

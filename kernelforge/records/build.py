@@ -1,4 +1,4 @@
-"""Builds: what the compiler made of a candidate's source, and what it said."""
+"""Builds: the compiler's output for a candidate's source, and its diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluations: the verdict on a candidate, why, and what is known of its speed."""
+"""Evaluations: verdict, reason, correctness at each size, performance."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from kernelforge.records.attempt import Price
 from kernelforge.records.base import Record, content_hash
-from kernelforge.records.usage import Price
 
 
 class Limits(Record):

@@ -1,4 +1,4 @@
-"""Tasks: what has to be computed, at which sizes, and how strictly it is judged."""
+"""Tasks: the reference, its sizes, and how strictly candidates are judged."""
 
 from __future__ import annotations
 

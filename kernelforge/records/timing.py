@@ -1,4 +1,4 @@
-"""Measured times: what was timed against what, how often, and whether the numbers hold."""
+"""Measured times: what was timed against what, how often, and whether the numbers are plausible."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Views over records, and their renderings.
+"""Reports: views over records, and their renderings.
 
 A view is computed once from records by a pure function; the terminal, pages, figures, Markdown, CSV and JSON only
 write it down, so their numbers cannot disagree.
 """
 
-from kernelforge.report.documents.attempts import export_lines, export_object
+from kernelforge.report.exports import export_lines, export_object
 from kernelforge.report.views.attempt import AttemptView, attempt_view
 from kernelforge.report.views.board import Leaderboard, leaderboard
 from kernelforge.report.views.run import RunView, run_view
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.summary import TaskSummary, summarise
 from kernelforge.report.views.task import TaskView, task_view
 

@@ -1,4 +1,4 @@
-"""Parts of views in a line of words, the same wherever they are shown."""
+"""One-line descriptions of parts of views, shared by all outputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from kernelforge.records.evaluation import UNCOMPARED
-from kernelforge.report.text import ABSENT, duration, percent
+from kernelforge.report.formatting import ABSENT, duration, percent
 
 if TYPE_CHECKING:
     from kernelforge.records import Budget, Fingerprint, Limits

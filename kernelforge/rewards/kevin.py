@@ -13,7 +13,7 @@ MOST_BONUS = 10.0
 class Kevin:
     """``0.3 + T_base / T_kernel`` of a correct candidate, else 0. Without a time that is believed: 0.3.
 
-    Over turns it is summed with a discount: :func:`kernelforge.rewards.returns.discounted_returns`.
+    Over turns it is summed with a discount: :func:`kernelforge.rewards.advantages.discounted_returns`.
     """
 
     name = "kevin/1"

@@ -1,4 +1,4 @@
-"""The table of policies, and how a stored evaluation is scored.
+"""Table of reward policies, and scoring of a stored evaluation.
 
 A policy sees nothing but stored records, so old runs can be scored again with no device at hand.
 """
@@ -13,11 +13,10 @@ from kernelforge.records import Evaluation, Reward, Verdict
 from kernelforge.rewards.autotriton import AutoTriton
 from kernelforge.rewards.base import Context, RewardPolicy
 from kernelforge.rewards.cuda_agent import CudaAgent
-from kernelforge.rewards.cuda_l1 import CudaL1
-from kernelforge.rewards.cuda_l2 import CudaL2
+from kernelforge.rewards.cuda_l import CudaL1, CudaL2
 from kernelforge.rewards.dr_kernel import DrKernel, DrKernelTiers
+from kernelforge.rewards.kernelforge import KernelForge1
 from kernelforge.rewards.kevin import KernelBenchTinker, Kevin
-from kernelforge.rewards.own import KernelForge1
 
 DEFAULT_POLICY = KernelForge1.name
 

@@ -1,4 +1,4 @@
-"""The speedups that policies read from an evaluation. What is modelled, or measured and not believed, has none."""
+"""Speedups that policies read from an evaluation. A modelled or implausible time has none."""
 
 from __future__ import annotations
 

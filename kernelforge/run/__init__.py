@@ -1,4 +1,4 @@
-"""Runs: strategy and agents on one side, evaluator and journal on the other, one budget over both."""
+"""Runs: strategy and agents, evaluator and store, within one budget."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kernelforge.run.events import Event, Observer, StopSignal
 
 if TYPE_CHECKING:
     from kernelforge.run.config import configure
-    from kernelforge.run.loop import rebudget, resume, start
+    from kernelforge.run.runner import extend_budget, resume_run, start_run
 
-__all__ = ["Event", "Observer", "StopSignal", "configure", "rebudget", "resume", "start"]
+__all__ = ["Event", "Observer", "StopSignal", "configure", "extend_budget", "resume_run", "start_run"]
 
-_HOMES = {"configure": "config", "rebudget": "loop", "resume": "loop", "start": "loop"}
+_HOMES = {"configure": "config", "extend_budget": "runner", "resume_run": "runner", "start_run": "runner"}
 
 
 def __getattr__(name: str) -> Any:

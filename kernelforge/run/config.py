@@ -1,4 +1,4 @@
-"""From what a user said to a configuration with everything filled in, and to a run that begins."""
+"""Complete a user's settings to a configuration, and begin a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from kernelforge.agents import BUILTIN, check_agent
 from kernelforge.devices import best_device
-from kernelforge.devices.leases import parse_devices
+from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import UsageError
-from kernelforge.evaluate.settings import check_measure
+from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
 from kernelforge.records import Budget, LLMSettings, MeasureSettings, Run, RunConfig, RunState

@@ -1,4 +1,4 @@
-"""What a run would take, before it starts: calls, tokens, dollars, evaluations. Nothing is asked or journalled.
+"""Estimate of a run before it starts: calls, tokens, dollars, evaluations. Nothing is asked or stored.
 
 The numbers are an upper bound of calls (every round is used, every prompt gets one reply) times sizes of real prompts:
 the first prompt of each task is rendered as the run would. What a reply and an evaluation take is read from earlier
@@ -12,11 +12,11 @@ from contextlib import closing
 from statistics import mean
 from typing import NamedTuple
 
-from kernelforge.agents.base import Brief, CoderRequest
+from kernelforge.agents.base import CoderRequest, TaskContext
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.llm.providers import Providers
+from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.llm.spec import is_hosted
-from kernelforge.llm.tokens import estimate_tokens
 from kernelforge.records import Attempt, Operator, RunConfig, Usage
 from kernelforge.search import strategy_class
 
@@ -66,7 +66,7 @@ class Estimate(NamedTuple):
         return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
 
 
-def estimate(config: RunConfig, briefs: Iterable[Brief], earlier: Iterable[Attempt]) -> Estimate:
+def estimate(config: RunConfig, briefs: Iterable[TaskContext], earlier: Iterable[Attempt]) -> Estimate:
     """Estimate a run.
 
     Args:

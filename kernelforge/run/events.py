@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it, and how it is asked to stop."""
+"""Events of a run for observers, and the signal to stop it."""
 
 from __future__ import annotations
 

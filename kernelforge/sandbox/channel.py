@@ -4,8 +4,8 @@ A frame is a fixed header (magic, JSON length, counts of blobs and files), the b
 JSON text, the blobs. Nothing is pickled; a frame over the caps or with a wrong header is an error of the channel, never
 of the parser.
 
-A marked blob is not in the stream: its bytes are in a sealed memory file (:mod:`kernelforge.sandbox.memory`), whose
-descriptor comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed; so is every one
+A marked blob is not in the stream: its bytes are in a sealed memory file (module ``shared_memory``), whose descriptor
+comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed; so is every one
 on a channel without files.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.sandbox.memory import Blob, MemoryFile, descriptor_of, seal
+from kernelforge.sandbox.shared_memory import Blob, MemoryFile, descriptor_of, seal
 
 _HEADER = struct.Struct("<4sIIIQ")
 _MAGIC = b"KFF2"

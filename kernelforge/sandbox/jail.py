@@ -1,4 +1,4 @@
-"""How a freshly forked child gives up everything it was not granted. Runs in the child; any failure is fatal to it.
+"""Confinement of a forked child: it gives up everything it was not granted. Any failure ends the child.
 
 Tiers: ``namespaces`` (private root, no network, own processes; Landlock and seccomp on top where the kernel has
 them), ``landlock`` (Landlock and seccomp together, where namespaces are refused), ``none`` (resource limits only).
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelforge.sandbox import landlock, linux, procfs, seccomp
+from kernelforge.sandbox import landlock, procfs, seccomp, syscalls
 from kernelforge.sandbox.limits import Limits
 
 Tier = Literal["namespaces", "landlock", "none"]
@@ -32,7 +32,7 @@ _OPEN_FILES, _OPEN_FILES_OF_PROGRAMS = 256, 4096
 
 
 @dataclass(frozen=True)
-class Grant:
+class JailSpec:
     """What one child may have."""
 
     tier: Tier
@@ -70,15 +70,21 @@ class Grant:
 
 def enter_namespaces() -> None:
     """Leave the parent's namespaces. The next fork is process 1 of the new ones."""
-    flags = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+    flags = (
+        syscalls.CLONE_NEWNS
+        | syscalls.CLONE_NEWPID
+        | syscalls.CLONE_NEWNET
+        | syscalls.CLONE_NEWIPC
+        | syscalls.CLONE_NEWUTS
+    )
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         try:
-            linux.unshare(flags)
+            syscalls.unshare(flags)
             return
         except PermissionError:
             pass  # root without CAP_SYS_ADMIN, as in most containers: a user namespace may still be allowed
-    linux.unshare(flags | linux.CLONE_NEWUSER)
+    syscalls.unshare(flags | syscalls.CLONE_NEWUSER)
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{_INSIDE_UID} {uid} 1"),
@@ -88,7 +94,7 @@ def enter_namespaces() -> None:
             file.write(text)
 
 
-def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
+def confine(grant: JailSpec, keep: set[int], outer_pid: int) -> list[str]:
     """Confine this single-threaded process to ``grant``; returns the layers in force, outermost first.
 
     ``keep`` are descriptors that stay open; ``outer_pid`` makes the unprivileged user id distinct.
@@ -97,7 +103,7 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
         OSError: a layer that the tier is made of failed. The caller must exit.
     """
     _quiet_standard_streams()
-    linux.close_all_but(keep | {0, 1, 2})
+    syscalls.close_all_but(keep | {0, 1, 2})
     sizes = _memory_now()
     layers: list[str] = []
     users_tasks = _tasks_of_user() if grant.programs else 0
@@ -108,7 +114,7 @@ def confine(grant: Grant, keep: set[int], outer_pid: int) -> list[str]:
             layers.append("private proc")
         _enter_root()
     _working_folder(grant)
-    linux.exit_on_abort()
+    syscalls.exit_on_abort()
     was_root = 0 in (os.getuid(), os.geteuid())
     unprivileged = _drop_privileges(outer_pid, grant)
     privileges = "no privileges but reading" if grant.reads_as_root else "no privileges"
@@ -165,7 +171,7 @@ def _copy_between_folders() -> None:
         setattr(os, move.__name__, copying)
 
 
-def _openings(grant: Grant, landlock_version: int, *, shares_user: bool) -> seccomp.Openings:
+def _openings(grant: JailSpec, landlock_version: int, *, shares_user: bool) -> seccomp.Openings:
     """Calls that this child may make although others may not."""
     apart = grant.tier == "namespaces" or landlock_version >= landlock.SCOPES_SIGNALS
     return seccomp.Openings(
@@ -193,21 +199,21 @@ def _memory_now() -> tuple[int, int]:
     return int(fields[0]) * page, int(fields[5]) * page
 
 
-def _build_root(grant: Grant) -> None:
-    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    secure = linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
+def _build_root(grant: JailSpec) -> None:
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    secure = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    syscalls.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
     # The private /tmp comes first: a grant may lie in the host's /tmp.
     os.makedirs(_STAGE + "/tmp", exist_ok=True)
     inodes = _COMPILER_INODES if grant.programs else 4096
     size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes={inodes}"
-    linux.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | (0 if grant.programs else linux.MS_NOEXEC), size)
+    syscalls.mount("tmpfs", _STAGE + "/tmp", "tmpfs", secure | (0 if grant.programs else syscalls.MS_NOEXEC), size)
     for path in grant.mounts:
         _mount_point(_STAGE + path, folder=os.path.isdir(path))
-        linux.bind_read_only(path, _STAGE + path)
+        syscalls.bind_read_only(path, _STAGE + path)
     for device in (*grant.devices, *grant.gpu_nodes):
         _mount_point(f"{_STAGE}/dev/{device}", folder=False)
-        linux.bind_device(f"/dev/{device}", f"{_STAGE}/dev/{device}", executable=device in grant.gpu_nodes)
+        syscalls.bind_device(f"/dev/{device}", f"{_STAGE}/dev/{device}", executable=device in grant.gpu_nodes)
     if grant.programs:
         os.symlink("/tmp", _STAGE + "/dev/shm")  # where the C library keeps named semaphores and shared memory
 
@@ -220,11 +226,11 @@ def _mount_point(path: str, *, folder: bool) -> None:
 
 def _enter_root() -> None:
     os.chdir(_STAGE)
-    linux.pivot_root_here()
-    linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID)
+    syscalls.pivot_root_here()
+    syscalls.mount(None, "/", None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID)
 
 
-def _working_folder(grant: Grant) -> None:
+def _working_folder(grant: JailSpec) -> None:
     os.chdir(grant.folder)
     os.environ["TMPDIR"] = grant.folder
     tempfile.tempdir = grant.folder  # what the warm-up imported may have looked for it already
@@ -232,25 +238,25 @@ def _working_folder(grant: Grant) -> None:
         os.environ[name] = value.replace("{tmp}", grant.folder)
 
 
-def _drop_privileges(outer_pid: int, grant: Grant) -> bool:
+def _drop_privileges(outer_pid: int, grant: JailSpec) -> bool:
     """Give up root and every capability; false when the user is still root, but one with no capability."""
     unprivileged = True
-    kept = linux.reading_capability() if grant.reads_as_root else None
+    kept = syscalls.reading_capability() if grant.reads_as_root else None
     if 0 in (os.getuid(), os.geteuid()):
         try:
             os.setgroups([])
             if kept is not None:
-                linux.prctl("prctl(KEEPCAPS)", linux.PR_SET_KEEPCAPS, 1)
+                syscalls.prctl("prctl(KEEPCAPS)", syscalls.PR_SET_KEEPCAPS, 1)
             _become_nobody(_FIRST_UID + outer_pid % 0x0FFFFFFF, grant)
         except PermissionError:
-            if linux.has_capabilities():
+            if syscalls.has_capabilities():
                 raise
             unprivileged = False  # a container whose root can do nothing, not even change its user
-    linux.prctl("prctl(NO_NEW_PRIVS)", linux.PR_SET_NO_NEW_PRIVS, 1)
-    linux.drop_capabilities(but=kept)
-    linux.prctl("prctl(DUMPABLE)", linux.PR_SET_DUMPABLE, 0)
+    syscalls.prctl("prctl(NO_NEW_PRIVS)", syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    syscalls.drop_capabilities(but=kept)
+    syscalls.prctl("prctl(DUMPABLE)", syscalls.PR_SET_DUMPABLE, 0)
     # Changing ids clears the signal, so it is asked for last.
-    linux.prctl("prctl(PDEATHSIG)", linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     return unprivileged
 
 
@@ -278,7 +284,7 @@ def others_can_read(paths: Iterable[str]) -> bool:
     return code == 0
 
 
-def _become_nobody(distinct: int, grant: Grant) -> None:
+def _become_nobody(distinct: int, grant: JailSpec) -> None:
     """Take a user id that no other process has, or the common one where a container maps few ids."""
     for uid in (distinct, _NOBODY):
         try:
@@ -293,13 +299,13 @@ def _become_nobody(distinct: int, grant: Grant) -> None:
         return
 
 
-def _counts_by_namespace(grant: Grant) -> bool:
+def _counts_by_namespace(grant: JailSpec) -> bool:
     """Whether processes are counted per user namespace: since Linux 5.14."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return grant.tier == "namespaces" and release is not None and (int(release[1]), int(release[2])) >= (5, 14)
 
 
-def _limit(grant: Grant, sizes: tuple[int, int], *, counts_threads: bool, others: int) -> None:
+def _limit(grant: JailSpec, sizes: tuple[int, int], *, counts_threads: bool, others: int) -> None:
     """Set resource limits. Threads are limited only where the user's other processes do not count with them.
 
     CUDA reserves address space by the terabyte, so a child with a GPU is held by its private writable memory alone
@@ -344,7 +350,7 @@ def _tasks_of_user() -> int:
     return found
 
 
-def _landlock(grant: Grant) -> int:
+def _landlock(grant: JailSpec) -> int:
     if grant.tier == "namespaces":
         own_proc = ["/proc"] if grant.needs_proc and os.path.isdir("/proc/self") else []
         readable, writable = ["/"], ["/tmp", *own_proc]

@@ -1,4 +1,4 @@
-"""Landlock: a process gives up files, TCP, and signals to others, for good. Needs no privilege.
+"""Landlock: irrevocably restricts a process's files, TCP and signals. Needs no privilege.
 
 Constants are those of ``include/uapi/linux/landlock.h``.
 """
@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from kernelforge.sandbox import linux
+from kernelforge.sandbox import syscalls
 
 _FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _FS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
@@ -29,7 +29,7 @@ _READ = _FS_READ_FILE | _FS_READ_DIR | _FS_EXECUTE
 def abi() -> int:
     """Version of the kernel's Landlock; 0 when there is none."""
     try:
-        return linux.syscall("landlock", linux.NR_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+        return syscalls.syscall("landlock", syscalls.NR_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
         return 0
 
@@ -50,8 +50,8 @@ def restrict(readable: Sequence[str], writable: Sequence[str], drivable: Sequenc
     net = _NET_ALL if version >= 4 else 0
     scope = _SCOPE_ALL if version >= 6 else 0
     attributes = struct.pack("<QQQ", handled, net, scope)[: 24 if version >= 6 else 16 if version >= 4 else 8]
-    ruleset = linux.syscall(
-        "landlock_create_ruleset", linux.NR_LANDLOCK_CREATE, ctypes.c_char_p(attributes),
+    ruleset = syscalls.syscall(
+        "landlock_create_ruleset", syscalls.NR_LANDLOCK_CREATE, ctypes.c_char_p(attributes),
         ctypes.c_size_t(len(attributes)), ctypes.c_uint(0),
     )  # fmt: skip
     try:
@@ -59,7 +59,9 @@ def restrict(readable: Sequence[str], writable: Sequence[str], drivable: Sequenc
         for access, folders in ((_READ, readable), (write & ~_FS_IOCTL_DEV, writable), (write, drivable)):
             for folder in folders:
                 _allow(ruleset, folder, access & handled)
-        linux.syscall("landlock_restrict_self", linux.NR_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0))
+        syscalls.syscall(
+            "landlock_restrict_self", syscalls.NR_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0)
+        )
     finally:
         os.close(ruleset)
     return version
@@ -71,8 +73,8 @@ def _allow(ruleset: int, folder: str, access: int) -> None:
         if not os.path.isdir(folder):
             access &= _FS_READ_FILE | _FS_WRITE_FILE | _FS_EXECUTE | _FS_IOCTL_DEV
         rule = struct.pack("<Qi", access, path)
-        linux.syscall(
-            "landlock_add_rule", linux.NR_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(1),
+        syscalls.syscall(
+            "landlock_add_rule", syscalls.NR_LANDLOCK_ADD, ctypes.c_int(ruleset), ctypes.c_int(1),
             ctypes.c_char_p(rule), ctypes.c_uint(0),
         )  # fmt: skip
     finally:

@@ -1,4 +1,4 @@
-"""What a confined child may use, and how one ended."""
+"""Resource limits of a confined child, its exit report, and the deadline of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Death:
+class ExitReport:
     """How a child ended. ``killed`` means by its parent; ``memory`` is certain or, for SIGKILL, most likely."""
 
     cause: Literal["exit", "signal", "memory", "cpu", "disk", "killed"]

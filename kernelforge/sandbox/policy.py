@@ -1,4 +1,4 @@
-"""The jail policy as data: which role may have what. The data is ``sandbox/jail.toml``."""
+"""The jail policy, read from ``sandbox/jail.toml``: what each role may access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelforge.errors import SandboxError
 from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
-from kernelforge.sandbox import gpu
+from kernelforge.sandbox import gpu_access as gpu
 
 _PROGRAM_FOLDERS = (
     "/bin", "/usr/bin", "/usr/libexec", "/usr/include", "/usr/local/include", "/etc/alternatives",
@@ -36,7 +36,7 @@ class RolePolicy:
     environment: dict[str, str]
     """``{tmp}`` stands for the child's own temporary folder."""
     gpu: bool = False
-    """The machine's GPUs: see :mod:`kernelforge.sandbox.gpu`."""
+    """The machine's GPUs: see :mod:`kernelforge.sandbox.gpu_access`."""
     programs: bool = False
     """May start processes and run programs, all inside the same jail; ``/tmp`` is executable."""
     processes: int = 0

@@ -1,4 +1,4 @@
-"""``/proc`` for the children that need one: CUDA names its threads through it and reads the driver's settings there.
+"""``/proc`` for children that need one: CUDA names threads and reads driver settings there.
 
 Where there is a process namespace, it is a private one: it shows the child and what the child started. Elsewhere the
 child gets its own folder of the machine's ``/proc``, and the few files below.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from kernelforge.sandbox import linux
+from kernelforge.sandbox import syscalls
 
 _READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _HIDDEN = (
@@ -26,16 +26,16 @@ def mount_private(folder: str) -> bool:
     """
     os.makedirs(folder, exist_ok=True)
     try:
-        linux.mount("proc", folder, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        syscalls.mount("proc", folder, "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     except PermissionError:
         return False
     _make_no_devices(folder)
     for name in _READ_ONLY:
         if os.path.exists(f"{folder}/{name}"):
-            linux.bind_read_only(f"{folder}/{name}", f"{folder}/{name}")
+            syscalls.bind_read_only(f"{folder}/{name}", f"{folder}/{name}")
     for name in _HIDDEN:
         if os.path.exists(f"{folder}/{name}"):
-            linux.bind_read_only("/dev/null", f"{folder}/{name}")  # without the right to open devices
+            syscalls.bind_read_only("/dev/null", f"{folder}/{name}")  # without the right to open devices
     return True
 
 
@@ -52,7 +52,7 @@ def _make_no_devices(folder: str) -> None:
     changed = f"{os.path.dirname(folder)}/.driver-parameters"
     with open(changed, "w") as file:
         file.write(text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
-    linux.bind_read_only(changed, parameters)
+    syscalls.bind_read_only(changed, parameters)
 
 
 def readable_paths() -> list[str]:

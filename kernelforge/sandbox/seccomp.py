@@ -1,4 +1,4 @@
-"""A seccomp filter that refuses what no child needs: sockets, new programs and processes, tracing, namespaces, keys.
+"""The seccomp filter: refuses sockets, new programs and processes, tracing, namespaces and keys.
 
 The filter names what is refused rather than what is allowed: LLVM, torch and the C library change the calls they
 make between versions, and the file system, the network and other processes are closed by other layers as well.
@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelforge.sandbox import linux
+from kernelforge.sandbox import syscalls
 
 _SAME = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
@@ -220,6 +220,10 @@ def install(openings: Openings = Openings()) -> None:
     steps = build(os.getpid(), openings)
     program = _Program(len(steps) // 8, steps)
     set_mode_filter, tsync = 1, 1
-    linux.syscall(
-        "seccomp", linux.number("seccomp"), ctypes.c_uint(set_mode_filter), ctypes.c_uint(tsync), ctypes.byref(program)
+    syscalls.syscall(
+        "seccomp",
+        syscalls.number("seccomp"),
+        ctypes.c_uint(set_mode_filter),
+        ctypes.c_uint(tsync),
+        ctypes.byref(program),
     )

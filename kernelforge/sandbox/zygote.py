@@ -1,4 +1,4 @@
-"""The parent's handles: a warm, trusted zygote, and the confined children it forks."""
+"""Parent handles: a warm, trusted zygote process, and the confined children it forks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from typing import Any
 
 from kernelforge import errors
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.sandbox import gpu
+from kernelforge.sandbox import gpu_access
 from kernelforge.sandbox.channel import Channel, Frame
-from kernelforge.sandbox.folders import remove_tree
 from kernelforge.sandbox.jail import Tier
-from kernelforge.sandbox.limits import Death, Limits
-from kernelforge.sandbox.linux import Process
-from kernelforge.sandbox.memory import SMALLEST_FILE, Blob
+from kernelforge.sandbox.limits import ExitReport, Limits
 from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
-from kernelforge.sandbox.watch import open_proc, tree_bytes
+from kernelforge.sandbox.resource_monitor import open_proc, tree_bytes
+from kernelforge.sandbox.shared_memory import SMALLEST_FILE, Blob
+from kernelforge.sandbox.syscalls import Process
+from kernelforge.utils.tree_cleanup import remove_tree
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from kernelforge.sandbox.zygote_process import main; main(int(sys.argv[1]))"
+    "from kernelforge.sandbox.zygote_main import main; main(int(sys.argv[1]))"
 )
 _WARM_UP_S = 180.0
 _SPAWN_S = 30.0
@@ -52,7 +52,7 @@ class Zygote:
         options: passed to the role's ``warm_up``.
         environment: variables added to the role's own, of those that it ``passes``: ``CUDA_VISIBLE_DEVICES`` with
             the UUID of a GPU gives the children that GPU's device node alone.
-        tier: force a jail tier; by default the strongest that :func:`~kernelforge.sandbox.probe` finds working.
+        tier: force a jail tier; by default the strongest that :func:`~kernelforge.sandbox.self_test` finds working.
         allow_unconfined: run with resource limits alone where no tier works, rather than refuse.
         policy: grants to use instead of the role's own.
     """
@@ -88,9 +88,9 @@ class Zygote:
             SandboxError: no tier works here and running unconfined was not allowed.
         """
         if self._tier is None:
-            from kernelforge.sandbox.probe import gpu_tier, probe
+            from kernelforge.sandbox.self_test import gpu_tier, select_tier
 
-            strongest = probe().usable_tier(self._allow_unconfined)
+            strongest = select_tier().usable_tier(self._allow_unconfined)
             self._tier = (gpu_tier() if self._policy.gpu else None) or strongest
         return self._tier
 
@@ -217,7 +217,7 @@ class Zygote:
             "module": policy.module,
             "mounts": policy.mounts,
             "devices": policy.devices,
-            "gpu_nodes": gpu.device_nodes(visible) if policy.gpu else (),
+            "gpu_nodes": gpu_access.device_nodes(visible) if policy.gpu else (),
             "gpu": policy.gpu,
             "programs": policy.programs,
             "processes": policy.processes,
@@ -304,7 +304,7 @@ class Child:
         """Whether it was killed for good. What it said before may still lie in the channel, an answer to nobody."""
         self._ending = threading.Lock()
         self._leads_group = leads_group
-        self._death: Death | None = None
+        self._death: ExitReport | None = None
         self._process: Process | None = None
         """None once it is known to be gone."""
         with contextlib.suppress(ProcessLookupError):
@@ -409,7 +409,7 @@ class Child:
         if self._process is not None:
             self._process.ended(timeout_s)
 
-    def death(self, timeout_s: float = 5.0) -> Death | None:
+    def death(self, timeout_s: float = 5.0) -> ExitReport | None:
         """How the child ended; None while it still runs after ``timeout_s``."""
         if self._death is None and self._status_fd is not None:
             poller = select.poll()
@@ -420,7 +420,7 @@ class Child:
             facts = json.loads(text) if text else {"cause": "signal", "signal": int(signal.SIGKILL)}
             if self._killed and not text:
                 facts = {"cause": "killed", "signal": int(signal.SIGKILL)}
-            self._death = Death(**facts)
+            self._death = ExitReport(**facts)
         return self._death
 
     def close(self) -> None:

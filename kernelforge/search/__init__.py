@@ -1,4 +1,4 @@
-"""Strategies: what to try next. Pure, seeded, resumable by telling them their past again."""
+"""Search strategies: what to try next. Pure, seeded, and resumable by replaying the attempts."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pydantic import ValidationError
 
 from kernelforge.errors import UsageError
 from kernelforge.records import first_fault
-from kernelforge.search.base import Proposal, Sight, Strategy
+from kernelforge.search.base import ProfileVisibility, Proposal, Strategy
+from kernelforge.search.base_strategy import BaseStrategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
+from kernelforge.search.history import score
 from kernelforge.search.portfolio import Portfolio
 from kernelforge.search.refine import Refine
-from kernelforge.search.score import score
-from kernelforge.search.told import Told
 
-STRATEGIES: dict[str, type[Told[Any]]] = {
+STRATEGIES: dict[str, type[BaseStrategy[Any]]] = {
     strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve, Portfolio)
 }
 """Every strategy by name."""
 
 __all__ = [
     "STRATEGIES",
+    "BaseStrategy",
     "Beam",
     "BestOfN",
     "Contrast",
     "Evolve",
     "Fsr",
     "Portfolio",
+    "ProfileVisibility",
     "Proposal",
     "Refine",
-    "Sight",
     "Strategy",
-    "Told",
     "make_strategy",
     "pass_at_k",
     "score",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-def strategy_class(name: str) -> type[Told[Any]]:
+def strategy_class(name: str) -> type[BaseStrategy[Any]]:
     """
     Raises:
         UsageError: there is no such strategy.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Candidate
-from kernelforge.search.cuda_tokens import Token, tokens, words
-from kernelforge.search.score import value
+from kernelforge.search.history import value
+from kernelforge.search.novelty import Token, tokens, words
 
 Staging = Literal["none", "shared", "async"]
 
@@ -37,7 +37,7 @@ class Cell(NamedTuple):
     """Whether it uses the tensor cores."""
 
 
-def cell_of(attempt: Attempt) -> Cell:
+def behaviour_cell(attempt: Attempt) -> Cell:
     """The cell of a correct attempt."""
     performance = attempt.evaluation.performance
     bound = "unknown" if performance is None else performance.bound

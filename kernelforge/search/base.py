@@ -1,4 +1,4 @@
-"""The interface of every strategy: ``ask()`` gives a proposal, ``tell()`` takes what became of it.
+"""Interface of search strategies: ``ask`` returns the next proposal; ``tell`` records the finished attempt.
 
 A strategy does no I/O, reads no clock and draws randomness only from the generator it is handed. Its whole state is
 a function of what it was told, so ``resume`` needs no checkpoint: it tells the strategy the journalled attempts.
@@ -17,7 +17,7 @@ from kernelforge.records import Attempt, Operator
 
 
 @dataclass(frozen=True)
-class Sight:
+class ProfileVisibility:
     """What the agents are shown of a profile."""
 
     metrics: Literal["none", "subset", "full"] = "subset"
@@ -26,7 +26,7 @@ class Sight:
     """Times and speedups."""
 
 
-DEFAULT_SIGHT = Sight()
+DEFAULT_VISIBILITY = ProfileVisibility()
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Proposal:
     """Which of the run's Coders."""
     sample: int = 0
     """Position among proposals that are otherwise the same."""
-    sight: Sight = DEFAULT_SIGHT
+    sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
 class Strategy(Protocol):

@@ -1,4 +1,4 @@
-"""``beam``: the best few kernels, each improved at each of its worst bottlenecks, all of a round at once.
+"""``beam``: keeps the best few kernels and improves each at each of its worst bottlenecks, one round at a time.
 
 KernelAgent's optimisation loop. A round expands every member of the beam at the bottlenecks that the Judge ranks first
 to k-th, mends what failed, and keeps the best members. The beam holds no kernel twice: members with equal PTX are one,
@@ -19,9 +19,8 @@ from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational
-from kernelforge.search.past import leader, mendable, parent_number, sound
-from kernelforge.search.score import value
+from kernelforge.search.generational import Generational
+from kernelforge.search.history import current_best, is_correct, is_repairable, parent_number, value
 
 ROUNDS = 10
 """Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""
@@ -96,14 +95,14 @@ class Beam(Generational[BeamOptions]):
     def _learn(self, told: Sequence[Attempt]) -> None:
         seeding = not self.members
         self.members = beam_of(self.known, self.options.width)
-        best = leader(self.known)
+        best = current_best(self.known)
         steps = [attempt for attempt in told if attempt.number in self.steps]
         if steps:
-            self._ran_right |= any(sound(attempt) for attempt in told)
+            self._ran_right |= any(is_correct(attempt) for attempt in told)
             self._mended = self._mended + 1 if self._phase == "repair" else 0
             # One correct seed is enough to go on with, as one is to KernelAgent's early end of seeding.
             enough = self._mended >= self.options.repairs or (seeding and bool(self.members))
-            self._failing = [] if enough else [attempt.number for attempt in steps if mendable(attempt)]
+            self._failing = [] if enough else [attempt.number for attempt in steps if is_repairable(attempt)]
             if not self._failing:
                 self._misses += self._ran_right and best == self._leader
                 self._ran_right = False
@@ -128,8 +127,8 @@ def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
     """
     beam: list[int] = []
     taken: set[str | int] = set()
-    best = leader(attempts)
-    for attempt in sorted(filter(sound, attempts), key=lambda one: (one.number != best, -value(one), one.number)):
+    best = current_best(attempts)
+    for attempt in sorted(filter(is_correct, attempts), key=lambda one: (one.number != best, -value(one), one.number)):
         names = kernel_names(attempt, attempts)
         if len(beam) < width and taken.isdisjoint(names):
             beam.append(attempt.number)

@@ -1,4 +1,4 @@
-"""``best-of-n``: independent samples, the best kept.
+"""``best-of-n``: independent samples; the best is kept.
 
 KernelBench's repeated sampling: every sample is a seed that knows nothing of the others, so all of them can be asked
 for at once. How often ``k`` samples hold a correct one is then :func:`pass_at_k`.
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kernelforge.records import Operator, Record
 from kernelforge.search.base import Proposal
-from kernelforge.search.told import Told
+from kernelforge.search.base_strategy import BaseStrategy
 
 
 class BestOfNOptions(Record):
@@ -25,7 +25,7 @@ class BestOfNOptions(Record):
     its curves go on to 100."""
 
 
-class BestOfN(Told[BestOfNOptions]):
+class BestOfN(BaseStrategy[BestOfNOptions]):
     """One task's samples. Mixed Coders take turns."""
 
     name: ClassVar[str] = "best-of-n"

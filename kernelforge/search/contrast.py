@@ -1,4 +1,4 @@
-"""``contrast``: write anew, from scored examples.
+"""``contrast``: new candidates written from scored examples.
 
 CUDA-L1's contrastive prompting, without the training: the Coder is shown earlier kernels of different speeds with their
 scores, says what makes the fast one fast, and writes another. Correct kernels are bucketed by score; a proposal draws
@@ -23,10 +23,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import Proposal, Sight
-from kernelforge.search.generations import Generational
-from kernelforge.search.past import fastest, settled
-from kernelforge.search.score import score
+from kernelforge.search.base import ProfileVisibility, Proposal
+from kernelforge.search.generational import Generational
+from kernelforge.search.history import best_per_step, best_scoring, score
 
 ROUNDS = 20
 """Steps of a task by default. Ours: CUDA-L1 has no such number for one task; collecting its first kernels it gave each
@@ -50,7 +49,7 @@ class ContrastOptions(Record):
 
 
 @dataclass(frozen=True)
-class Bucket:
+class SpeedBucket:
     """Correct kernels with scores in [``low``, ``low`` + width)."""
 
     low: float
@@ -69,8 +68,8 @@ class Contrast(Generational[ContrastOptions]):
         self, options: ContrastOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
-        self._sight = Sight(metrics="subset" if options.ncu else "none", latency=True)
-        self._buckets: list[Bucket] = []
+        self._sight = ProfileVisibility(metrics="subset" if options.ncu else "none", latency=True)
+        self._buckets: list[SpeedBucket] = []
 
     @classmethod
     def default_rounds(cls, options: ContrastOptions) -> int:
@@ -85,8 +84,8 @@ class Contrast(Generational[ContrastOptions]):
     def _member(self, slot: int, rng: Random) -> Proposal:
         step = self._index * self.options.samples + slot
         coder = self.turn(step)
-        shown = draw(self._buckets, self.options.exemplars, self.options.temperature, rng)
-        if not shown and (best := fastest(self.known)) is not None:
+        shown = sample_bucket(self._buckets, self.options.exemplars, self.options.temperature, rng)
+        if not shown and (best := best_scoring(self.known)) is not None:
             shown = [best]  # correct, but without a time: no score tells it from others
         if not shown:
             return Proposal(Operator.SEED, coder=coder, sample=step, sight=self._sight)
@@ -109,7 +108,7 @@ class Contrast(Generational[ContrastOptions]):
         }
 
 
-def bucketed(attempts: Sequence[Attempt], width: float) -> list[Bucket]:
+def bucketed(attempts: Sequence[Attempt], width: float) -> list[SpeedBucket]:
     """Correct kernels by score, the slowest bucket first.
 
     A tuned child stands for its parent where it is faster; of equal candidates the first one counts.
@@ -117,14 +116,14 @@ def bucketed(attempts: Sequence[Attempt], width: float) -> list[Bucket]:
     first = next((value for attempt in attempts if (value := score(attempt)) is not None), 0.0)
     members: dict[int, list[tuple[float, Attempt]]] = {}
     seen: set[str] = set()
-    for attempt in settled(attempts):
+    for attempt in best_per_step(attempts):
         value = score(attempt)
         if value is None or attempt.evaluation.candidate in seen:
             continue
         seen.add(attempt.evaluation.candidate)
         members.setdefault(math.floor((value - first) / width), []).append((value - first, attempt))
     return [
-        Bucket(
+        SpeedBucket(
             low=place * width,
             mean=math.fsum(value for value, _ in members[place]) / len(members[place]),
             attempts=tuple(attempt for _, attempt in members[place]),
@@ -133,13 +132,13 @@ def bucketed(attempts: Sequence[Attempt], width: float) -> list[Bucket]:
     ]
 
 
-def draw(buckets: Sequence[Bucket], count: int, temperature: float, rng: Random) -> list[Attempt]:
+def sample_bucket(buckets: Sequence[SpeedBucket], count: int, temperature: float, rng: Random) -> list[Attempt]:
     """One kernel from each of ``count`` distinct buckets (of all, where there are fewer), the fastest first.
 
     Buckets are drawn one after the other without replacement, P ~ exp(mean / temperature) among those that are left;
     within a bucket all kernels are equally likely.
     """
-    left, drawn = list(buckets), list[Bucket]()
+    left, drawn = list(buckets), list[SpeedBucket]()
     while left and len(drawn) < count:
         highest = max(one.mean for one in left)
         weights = [math.exp((one.mean - highest) / temperature) for one in left]

@@ -1,4 +1,4 @@
-"""``evolve``: an archive of kernels of different kinds, and a bandit that chooses who writes the next one, and how.
+"""``evolve``: an archive of diverse kernels, and a bandit that chooses the Coder and the operator.
 
 ShinkaEvolve's loop, made for kernels. What is the same: parents are drawn by how far they are above the median and how
 few children they have; a cost-aware bandit learns from gains over the parent; while nothing is correct, failures are
@@ -24,13 +24,12 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.archive import Cell, cell_of, elites
+from kernelforge.search.archive import Cell, behaviour_cell, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational
+from kernelforge.search.generational import Generational
+from kernelforge.search.history import best_per_step, current_best, is_correct, is_repairable, parent_number, value
 from kernelforge.search.novelty import Novelty
-from kernelforge.search.past import leader, mendable, parent_number, settled, sound
-from kernelforge.search.score import value
 
 OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)
 """What an arm of the bandit may do."""
@@ -166,8 +165,8 @@ class Evolve(Generational[EvolveOptions]):
             self._new += new
         parent = parent_number(attempt)
         # A kernel that an earlier correct one equals gets no place.
-        if sound(attempt) and self._correct.add(attempt):
-            self._cells[attempt.number] = cell_of(attempt)
+        if is_correct(attempt) and self._correct.add(attempt):
+            self._cells[attempt.number] = behaviour_cell(attempt)
             self._island[attempt.number] = 0 if parent is None else self._island.get(parent, 0)
             if self._baseline == float("-inf"):
                 self._baseline = value(attempt)
@@ -182,8 +181,8 @@ class Evolve(Generational[EvolveOptions]):
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
-        best = leader(self.known)
-        kernels = settled([one for one in self.known if one.number in self._cells])
+        best = current_best(self.known)
+        kernels = best_per_step([one for one in self.known if one.number in self._cells])
         everything = sorted(elites(kernels, self._cells, best).values(), key=lambda one: (-value(one), one.number))
         if not self._parted and self.options.islands > 1 and len(self.known) >= self.options.islands_after:
             self._parted = bool(everything)
@@ -206,7 +205,7 @@ class Evolve(Generational[EvolveOptions]):
         """
         if self.options.migration_rate == 0:
             return
-        best = leader(self.known)
+        best = current_best(self.known)
         moves: dict[int, int] = {}
         for island in range(self.options.islands):
             members = list(elites(self._on(island, kernels), self._cells, best).values())
@@ -217,7 +216,7 @@ class Evolve(Generational[EvolveOptions]):
 
     def _to_mend(self) -> list[int]:
         """Failing candidates that nothing was made of yet, the latest ``batch`` of those not mended often enough."""
-        leaves = [one for one in self.known if mendable(one) and not self._children[one.number]]
+        leaves = [one for one in self.known if is_repairable(one) and not self._children[one.number]]
         return [one.number for one in leaves if self._mended(one) < self.options.repairs][-self.options.batch :]
 
     def _mended(self, attempt: Attempt) -> int:

@@ -23,9 +23,8 @@ from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record, Stage, Verdict
 from kernelforge.search.base import Proposal
-from kernelforge.search.generations import Generational
-from kernelforge.search.past import fastest, mendable, parent_number, settled, sound
-from kernelforge.search.score import score
+from kernelforge.search.generational import Generational
+from kernelforge.search.history import best_per_step, best_scoring, is_correct, is_repairable, parent_number, score
 
 CASCADE: tuple[str, ...] = get_args(Stage)
 """Stages of an evaluation, in order."""
@@ -95,18 +94,18 @@ class Fsr(Generational[FsrOptions]):
         coder = self.turn(step)
         if self._parent is None:
             return Proposal(Operator.SEED, coder=coder, sample=step)
-        improving = self.options.features and sound(self._parent)
-        technique = deal(self._arms, self.options.samples)[slot] if improving else None
+        improving = self.options.features and is_correct(self._parent)
+        technique = pick_techniques_ucb1(self._arms, self.options.samples)[slot] if improving else None
         return Proposal(Operator.FSR, parent=self._parent.number, technique=technique, coder=coder, sample=slot)
 
     def _next_parent(self) -> Attempt | None:
         """What the next round is written from; None makes it a round of seeds."""
-        rounds = settled(self.known)
+        rounds = best_per_step(self.known)
         last = rounds[-self.options.samples :]
-        failed = furthest(last)
-        if failed is not None and not any(sound(attempt) for attempt in last):
+        failed = deepest_failure(last)
+        if failed is not None and not any(is_correct(attempt) for attempt in last):
             return failed
-        return fastest(self.known) or furthest(rounds)
+        return best_scoring(self.known) or deepest_failure(rounds)
 
     def _worth(self, attempt: Attempt) -> float:
         """What a sample earns for its technique, 0 to 1: thirds for compiling, for being correct, and for speed.
@@ -118,7 +117,7 @@ class Fsr(Generational[FsrOptions]):
         before = None if number is None else score(self.attempts[number])
         after = score(attempt)
         gain = 0.0 if before is None or after is None else min(max((after - before) / math.log(2), 0.0), 1.0)
-        return (built + sound(attempt) + gain) / 3
+        return (built + is_correct(attempt) + gain) / 3
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {
@@ -130,11 +129,11 @@ class Fsr(Generational[FsrOptions]):
         return state
 
 
-def furthest(attempts: Sequence[Attempt]) -> Attempt | None:
+def deepest_failure(attempts: Sequence[Attempt]) -> Attempt | None:
     """The failed kernel that got furthest in the cascade, the latest of equals; one whose failure was not its own
     (verdict ``INFRA``) only where there is no other."""
     return max(
-        filter(mendable, attempts),
+        filter(is_repairable, attempts),
         key=lambda one: (
             one.evaluation.verdict is not Verdict.INFRA,
             CASCADE.index(one.evaluation.stage),
@@ -144,7 +143,7 @@ def furthest(attempts: Sequence[Attempt]) -> Attempt | None:
     )
 
 
-def deal(arms: dict[str, Arm], samples: int) -> list[str]:
+def pick_techniques_ucb1(arms: dict[str, Arm], samples: int) -> list[str]:
     """Techniques for all samples of a round, chosen before any of them is known.
 
     UCB1 (Auer, Cesa-Bianchi, Fischer 2002): untried arms first, then the highest mean + sqrt(2 ln(all pulls) / pulls).

@@ -1,15 +1,4 @@
-"""Whether a candidate is new, or an earlier one in other words.
-
-Two tests, the cheap one first (ShinkaEvolve rejects by the similarity of embeddings; for kernels both of these are
-exact and need no model):
-
-- *text*: source and plan token by token, without comments and layout, declared names replaced by their order;
-- *PTX*: the same code after compilation. Grid, block and shared memory of a launch are no part of PTX, so the plan
-  counts as well.
-
-A name counts as declared only where the text makes that plain. So a renamed copy may pass the first test as new, and
-the second finds it; a kernel that does something else passes both.
-"""
+"""Novelty of candidates: similarity of their CUDA tokens to those of earlier attempts."""
 
 from __future__ import annotations
 
@@ -19,12 +8,57 @@ import re
 import tokenize
 from collections.abc import Container, Mapping, Sequence, Set
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kernelforge.candidate import parse_plan
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, content_hash
-from kernelforge.search.cuda_tokens import Token, tokens, words
+
+_TOKEN = re.compile(
+    r"""
+      (?P<skip>[^\S\n]*\n\s* | [^\S\n]+ | \\\n | //(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z))
+    | (?P<string>(?:u8|[uUL])?R"(?P<fence>[^()\\\s"]{0,16})\((?:.*?\)(?P=fence)"|.*)
+        | (?:u8|[uUL])?"(?:\\.|[^"\\\n])*+"? | [uUL]?'(?:\\.|[^'\\\n])*+'?)
+    | (?P<number>\.?\d(?:[eEpP][+-] | '?[\w.])*)
+    | (?P<word>[A-Za-z_]\w*)
+    | (?P<mark><<= | >>= | \.\.\. | :: | ->\*? | \+\+ | -- | << | >> | <= | >= | == | != | && | \|\| | [-+*/%&|^]=
+        | \#\# | .)
+    """,
+    re.X | re.S,
+)
+
+
+class Token(NamedTuple):
+    kind: Literal["string", "number", "word", "mark"]
+    text: str
+    directive: bool
+    """Whether it stands in a line of the preprocessor; such a line ends with a mark that is a newline."""
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, for sets of names."""
+    return frozenset(text.split())
+
+
+def tokens(source: str) -> list[Token]:
+    """Tokens of a translation unit, in order."""
+    found: list[Token] = []
+    directive, line_start = False, True
+    for match in _TOKEN.finditer(source):
+        kind, text = match.lastgroup, match[0]
+        if match["skip"] is not None:
+            if text.isspace() and "\n" in text:
+                if directive:
+                    found.append(Token("mark", "\n", True))
+                directive, line_start = False, True
+            continue
+        directive = directive or (text == "#" and line_start)
+        line_start = False
+        if match["string"] is not None:
+            kind = "string"
+        found.append(Token(kind, text, directive))  # type: ignore[arg-type]
+    return found
+
 
 _INTRODUCE = frozenset({"struct", "class", "typename", "enum", "union", "using", "namespace"})
 _NO_TYPES = words(

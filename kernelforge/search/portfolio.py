@@ -1,4 +1,4 @@
-"""``portfolio``: several strategies by turns, each starting from the best that the others found.
+"""``portfolio``: several strategies in turn, each starting from the best result so far.
 
 A member searches until it has brought no new best in ``plateau`` steps, or ends by its own rule. The next one then
 starts afresh from everything that was tried, with nothing in its own past. When every member in turn has brought
@@ -15,15 +15,15 @@ from pydantic import Field, field_validator
 
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.base import Proposal
+from kernelforge.search.base_strategy import BaseStrategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
 from kernelforge.search.refine import Refine
-from kernelforge.search.told import Told
 
-MEMBERS: dict[str, type[Told[Any]]] = {one.name: one for one in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)}
+MEMBERS: dict[str, type[BaseStrategy[Any]]] = {one.name: one for one in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)}
 """Strategies that may be members."""
 
 
@@ -50,12 +50,12 @@ class PortfolioOptions(Record):
         return value
 
     @property
-    def classes(self) -> tuple[type[Told[Any]], ...]:
+    def classes(self) -> tuple[type[BaseStrategy[Any]], ...]:
         """The members' classes, in the order of their turns."""
         return tuple(MEMBERS[name] for name in self.members.split(","))
 
 
-class Portfolio(Told[PortfolioOptions]):
+class Portfolio(BaseStrategy[PortfolioOptions]):
     """One task's portfolio."""
 
     name: ClassVar[str] = "portfolio"
@@ -79,7 +79,7 @@ class Portfolio(Told[PortfolioOptions]):
     def default_rounds(cls, options: PortfolioOptions) -> int:
         return sum(member.default_rounds(member.Options()) for member in options.classes)
 
-    def _fresh(self, turn: int) -> Told[Any]:
+    def _fresh(self, turn: int) -> BaseStrategy[Any]:
         classes = self.options.classes
         member = classes[turn % len(classes)]
         return member(member.Options(), rounds=None, stop_after=None, coders=self.coders)

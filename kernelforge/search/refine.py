@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, ClassVar, Literal
 
 from kernelforge.records import Attempt, Operator, Record, Verdict
-from kernelforge.search.base import Proposal, Sight
-from kernelforge.search.past import settled
-from kernelforge.search.told import Told
+from kernelforge.search.base import ProfileVisibility, Proposal
+from kernelforge.search.base_strategy import BaseStrategy
+from kernelforge.search.history import best_per_step
 
 ROUNDS = 10
 """Rounds of a task, the seed included: the default of CudaForge and of its main results."""
@@ -40,7 +40,7 @@ class RefineOptions(Record):
     """Show the agents times and speedups. Off, as in CudaForge: metrics alone."""
 
 
-class Refine(Told[RefineOptions]):
+class Refine(BaseStrategy[RefineOptions]):
     """One task's refinement."""
 
     name: ClassVar[str] = "refine"
@@ -54,7 +54,7 @@ class Refine(Told[RefineOptions]):
         self, options: RefineOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
-        self._sight = Sight(metrics=options.metrics, latency=options.latency)
+        self._sight = ProfileVisibility(metrics=options.metrics, latency=options.latency)
         self._repairs = 0
         self._seeds = 0
 
@@ -92,7 +92,7 @@ class Refine(Told[RefineOptions]):
 
     def _latest(self) -> int | None:
         """The latest kernel there is, tuned where that made it better."""
-        kernels = [attempt.number for attempt in settled(self.attempts) if attempt.candidate is not None]
+        kernels = [attempt.number for attempt in best_per_step(self.attempts) if attempt.candidate is not None]
         return kernels[-1] if kernels else None
 
     def _take_in(self, attempt: Attempt) -> None:

@@ -1,1 +1,1 @@
-"""The reward server: durable jobs over HTTP in front of an engine."""
+"""The reward server: durable jobs over HTTP in front of a pool of workers."""

@@ -1,4 +1,4 @@
-"""What the HTTP side and the wires of trainers ask of the gateway, and how it refuses."""
+"""Interface of the job service for HTTP and trainer protocols, and its refusals."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernelforge.agents.base import Brief
-from kernelforge.client.wire import (
-    Job,
-    JobRequest,
-    RunSettings,
-    RunStatus,
-    ServerStatus,
-)
-from kernelforge.engine.base import Health
+from kernelforge.agents.base import TaskContext
+from kernelforge.client.models import Job, JobRequest, RunSettings, RunStatus, ServerStatus
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import Evaluation, Profile, Task
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.base import Health
 
 _BEGAN_AT = time.time() - time.monotonic()
 
@@ -33,7 +27,7 @@ DATABASE_NAME = "server.db"
 """What a server keeps, in the results folder: jobs, sessions and tokens."""
 
 
-class Refusal(KernelForgeError):
+class RequestRejected(KernelForgeError):
     """A request that the gateway does not take, with the HTTP status that says why.
 
     Args:
@@ -71,7 +65,7 @@ class Evaluated:
     """UTC seconds since 1970."""
 
 
-class Core(Protocol):
+class RewardService(Protocol):
     """The gateway, free of any protocol. All of it is used from one event loop."""
 
     catalogue: Catalogue
@@ -97,13 +91,13 @@ class Core(Protocol):
         """A registered task as ``suite/name`` with its record, by reference, digest, or the text of its file.
 
         Raises:
-            Refusal: 422: it is not registered, or the code is of another task. Nothing was executed.
+            RequestRejected: 422: it is not registered, or the code is of another task. Nothing was executed.
         """
         ...
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
-    ) -> list[Job | Refusal]:
+    ) -> list[Job | RequestRejected]:
         """Accept jobs, each by itself. A job that is returned survives a kill; one answered from the cache has ended.
 
         Args:
@@ -116,14 +110,14 @@ class Core(Protocol):
         """Submit and wait. The job is cancelled when the wait is, or when time runs out (it then ended as such).
 
         Raises:
-            Refusal: it was not accepted.
+            RequestRejected: it was not accepted.
         """
         ...
 
     def job(self, job_id: str) -> Job:
         """
         Raises:
-            Refusal: 404.
+            RequestRejected: 404.
         """
         ...
 
@@ -139,7 +133,7 @@ class Core(Protocol):
         """Jobs that have ended, in that order, once there are ``k`` of them or time is up.
 
         Raises:
-            Refusal: 404: one of them is unknown.
+            RequestRejected: 404: one of them is unknown.
         """
         ...
 
@@ -159,7 +153,7 @@ class Core(Protocol):
         """Change what the settings name, and leave the rest of the run's as it is."""
         ...
 
-    async def brief(self, task: Task) -> Brief:
+    async def brief(self, task: Task) -> TaskContext:
         """What agents may know of a task; kept."""
         ...
 

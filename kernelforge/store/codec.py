@@ -1,4 +1,4 @@
-"""An attempt as rows of the tables in ``schema.py``, and back, without loss.
+"""Encode an attempt as rows of the tables in ``schema.py``, and decode it without loss.
 
 SQLite has no NaN (it stores NULL), so a NaN travels as the text ``NaN``, which the records read as the number. It has
 no negative zero either: -0.0 comes back as 0.0, which is equal.

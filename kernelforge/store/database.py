@@ -13,8 +13,8 @@ from typing import Any
 import sqlite_utils
 
 from kernelforge.errors import StoreError
-from kernelforge.store.locks import holders
 from kernelforge.store.schema import RESULTS, Schema
+from kernelforge.utils.file_locks import holders
 
 OPEN_TIMEOUT_S = 10.0
 """How long to wait for another program's lock when the file is opened: a mistake should show soon."""

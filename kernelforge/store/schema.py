@@ -1,4 +1,4 @@
-"""The tables of a results database, and the check that this version of KernelForge can read one.
+"""Tables of a results database, and the check that this version can read it.
 
 ``PRAGMA application_id`` says that a file is ours, ``PRAGMA user_version`` which of :data:`MIGRATIONS` it has had.
 ``docs/results.md`` describes every table for people who open the file with plain ``sqlite3``.

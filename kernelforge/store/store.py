@@ -1,4 +1,4 @@
-"""The journal of a results folder: runs, tasks and attempts, whole or not at all."""
+"""The results store: runs, tasks and attempts, each written in one transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
-from kernelforge.store import locks
 from kernelforge.store.codec import (
     METRIC_COLUMNS,
     WHOLE_PLAN,
@@ -27,16 +26,17 @@ from kernelforge.store.codec import (
     message_rows,
 )
 from kernelforge.store.database import Database, as_text, readable
-from kernelforge.store.live import end_live
-from kernelforge.store.notes import TaskNotes, append_messages, linked, unique
+from kernelforge.store.live_status import end_live
 from kernelforge.store.schema import ATTEMPT_TABLES
+from kernelforge.store.task_store import TaskState, append_messages, linked, unique
+from kernelforge.utils import file_locks
 
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
 """In an error."""
 
 
-class Store(TaskNotes):
+class Store(TaskState):
     """One results database. Threads may share it; processes may open it side by side."""
 
     def __init__(self, database: Database) -> None:
@@ -143,7 +143,7 @@ class Store(TaskNotes):
 
     def is_live(self, run_id: str) -> bool:
         """Whether a process is at work on the run now; a run in state ``running`` that is not live was interrupted."""
-        return locks.is_locked(locks.lock_path(self.path.parent, run_id))
+        return file_locks.is_locked(file_locks.lock_path(self.path.parent, run_id))
 
     def as_it_is(self, run: Run) -> tuple[Run, bool]:
         """A run that was read before, as it is now, and whether a process is at work on it.
@@ -163,7 +163,7 @@ class Store(TaskNotes):
             StoreError: on entering, when a live process holds it.
         """
         folder = self.path.parent
-        with locks.run_lock(locks.lock_path(folder, run_id), run_id):
+        with file_locks.run_lock(file_locks.lock_path(folder, run_id), run_id):
             end_live(folder, run_id)  # what a killed process told is not how this one stands
             yield
 

@@ -1,4 +1,4 @@
-"""From the entries of a manifest to tasks: one for a ``[[task]]``, one for each combination of a ``[[grid]]``."""
+"""Build tasks from manifest entries: one per ``[[task]]``, one per combination of a ``[[grid]]``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from kernelforge.errors import TaskError
 from kernelforge.records import Size, Task, TaskPolicy, first_fault
 from kernelforge.tasks.constants import Scalar, Template
-from kernelforge.tasks.files import parse_task_file, read_c_source, read_task_source
+from kernelforge.tasks.files import lies_within, parse_task_file, read_c_source, read_task_source
 from kernelforge.tasks.manifest import MANIFEST, Entry, GridEntry, Manifest, TaskEntry
-from kernelforge.tasks.reading import lies_within
 
 _MOST_TASKS = 10_000
 """Most tasks that one grid may make."""

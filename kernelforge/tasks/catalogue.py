@@ -1,4 +1,4 @@
-"""The tasks that a server offers: shipped suites, and those that were named when it started. Nothing else is opened."""
+"""The tasks that a server offers: shipped suites and those named at its start."""
 
 from __future__ import annotations
 

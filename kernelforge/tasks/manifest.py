@@ -1,4 +1,4 @@
-"""What a ``suite.toml`` may say: its keys and their types. docs/tasks.md tells what they mean."""
+"""Schema of ``suite.toml``; docs/tasks.md describes its keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from kernelforge.errors import TaskError
 from kernelforge.records import first_fault
 from kernelforge.tasks.constants import Scalar
-from kernelforge.tasks.reading import read_toml
+from kernelforge.tasks.files import read_toml
 
 MANIFEST = "suite.toml"
 

@@ -1,4 +1,4 @@
-"""Suites: a folder of task files with a ``suite.toml`` that gives sizes, tags and policies."""
+"""Suites: folders of task files with a manifest, those that ship with KernelForge and others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,27 @@ from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Size, Task, TaskPolicy, content_hash, first_fault
 from kernelforge.tasks.building import entry_path, task_of, tasks_of_grid
 from kernelforge.tasks.constants import Scalar, substitute
-from kernelforge.tasks.data import data_path
-from kernelforge.tasks.files import parse_task_file, read_task_source
+from kernelforge.tasks.files import lies_within, parse_task_file, read_task_source
 from kernelforge.tasks.manifest import MANIFEST, Manifest, TaskEntry, read_manifest
-from kernelforge.tasks.reading import lies_within
+
+
+def data_path(name: str) -> Path:
+    """Folder of shipped data: ``tasks``, ``prompts``, ``sandbox`` or ``docs``.
+
+    A wheel carries the folders as ``kernelforge/_data/<name>``; in a checkout they lie beside the package.
+
+    Raises:
+        UsageError: the installation lacks the folder.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_data" / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise UsageError(
+        f"this installation of kernelforge has no '{name}' folder (looked beside and inside {package}); "
+        "reinstall it, or run from a complete checkout"
+    )
+
 
 LOOSE_SUITE = "file"
 """What ``Task.suite`` says of a task file that belongs to no suite."""

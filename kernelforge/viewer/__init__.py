@@ -1,1 +1,1 @@
-"""The pages of runs while they go on, for the browser of whoever started the viewer. Reads, and writes nothing."""
+"""Local web viewer of runs in progress. Read-only."""

@@ -1,14 +1,16 @@
-"""The viewer as an application: pages, files of data, assets, the page of what goes on, and its events."""
+"""The viewer: a local web application over a results folder, and its process."""
 
 from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncGenerator
+import socket
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import cast
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,10 +22,45 @@ from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.report.html import paths
 from kernelforge.report.html.rendering import assets
 from kernelforge.report.html.site import Page
-from kernelforge.viewer.guard import Guard
-from kernelforge.viewer.journal import Journal
+from kernelforge.server.http.process import CLOSE_S, Server, Stop
+from kernelforge.viewer.auth import ViewerAuth
+from kernelforge.viewer.event_stream import MOST_STREAMS, EventBroadcaster
 from kernelforge.viewer.live_page import live_context
-from kernelforge.viewer.news import News
+from kernelforge.viewer.run_cache import RunCache
+
+HOST = "127.0.0.1"
+_CONNECTIONS = MOST_STREAMS + 64
+
+
+async def serve(viewer: Viewer, listener: socket.socket, stop: Stop, *, ready: Callable[[], None]) -> None:
+    """Serve until a signal; streams end then, and answers that are being written have a few seconds.
+
+    Args:
+        ready: called when connections are accepted.
+    """
+    server = Server(_config(viewer), ready)
+    serving = asyncio.create_task(server.serve([listener]))
+    asked = asyncio.create_task(stop.asked.wait())
+    await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    viewer.news.close()
+    server.should_exit = True
+    await serving
+
+
+def _config(viewer: Viewer) -> uvicorn.Config:
+    return uvicorn.Config(
+        viewer.app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # the token is in the first address
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=CLOSE_S,
+    )
+
 
 STATIC = Path(__file__).parent / "static"
 _EVENTS = "text/event-stream"
@@ -39,9 +76,9 @@ class Viewer:
         news: of that journal, with other limits than the usual ones.
     """
 
-    def __init__(self, journal: Journal, *, token: str, port: int, news: News | None = None) -> None:
+    def __init__(self, journal: RunCache, *, token: str, port: int, news: EventBroadcaster | None = None) -> None:
         self.journal = journal
-        self.news = news or News(journal.look)
+        self.news = news or EventBroadcaster(journal.look)
         self._assets = {**assets(), **{path.name: path for path in STATIC.iterdir() if path.is_file()}}
         routes = [
             Route("/assets/{name}", self._asset),
@@ -51,7 +88,7 @@ class Viewer:
             Route("/{path:path}", self._page),
         ]
         handlers = {KernelForgeError: _failed, HTTPException: _refused}
-        self.app = Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+        self.app = ViewerAuth(Starlette(routes=routes, exception_handlers=handlers), token, port)
 
     async def _page(self, request: Request) -> Response:
         path = request.path_params["path"] or paths.INDEX

@@ -1,4 +1,4 @@
-"""The page of a run that goes on, as its template takes it. Clocks run on in the browser, from the times in it."""
+"""Template variables of a live run's page. The browser advances the clocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kernelforge.report.formatting import clock
 from kernelforge.report.html import paths
-from kernelforge.report.text import clock
 from kernelforge.report.views.progress import (
     BudgetBar,
     Lane,
@@ -17,7 +17,7 @@ from kernelforge.report.views.progress import (
     shown_bars,
     spent_words,
 )
-from kernelforge.viewer.journal import LiveProgress
+from kernelforge.viewer.run_cache import LiveProgress
 
 ENDED = ("finished", "stopped", "failed", "interrupted")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wire_server import Says, WireServer, refusal
 
-from kernelforge.client.wire import Job, JobRequest, SessionRequest, TurnRequest
+from kernelforge.client.models import Job, JobRequest, SessionRequest, TurnRequest
 
 
 class RewardServer(WireServer):

@@ -12,7 +12,7 @@ import pytest
 
 from kernelforge.adapters.areal import WRAPPER_TIMEOUT_S, KernelAgent, reward_fn, reward_function
 from kernelforge.adapters.common import Scorer
-from kernelforge.errors import KernelForgeError, NoScore
+from kernelforge.errors import KernelForgeError, MissingRewardError
 
 
 def run(agent: KernelAgent, policy, row: dict[str, Any] | None = None) -> Any:
@@ -81,7 +81,7 @@ def test_the_reward_function_runs_in_areals_process_pool(server) -> None:
 
 
 def test_the_reward_function_raises_before_areal_would_count_a_zero(server) -> None:
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         reward_fn("Write it.", "infra", [1], [2], answer="core/swish")
     deadline_s = server.scored[0].deadline_s
     assert deadline_s is not None
@@ -111,5 +111,5 @@ def test_areals_own_wrapper_takes_the_reward_and_lets_trouble_through(server) ->
         return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", said, [1], [2], task="core/swish")
 
     assert asyncio.run(reward("1.5")) == 1.5
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         asyncio.run(reward("infra"))

@@ -11,8 +11,8 @@ import pytest
 from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
-from kernelforge.client.wire import Components, RewardResult, TurnRequest
-from kernelforge.errors import NoScore, ServerError, ServerUnreachable, UsageError
+from kernelforge.client.models import Components, RewardResult, TurnRequest
+from kernelforge.errors import MissingRewardError, ServerError, ServerUnreachable, UsageError
 
 PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n```\n"
 
@@ -133,7 +133,7 @@ def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() ->
 
 def test_what_is_raised_crosses_processes_whole(server) -> None:
     """Trainers score in pools of processes and in Ray: an error that cannot be unpickled breaks the pool instead."""
-    with pytest.raises(NoScore) as raised:
+    with pytest.raises(MissingRewardError) as raised:
         Scorer().score_blocking("core/swish", "infra").require()
     error = pickle.loads(pickle.dumps(raised.value))
     assert (str(error), error.code, error.retryable) == (str(raised.value), "worker_died", True)

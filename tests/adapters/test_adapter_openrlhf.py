@@ -14,7 +14,7 @@ from character_tokenizer import character_tokenizer
 
 import kernelforge.adapters.openrlhf as adapter
 from kernelforge.adapters.common import Scorer
-from kernelforge.errors import NoScore
+from kernelforge.errors import MissingRewardError
 
 PROMPT = "<|im_start|>user\nWrite it, for example 9.9<|im_end|>\n<|im_start|>assistant\n"
 
@@ -54,7 +54,7 @@ def test_a_batch_has_one_reward_per_query_and_the_same_logs(server) -> None:
 
 
 def test_trouble_is_raised_so_that_the_reward_stays_none(server) -> None:
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         loaded()(*call("infra"))
 
 

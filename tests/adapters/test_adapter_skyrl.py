@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelforge.adapters.common import Scorer
-from kernelforge.errors import NoScore, ServerError
+from kernelforge.errors import MissingRewardError, ServerError
 
 # Imported by the tests alone: it brings pandas, which collecting need not wait for.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("skyrl_gym") is None, reason="needs skyrl-gym")
@@ -69,7 +69,7 @@ def test_the_trainers_configuration_comes_before_what_was_registered(server) -> 
     assert (server.scored[0].policy, server.scored[0].run_id) == ("kevin/1", "b")
 
 
-@pytest.mark.parametrize(("max_turns", "error"), [(1, NoScore), (2, ServerError)])
+@pytest.mark.parametrize(("max_turns", "error"), [(1, MissingRewardError), (2, ServerError)])
 def test_trouble_is_raised_and_never_a_number(server, max_turns: int, error: type[Exception]) -> None:
     with pytest.raises(error):
         made(max_turns).step("infra")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernelforge.adapters.slime import FILTER, custom_rm, keep_scored
-from kernelforge.errors import NoScore
+from kernelforge.errors import MissingRewardError
 
 
 @dataclass
@@ -48,7 +48,7 @@ def test_a_reward_key_finds_the_reward_among_its_components(server) -> None:
 
 
 def test_trouble_is_raised_where_nothing_would_drop_the_sample(server) -> None:
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         asyncio.run(custom_rm(arguments(), Sample("infra")))
 
 

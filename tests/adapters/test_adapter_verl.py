@@ -13,7 +13,7 @@ from character_tokenizer import character_tokenizer
 from wire_server import refusal
 
 from kernelforge.adapters.verl import compute_score
-from kernelforge.errors import NoScore, ServerError
+from kernelforge.errors import MissingRewardError, ServerError
 
 ROW = {"data_source": "kernelforge", "ground_truth": "core/swish", "extra_info": {"index": 0, "num_turns": None}}
 
@@ -55,7 +55,7 @@ def test_the_rows_own_task_comes_before_its_ground_truth(server) -> None:
 
 
 def test_trouble_is_raised_and_never_a_number(server) -> None:
-    with pytest.raises(NoScore, match="worker_died"):
+    with pytest.raises(MissingRewardError, match="worker_died"):
         asyncio.run(compute_score(solution_str="infra", **ROW))
 
 
@@ -103,5 +103,5 @@ def test_verls_own_manager_takes_the_answer(server) -> None:
 
 
 def test_verls_own_manager_lets_trouble_through(server) -> None:
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         managed("infra")

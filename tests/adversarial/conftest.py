@@ -13,19 +13,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from axpy import axpy_task
 from corpus import CANARY
 
-from kernelforge.evaluate import Evaluator, Workshop
+from kernelforge.evaluation import Evaluator, EvaluatorPool
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EvaluatorPool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", CANARY)
-        with Workshop("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
+        with EvaluatorPool("emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
             yield made
 
 
 @pytest.fixture(scope="session")
-def evaluator(workshop: Workshop) -> Iterator[Evaluator]:
+def evaluator(workshop: EvaluatorPool) -> Iterator[Evaluator]:
     made = workshop.evaluator(axpy_task())
     yield made
     made.oracle.close()

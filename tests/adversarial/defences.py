@@ -16,13 +16,13 @@ from unittest.mock import patch
 from corpus import CANARY, Case, task_of
 
 from kernelforge.compile import Compiler
-from kernelforge.compile.gate import GateResult
+from kernelforge.compile.policy_gate import GateResult
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
-from kernelforge.evaluate import EvaluationResult, Evaluator, Workshop
-from kernelforge.evaluate.checking import Checker
-from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages.correctness import Checker
 from kernelforge.records import Comparison
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import role_policy
@@ -44,7 +44,7 @@ Patched = AbstractContextManager[object]
 
 def _gate(evaluator: Evaluator) -> Patched:
     """The policy gate over PTX and cubin."""
-    return patch("kernelforge.compile.gate.check", lambda *judged, **how: GateResult(None))
+    return patch("kernelforge.compile.policy_gate.check", lambda *judged, **how: GateResult(None))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _other_sizes(evaluator: Evaluator) -> Patched:
 
 def _full_size(evaluator: Evaluator) -> Patched:
     """Anything at all is run and compared at the full size."""
-    return patch("kernelforge.evaluate.evaluator.check_full", lambda *asked, **how: None)
+    return patch("kernelforge.evaluation.evaluator.check_full", lambda *asked, **how: None)
 
 
 def _runs(change: Callable[[RunRequest], RunRequest]) -> Callable[[Evaluator], Patched]:
@@ -101,7 +101,7 @@ def _writable(request: RunRequest) -> RunRequest:
 @contextmanager
 def _poisons(evaluator: Evaluator) -> Iterator[None]:
     """Memory holds another byte in each of two runs, whose results must agree."""
-    alike = patch("kernelforge.evaluate.checking.same_bytes", lambda first, second: True)
+    alike = patch("kernelforge.evaluation.stages.correctness.same_bytes", lambda first, second: True)
     with alike, _runs(lambda request: replace(request, poison=0))(evaluator):
         yield
 
@@ -113,18 +113,18 @@ def _variation(evaluator: Evaluator) -> Patched:
 
 def _guards(evaluator: Evaluator) -> Patched:
     """A candidate whose asserts refuse every hidden size must be comparable at the full one."""
-    return patch("kernelforge.evaluate.full._Modelled._refuse_unchecked", lambda *asked: None)
+    return patch("kernelforge.evaluation.stages.full_size._ModelledFullSize._refuse_unchecked", lambda *asked: None)
 
 
 def _plan_outputs(evaluator: Evaluator) -> Patched:
     """Shapes and dtypes of outputs must be the reference's."""
-    return patch("kernelforge.evaluate.preparation._match_outputs", lambda *judged, **how: None)
+    return patch("kernelforge.evaluation.stages.compile_stage._match_outputs", lambda *judged, **how: None)
 
 
 @contextmanager
 def _silence(evaluator: Evaluator) -> Iterator[None]:
     """Of a hidden size nothing is told but the verdict."""
-    from kernelforge.evaluate import checking, preparation
+    from kernelforge.evaluation.stages import compile_stage, correctness
     from kernelforge.records import SizeCheck
 
     def failed_check(verdict: Any, size: Any, family: str, message: str, error: float | None = None) -> Any:
@@ -132,15 +132,15 @@ def _silence(evaluator: Evaluator) -> Iterator[None]:
         return check, f"at {size.name}, {family} inputs: {message}"
 
     with (
-        patch.object(checking, "failed_check", failed_check),
-        patch.object(preparation, "reason_at", lambda verdict, size, message: message),
-        patch.object(preparation, "_without_text", lambda build: build),
+        patch.object(correctness, "failed_check", failed_check),
+        patch.object(compile_stage, "reason_at", lambda verdict, size, message: message),
+        patch.object(compile_stage, "_without_text", lambda build: build),
     ):
         yield
 
 
 IN_PARENT: Mapping[str, Callable[[Evaluator], Patched]] = {
-    "admission": lambda evaluator: patch("kernelforge.evaluate.evaluator.check_admitted", lambda oracle: None),
+    "admission": lambda evaluator: patch("kernelforge.evaluation.evaluator.require_admitted", lambda oracle: None),
     "families": _families,
     "full-size": _full_size,
     "gate": _gate,
@@ -185,7 +185,7 @@ class Bench:
         self._cache = cache
         self._zygote = zygote
         self._stack = ExitStack()
-        self._workshops: dict[frozenset[str], Workshop] = {}
+        self._workshops: dict[frozenset[str], EvaluatorPool] = {}
         self._evaluators: dict[tuple[frozenset[str], str], Evaluator] = {}
 
     def evaluator(self, task: str, off: frozenset[str] = frozenset()) -> Evaluator:
@@ -221,10 +221,10 @@ class Bench:
         """End everything."""
         self._stack.close()
 
-    def _workshop(self, off: frozenset[str]) -> Workshop:
+    def _workshop(self, off: frozenset[str]) -> EvaluatorPool:
         device = make_device(DEVICE)
         device._zygote = _weakened("runner", RUNNER) if off & RUNNER else self._zygote("runner")  # type: ignore[attr-defined]
-        made = Workshop(DEVICE, cache=self._cache, opened=[device])
+        made = EvaluatorPool(DEVICE, cache=self._cache, opened=[device])
         oracle = _weakened("oracle", off & ORACLE) if off & ORACLE else self._zygote("oracle")
         made._oracle_zygotes[device.name] = oracle
         if off & COMPILER:

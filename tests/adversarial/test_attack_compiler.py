@@ -9,10 +9,10 @@ from axpy import KERNEL
 from kernelforge.compile import Artifact
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.compile.diagnostics import parse_log, parse_ptxas
-from kernelforge.evaluate import Workshop
+from kernelforge.evaluation import EvaluatorPool
 
 
-def test_a_comment_ends_at_a_newline_and_nowhere_else(workshop: Workshop) -> None:
+def test_a_comment_ends_at_a_newline_and_nowhere_else(workshop: EvaluatorPool) -> None:
     plain = workshop.compiler.build("// a comment\n" + KERNEL, ["axpy"])
     for mark in "\u2028\u2029\x0b\x0c\x85":
         built = workshop.compiler.build(f"// a comment {mark}__device__ int hidden;\n{KERNEL}", ["axpy"])
@@ -41,7 +41,7 @@ def test_no_log_takes_its_reader_down() -> None:
     assert parse_ptxas(ptxas)["k"].static_shared_bytes == 0
 
 
-def test_a_damaged_cubin_is_read_or_refused(workshop: Workshop) -> None:
+def test_a_damaged_cubin_is_read_or_refused(workshop: EvaluatorPool) -> None:
     built = workshop.compiler.build(KERNEL, ["axpy"])
     assert isinstance(built, Artifact)
     chance = random.Random(7)

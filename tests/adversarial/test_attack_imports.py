@@ -15,11 +15,11 @@ from corpus import CANARY
 from test_attack_tasks import TakenOver
 
 from kernelforge.errors import SandboxError
-from kernelforge.evaluate.audit.suite import Job, audit_task
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.shrinking import Bounds, ChosenSizes, Shrinker
-from kernelforge.evaluate.shrinking.importing import choose_all
-from kernelforge.evaluate.shrinking.prober import Prober
+from kernelforge.evaluation.audit.suite import Job, audit_task
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.size_search import Bounds, SizeChoice, SizeChooser
+from kernelforge.evaluation.size_search.chooser import choose_all
+from kernelforge.evaluation.size_search.client import SizeSearchClient
 from kernelforge.records import Size, TensorSpec
 from kernelforge.tasks.loaders import ExternalTask
 
@@ -105,9 +105,9 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def shrinker(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shrinker]:
+def shrinker(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SizeChooser]:
     """What finds sizes, started when the canary was in place."""
-    with Shrinker(cache=tmp_path_factory.mktemp("sizes"), bounds=Bounds(tries=12)) as made:
+    with SizeChooser(cache=tmp_path_factory.mktemp("sizes"), bounds=Bounds(tries=12)) as made:
         yield made
 
 
@@ -124,7 +124,7 @@ def test_the_spy_finds_the_canary_where_nothing_keeps_it_from_it(planted: Path) 
         planted.write_text(CANARY)
 
 
-def test_a_reference_finds_no_canary_while_sizes_are_found(planted: Path, shrinker: Shrinker) -> None:
+def test_a_reference_finds_no_canary_while_sizes_are_found(planted: Path, shrinker: SizeChooser) -> None:
     tasks = [
         ExternalTask(name=where, title=where, source=spying(planted, where), origin=where)
         for where in ("module", "get_inputs", "forward")
@@ -137,7 +137,7 @@ def test_a_reference_finds_no_canary_while_sizes_are_found(planted: Path, shrink
     assert not any(CANARY.encode() in path.read_bytes() for path in shrinker.cache.iterdir())
 
 
-def test_a_reference_finds_no_canary_while_it_is_judged_and_audited(planted: Path, shrinker: Shrinker) -> None:
+def test_a_reference_finds_no_canary_while_it_is_judged_and_audited(planted: Path, shrinker: SizeChooser) -> None:
     """The process that finds sizes is of the oracle's role, and is its jail."""
     for where in ("module", "get_inputs", "forward"):
         task = axpy_task(spying(planted, where))
@@ -162,7 +162,7 @@ COSTS = {
 
 @pytest.mark.parametrize("data", COSTS.values(), ids=COSTS)
 def test_a_cost_that_is_none_is_the_tasks_failure(data: dict[str, Any]) -> None:
-    outcome = Prober(TakenOver(data), "text", Bounds()).run({})
+    outcome = SizeSearchClient(TakenOver(data), "text", Bounds()).run({})
     assert outcome.cost is None
     assert 0 < len(outcome.error) <= 500
 
@@ -212,12 +212,12 @@ def test_no_child_tells_of_a_tensor_that_cannot_be(shape: list[int]) -> None:
 GOOD = ExternalTask(name="good", title="good", source=REFERENCE.replace("WHERE", "'nowhere'"), origin="good")
 SIZES = (Size(name="full"), Size(name="small", constants={"ROWS": 8}))
 KEPT = {
-    "another file's": ChosenSizes(sizes=(Size(name="full"), Size(name="small", constants={"M": 8}))).model_dump_json(),
-    "no sizes": ChosenSizes().model_dump_json(),
-    "no number": ChosenSizes(sizes=SIZES).model_dump_json().replace("8", "NaN"),
-    "cut": ChosenSizes(sizes=SIZES).model_dump_json()[:-9],
+    "another file's": SizeChoice(sizes=(Size(name="full"), Size(name="small", constants={"M": 8}))).model_dump_json(),
+    "no sizes": SizeChoice().model_dump_json(),
+    "no number": SizeChoice(sizes=SIZES).model_dump_json().replace("8", "NaN"),
+    "cut": SizeChoice(sizes=SIZES).model_dump_json()[:-9],
     "nested": "[" * 100_000,
-    "long": " " * (2 << 20) + ChosenSizes(sizes=SIZES).model_dump_json(),
+    "long": " " * (2 << 20) + SizeChoice(sizes=SIZES).model_dump_json(),
 }
 
 
@@ -225,7 +225,7 @@ KEPT = {
 def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A cache folder, and the name of what it keeps of a task."""
     folder = tmp_path_factory.mktemp("sizes")
-    with Shrinker(cache=folder, bounds=Bounds(tries=12)) as shrinker:
+    with SizeChooser(cache=folder, bounds=Bounds(tries=12)) as shrinker:
         yield folder, f"{shrinker._key(GOOD)}.json"
 
 
@@ -239,17 +239,17 @@ def test_a_kept_choice_that_is_none_is_not_believed(
         os.mkfifo(folder / name)
     else:
         (folder / name).write_text(content)
-    anew = ChosenSizes(refused="found anew")
-    monkeypatch.setattr(Shrinker, "_find", lambda self, task: (anew, False))
-    shrinker = Shrinker(cache=folder, bounds=Bounds(tries=12))
+    anew = SizeChoice(refused="found anew")
+    monkeypatch.setattr(SizeChooser, "_find", lambda self, task: (anew, False))
+    shrinker = SizeChooser(cache=folder, bounds=Bounds(tries=12))
     assert shrinker.choose(GOOD) == anew
     (folder / name).unlink()
-    (folder / name).write_text(ChosenSizes(sizes=SIZES).model_dump_json())
+    (folder / name).write_text(SizeChoice(sizes=SIZES).model_dump_json())
     assert shrinker.choose(GOOD).sizes == SIZES
     shrinker.close()
 
 
-def test_a_text_that_cannot_be_looked_at_refuses_its_own_task_alone(shrinker: Shrinker) -> None:
+def test_a_text_that_cannot_be_looked_at_refuses_its_own_task_alone(shrinker: SizeChooser) -> None:
     many = "".join(f"A{number} = {number + 8}\n" for number in range(300))
     use = "USED = [" + ", ".join(f"A{number}" for number in range(300)) + "]\n"
     tasks = [

@@ -6,13 +6,11 @@ import os
 import pytest
 
 from kernelforge.devices import replies
-from kernelforge.devices.cuda.sanitizer_log import MAX_FINDINGS, parse_log
-from kernelforge.devices.cuda.stand_in import _medians
-from kernelforge.devices.leases import Leases, _Wait
+from kernelforge.devices.cuda.tools.fallback_profile import _medians
+from kernelforge.devices.cuda.tools.sanitizer import MAX_FINDINGS, parse_log
+from kernelforge.devices.gpu_locks import GpuLocks, _Wait
 from kernelforge.errors import DeviceError, SandboxError
-from kernelforge.profiling.ncu.messages import trouble
-from kernelforge.profiling.ncu.rows import rows_from_output, rows_from_wire
-from kernelforge.profiling.ncu.table import parse_table
+from kernelforge.profiling.ncu.parse import parse_table, rows_from_output, rows_from_wire, trouble
 from kernelforge.sandbox import Frame
 
 HUGE = 10**400
@@ -101,14 +99,14 @@ def test_a_link_in_place_of_a_lock_is_not_emptied(tmp_path):
     (tmp_path / "locks" / "GPU-1.lock").symlink_to(victim)
     with (
         pytest.raises(DeviceError, match="cannot lock cuda:0"),
-        Leases(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "GPU-1"}).lease("cuda:0"),
+        GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "GPU-1"}).lease("cuda:0"),
     ):
         pass
     assert victim.read_text() == "kept"
 
 
 def test_a_key_names_no_other_folder(tmp_path):
-    with Leases(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "../../x/.."}).lease("cuda:0"):
+    with GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "../../x/.."}).lease("cuda:0"):
         assert all(name.endswith((".lock", ".next")) for name in os.listdir(tmp_path / "locks"))
     assert os.listdir(tmp_path) == ["locks"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from corpus import CANARY
 
-from kernelforge.agents.findings import parse_finding
 from kernelforge.agents.prompts import fenced, inline
+from kernelforge.agents.reply_forms import parse_finding
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError
 from kernelforge.llm.base import Prompt, Question
-from kernelforge.llm.exchange import Exchange
+from kernelforge.llm.file_exchange import FileExchangeModel
 
 CPU_SECONDS = 5.0
 """Far above what any of these costs, far below what a quadratic parser would take."""
@@ -81,7 +81,7 @@ def ask(folder: Path, plant: Callable[[], object], check: Callable[[str], None] 
             plant()
         return False
 
-    exchange = Exchange(folder, poll_seconds=0.01, timeout_seconds=0.3, stopped=stopped)
+    exchange = FileExchangeModel(folder, poll_seconds=0.01, timeout_seconds=0.3, stopped=stopped)
     with pytest.raises(BudgetExhausted) as caught:
         exchange.ask(Question("coder", "t", Prompt("prompt"), check))
     assert CANARY not in str(caught.value)

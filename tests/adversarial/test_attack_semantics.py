@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from axpy import KERNEL, PLAN
 
-from kernelforge.evaluate import EvaluationResult, Evaluator
+from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.records import Candidate, Verdict
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
@@ -43,7 +43,7 @@ def test_a_profile_that_saw_less_than_a_check_is_left_out(evaluator: Evaluator) 
 def test_a_full_size_that_is_dear_to_run_is_checked_in_part(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.FULL_SIZE_INSTRUCTIONS", 1000)
     result = judge(evaluator, Verdict.OK)
     assert result.evaluation.correctness is not None
     assert [check.status for check in result.evaluation.correctness.sizes] == ["passed"] * 5
@@ -57,7 +57,7 @@ def test_refusing_all_hidden_sizes_needs_a_full_size_that_is_checked(
     result = judge(evaluator, Verdict.OK, plan=plan)
     assert result.evaluation.correctness is not None
     assert result.evaluation.correctness.generality == 0.5
-    monkeypatch.setattr("kernelforge.evaluate.full.FULL_SIZE_INSTRUCTIONS", 1000)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.FULL_SIZE_INSTRUCTIONS", 1000)
     judge(evaluator, Verdict.OK, plan=plan)
     waiting = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
         "    if (i < n)", f"    {WAIT}\n    if (i < n)"

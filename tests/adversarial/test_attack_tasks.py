@@ -11,10 +11,10 @@ from axpy import KERNEL, PLAN, REFERENCE, axpy_task
 from builders import make_fingerprint
 from corpus import CANARY
 
-from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.errors import KernelForgeError, SandboxError, TaskError
-from kernelforge.evaluate import Workshop
-from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluation import EvaluatorPool
+from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Candidate, Verdict
 from kernelforge.sandbox import Frame, Limits
@@ -32,7 +32,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_task_file_harms_its_own_task_only(workshop: Workshop, code: str) -> None:
+def test_a_hostile_task_file_harms_its_own_task_only(workshop: EvaluatorPool, code: str) -> None:
     source = REFERENCE.replace("def get_inputs():\n", f"def get_inputs():\n    {code}\n")
     with pytest.raises(KernelForgeError) as caught:
         workshop.evaluator(axpy_task(source))
@@ -45,7 +45,7 @@ def test_a_hostile_task_file_harms_its_own_task_only(workshop: Workshop, code: s
         honest.oracle.close()
 
 
-def test_a_task_file_finds_no_key_in_its_environment_or_its_memory_of_arguments(workshop: Workshop) -> None:
+def test_a_task_file_finds_no_key_in_its_environment_or_its_memory_of_arguments(workshop: EvaluatorPool) -> None:
     tell = "import os, sys\n    raise RuntimeError(repr(dict(os.environ)) + repr(sys.argv))"
     source = REFERENCE.replace("def get_inputs():\n", f"def get_inputs():\n    {tell}\n")
     with pytest.raises(TaskError) as caught:
@@ -54,7 +54,7 @@ def test_a_task_file_finds_no_key_in_its_environment_or_its_memory_of_arguments(
     assert CANARY not in str(caught.value)
 
 
-def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: Workshop) -> None:
+def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: EvaluatorPool) -> None:
     grow = "n = ROWS + int(torch.randint(1, 9, (1,)))\n    return [torch.randn(n, COLS), torch.randn(n, COLS)]"
     evaluator = workshop.evaluator(
         axpy_task(REFERENCE.replace("return [torch.randn(ROWS", f"{grow}\n    return [torch.randn(ROWS"))
@@ -69,7 +69,7 @@ def test_shapes_that_change_between_draws_are_the_tasks_fault(workshop: Workshop
 ONES = REFERENCE.replace("return x * 2 + y", "return torch.softmax(x, dim=1).sum(dim=1) + 0 * y[:, 0]")
 
 
-def test_a_task_with_a_constant_answer_pays_nothing(workshop: Workshop) -> None:
+def test_a_task_with_a_constant_answer_pays_nothing(workshop: EvaluatorPool) -> None:
     """Whoever brings the task file may be who wants the reward."""
     kernel = "__global__ void ones(float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 1.0f; }"
     plan = (
@@ -84,7 +84,9 @@ def test_a_task_with_a_constant_answer_pays_nothing(workshop: Workshop) -> None:
         evaluator.oracle.close()
 
 
-def test_a_task_with_a_constant_answer_pays_no_model_of_a_reply_either(workshop: Workshop, kept_zygotes: Any) -> None:
+def test_a_task_with_a_constant_answer_pays_no_model_of_a_reply_either(
+    workshop: EvaluatorPool, kept_zygotes: Any
+) -> None:
     source = ONES.replace("class Model", "class ModelNew").replace(
         "torch.softmax(x, dim=1).sum(dim=1)", "x[:, 0] * 0 + 1"
     )
@@ -162,7 +164,7 @@ RUNNER_FRAMES: dict[str, tuple[dict[str, Any], tuple[bytes, ...]]] = {
 
 @pytest.mark.parametrize(("data", "blobs"), RUNNER_FRAMES.values(), ids=RUNNER_FRAMES)
 def test_what_a_runner_sends_is_read_as_hostile(
-    workshop: Workshop, data: dict[str, Any], blobs: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+    workshop: EvaluatorPool, data: dict[str, Any], blobs: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluator = workshop.evaluator(axpy_task())
     requests: list[RunRequest] = []
@@ -178,13 +180,13 @@ def test_what_a_runner_sends_is_read_as_hostile(
     evaluator.oracle.close()
     monkeypatch.undo()
     session._zygote = TakenOver(data, blobs)  # type: ignore[attr-defined]
-    with pytest.raises((SandboxError, RunFaulted)):
+    with pytest.raises((SandboxError, RunFailed)):
         session.run(requests[0])
-    with pytest.raises((SandboxError, RunFaulted)):
+    with pytest.raises((SandboxError, RunFailed)):
         session.profile(requests[0], evaluator.facts.at("small"))
 
 
-def test_numbers_that_no_clock_gives_are_no_time(workshop: Workshop) -> None:
+def test_numbers_that_no_clock_gives_are_no_time(workshop: EvaluatorPool) -> None:
     from kernelforge.devices.replies import count_in, seconds_in
 
     for text in ("1e400", "-1", "true", '"x"', "NaN", "1" + "0" * 400, "null"):
@@ -194,5 +196,5 @@ def test_numbers_that_no_clock_gives_are_no_time(workshop: Workshop) -> None:
         assert count is None or count >= 0
 
 
-def _artifact(workshop: Workshop) -> Any:
+def _artifact(workshop: EvaluatorPool) -> Any:
     return workshop.compiler.build(KERNEL, ["axpy"])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from axpy import axpy_task
 
-from kernelforge.evaluate.comparison import Got, compare_outputs
-from kernelforge.evaluate.expected import Reckoner
-from kernelforge.evaluate.tolerance import expected_output
+from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
+from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from kernelforge.evaluation.oracle.worker.tolerance import expected_output
 from kernelforge.records import DType, Size
 
 SIZES = (Size(name="full"), Size(name="small"))
@@ -20,7 +20,7 @@ def got(*values: float) -> Got:
     return Got(torch.tensor(values, dtype=torch.float32).numpy().tobytes(), (len(values),), DType.FLOAT32)
 
 
-def task(forward: str, inputs: str) -> Reckoner:
+def task(forward: str, inputs: str) -> ReferenceRunner:
     source = f"""import torch
 import torch.nn as nn
 class Model(nn.Module):
@@ -31,7 +31,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-    return Reckoner(axpy_task(source, SIZES))
+    return ReferenceRunner(axpy_task(source, SIZES))
 
 
 @pytest.mark.parametrize(

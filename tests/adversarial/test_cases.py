@@ -14,7 +14,7 @@ from defences import IN_CHILDREN, IN_PARENT, SEED, STRUCTURAL, Bench
 
 from benchmarks.integrity import ClassRule
 from kernelforge.modelnew import ModelNewEvaluator
-from kernelforge.modelnew.bench import LaneBench
+from kernelforge.modelnew.bench import ModelNewEvaluators
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.sandbox import Zygote
@@ -55,7 +55,7 @@ def bench(canary_file: Path, builds: Path, kept_zygotes: Callable[..., Zygote]) 
 class Lane:
     """Warm evaluators of classes, by task."""
 
-    def __init__(self, bench: LaneBench) -> None:
+    def __init__(self, bench: ModelNewEvaluators) -> None:
         self._bench = bench
         self._evaluators: dict[str, ModelNewEvaluator] = {}
 
@@ -72,7 +72,7 @@ class Lane:
 @pytest.fixture(scope="module")
 def lane(canary_file: Path, warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[Lane]:
     with warmly():
-        made = Lane(LaneBench("cpu"))
+        made = Lane(ModelNewEvaluators("cpu"))
     yield made
     made.close()
 

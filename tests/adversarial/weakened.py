@@ -21,11 +21,11 @@ def _weaken_oracle() -> None:
     """Outputs pass by ``torch.allclose`` with 1e-2, as KernelBench's do: no tolerance of the task's own."""
     import torch
 
-    from kernelforge.evaluate.comparison import Got
-    from kernelforge.evaluate.expected import Drawn, Reckoner
+    from kernelforge.evaluation.oracle.worker.comparison import Got
+    from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
     from kernelforge.records import Comparison
 
-    def compare(self: Reckoner, drawn: Drawn, got: list[Got]) -> Comparison:
+    def compare(self: ReferenceRunner, drawn: InputDraw, got: list[Got]) -> Comparison:
         assert drawn.expected is not None
         for want, have in zip(drawn.expected, got, strict=True):
             value = have.on(want.reference)
@@ -33,12 +33,12 @@ def _weaken_oracle() -> None:
                 return Comparison(ok=False, message="not within 1e-2")
         return Comparison(ok=True, error=0.0)
 
-    Reckoner.compare = compare  # type: ignore[method-assign]
+    ReferenceRunner.compare = compare  # type: ignore[method-assign]
 
 
 def _weaken_runner() -> None:
-    from kernelforge.devices.emulated import memory
-    from kernelforge.devices.emulated.machine import Machine
+    from kernelforge.devices.emulated.execute import memory
+    from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 
     if "bounds" in OFF:
         # Buffers reach into the padding behind them, as allocations of 256 bytes do on a GPU.
@@ -61,12 +61,12 @@ def _weaken_runner() -> None:
     if "prepared-weights" in OFF:
         memory.Memory.protect = lambda self, address: None  # type: ignore[method-assign]
     if "races" in OFF:
-        launch = Machine.launch
+        launch = LoadedModule.launch
 
-        def unwatched(self: Machine, *arguments: Any, **how: Any) -> Any:
+        def unwatched(self: LoadedModule, *arguments: Any, **how: Any) -> Any:
             return launch(self, *arguments, **{**how, "racecheck": False})
 
-        Machine.launch = unwatched  # type: ignore[method-assign]
+        LoadedModule.launch = unwatched  # type: ignore[method-assign]
 
 
 if "tolerance" in OFF:

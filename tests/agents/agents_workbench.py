@@ -7,16 +7,16 @@ from functools import lru_cache
 
 import torch
 
-from kernelforge.agents import Brief
-from kernelforge.agents.builtin.choosing import readable
+from kernelforge.agents import TaskContext
+from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.render import Rendered, render
+from kernelforge.agents.builtin.design_search import readable
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
-from kernelforge.devices.emulated.worker import Kernel, Runner, Work
-from kernelforge.evaluate.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
-from kernelforge.evaluate.tracing import trace_source
+from kernelforge.devices.emulated.worker import Kernel, PlanRun, Runner
+from kernelforge.evaluation.oracle.worker.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
+from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.hardware.specs import SPECS
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import (
@@ -113,8 +113,8 @@ def runner(artifact: Artifact) -> Runner:
     return Runner(artifact.ptx.decode(), kernels, SPECS["h100"], memory_bytes=1 << 30, threads=1)
 
 
-def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> Work:
-    return Work(
+def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> PlanRun:
+    return PlanRun(
         plan=resolved, tensors=tensors_of(resolved, at), poison=poison, mutable=frozenset(), deadline_s=600.0,
         memory_bytes=1 << 30, max_thread_instructions=None,
     )  # fmt: skip
@@ -180,10 +180,10 @@ def known(name: str) -> TaskFacts:
     return TaskFacts(task_digest="0" * 16, sizes=(facts(name, "full"), facts(name, "small")))
 
 
-def brief(name: str, graph: Graph | None = None) -> Brief:
+def brief(name: str, graph: Graph | None = None) -> TaskContext:
     task = task_of(f"core/{name}")
     device = {"device": "H100, emulated", "architecture": "sm_90a"}
-    return Brief(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device, SPECS["h100"])
+    return TaskContext(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device, SPECS["h100"])
 
 
 FINGERPRINT = Fingerprint(
@@ -194,7 +194,7 @@ BUILD = Build(key="k", ok=True, arch="sm_90a", toolchain="nvrtc 13.0.88", second
 
 
 def attempt(
-    told: Brief,
+    told: TaskContext,
     candidate: Candidate,
     *,
     number: int = 0,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builders import make_build, make_evaluation, make_fingerprint, make_task, make_timing, measured, modelled
 
-from kernelforge.agents import Brief, CoderRequest, JudgeRequest
+from kernelforge.agents import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt, tester_prompt
 from kernelforge.hardware.specs import H100, H200
 from kernelforge.llm.base import Prompt
@@ -35,11 +35,11 @@ from kernelforge.records import (
     Verdict,
     WeightSpec,
 )
-from kernelforge.search.base import DEFAULT_SIGHT, Sight
+from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 GOLDEN = Path(__file__).parent / "golden"
-FULL_SIGHT = Sight("full")
-BLIND = Sight("none", latency=False)
+FULL_SIGHT = ProfileVisibility("full")
+BLIND = ProfileVisibility("none", latency=False)
 
 SOURCE = '''"""Softmax over rows, scaled."""
 class Model(nn.Module):
@@ -74,7 +74,7 @@ def _graph() -> Graph:
     return Graph(size="full", nodes=nodes)
 
 
-BRIEF = Brief(
+BRIEF = TaskContext(
     task=TASK,
     facts=TaskFacts(task_digest=TASK.digest, sizes=(_size("full", 1024, 4096), _size("small", 32, 512))),
     shared={"x.shape[1]": "varies; a multiple of 4 at some sizes only"},
@@ -214,7 +214,7 @@ def coder(operator: Operator, parent: Attempt | None, **more: object) -> Prompt:
     return coder_prompt(CoderRequest(BRIEF, operator, parent, **(fields | more)))  # type: ignore[arg-type]
 
 
-def judge(parent: Attempt, sight: Sight = DEFAULT_SIGHT, rank: int = 1) -> Prompt:
+def judge(parent: Attempt, sight: ProfileVisibility = DEFAULT_VISIBILITY, rank: int = 1) -> Prompt:
     return judge_prompt(JudgeRequest(BRIEF, parent, HISTORY, FAST, rank, sight))
 
 
@@ -238,7 +238,7 @@ SAMPLES: dict[str, Callable[[], Prompt]] = {
     "optimise": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING),
     "optimise-full": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING, sight=FULL_SIGHT),
     "optimise-blind": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING, sight=BLIND),
-    "contrast": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=Sight("none")),
+    "contrast": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=ProfileVisibility("none")),
     "contrast-ncu": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=FULL_SIGHT),
     "fsr": lambda: coder(Operator.FSR, FAST, technique="vectorised loads", sample=2),
     "fsr-failed": lambda: coder(Operator.FSR, FAILED, history=(FAILED,), best=None),

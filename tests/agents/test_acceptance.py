@@ -9,7 +9,7 @@ import pytest
 from builders import make_attempt, make_fingerprint, modelled, uncompared_evaluation
 from builders import measured as make_measured
 
-from kernelforge.agents.acceptance import drifts, improves
+from kernelforge.agents.acceptance import drift_reason, improves
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 
 DRAM = "dram__bytes.sum"
@@ -119,9 +119,9 @@ def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
     for dram, time_us, fits in ((80, 11.5, True), (60, 12, True), (40, 13.5, False)):
         child = attempt(dram, time_us)
         assert improves(known[-1], child, finding(DRAM))[0]
-        assert (drifts(child, known) is None) is fits
+        assert (drift_reason(child, known) is None) is fits
         known.append(child.model_copy(update={"accepted": fits}))
-    assert "13.5 us" in (drifts(known[-1], known[:-1]) or "")
+    assert "13.5 us" in (drift_reason(known[-1], known[:-1]) or "")
 
 
 def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_holds_it_off() -> None:
@@ -131,4 +131,4 @@ def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_hold
     honest = make_attempt(1)
     assert improves(lazy, honest, None) == (True, "accepted: compared at its full size, as its parent was not")
     assert improves(honest, lazy, None) == (False, "not accepted: not compared at its full size, as its parent was")
-    assert drifts(honest, [lazy]) is None
+    assert drift_reason(honest, [lazy]) is None

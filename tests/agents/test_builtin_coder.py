@@ -8,9 +8,9 @@ import torch
 from shipped import shipped
 
 from kernelforge.agents import CoderRequest
-from kernelforge.agents.builtin.choosing import applicable
 from kernelforge.agents.builtin.coder import BuiltinCoder
 from kernelforge.agents.builtin.design import MOVES, Design
+from kernelforge.agents.builtin.design_search import applicable_designs
 from kernelforge.candidate import parse_reply
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError
@@ -52,7 +52,7 @@ def code(name: str, design: Design) -> tuple[str, str]:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_move_is_right_at_every_size(name: str, compiler: Compiler) -> None:
     brief = workbench.brief(name)
-    alone = [Design((move,)) for move in applicable(brief, Design())]
+    alone = [Design((move,)) for move in applicable_designs(brief, Design())]
     pairs = [Design(("tile", "register-tile")), Design(("warp-reduce", "stage")), Design(("warp-reduce", "vectorise"))]
     # Designs that come to the same code are run once, and not at the sizes of the two tests above.
     distinct = {code(name, design): design for design in [ALL, *pairs, *alone, Design()]}
@@ -65,7 +65,7 @@ def test_every_move_is_right_at_every_size(name: str, compiler: Compiler) -> Non
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_move_that_changes_its_seed(name: str) -> None:
-    assert applicable(workbench.brief(name), Design())
+    assert applicable_designs(workbench.brief(name), Design())
 
 
 def test_a_reply_reads_as_a_models_would_and_says_its_design() -> None:

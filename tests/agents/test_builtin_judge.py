@@ -9,11 +9,11 @@ import pytest
 from faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
 from kernelforge.agents import JudgeRequest, check_agent, make_judge
-from kernelforge.agents.bottlenecks import Bottleneck
+from kernelforge.agents.builtin.bottleneck_advice import REMEDIES
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
-from kernelforge.agents.builtin.moves import ACTIONS, BOTTLENECKS, RULES
-from kernelforge.agents.builtin.remedies import REMEDIES
+from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers

@@ -6,11 +6,11 @@ import agents_workbench as workbench
 import pytest
 import torch
 
+from kernelforge.agents.builtin.codegen.render import render
 from kernelforge.agents.builtin.design import MOVES, Design
-from kernelforge.agents.builtin.render import render
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.evaluate.reference import Reference
-from kernelforge.evaluate.tracing import trace_source
+from kernelforge.evaluation.oracle.worker.reference import Reference
+from kernelforge.evaluation.oracle.worker.tracing import trace_source
 
 TASK = """
 import torch

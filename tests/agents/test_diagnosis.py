@@ -9,12 +9,12 @@ from faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from prompt_samples import BRIEF, FAST, HISTORY
 
 from kernelforge.agents import JudgeRequest, prompts
-from kernelforge.agents.bottlenecks import Bottleneck
-from kernelforge.agents.diagnosis import Diagnosis, diagnose
-from kernelforge.agents.evidence import KernelEvidence
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
+from kernelforge.agents.diagnosis.metrics import KernelMetrics
 from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
-from kernelforge.profiling.merging import with_counts
+from kernelforge.profiling.merge import with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
 
 
@@ -115,7 +115,7 @@ def test_where_the_time_was_measured_it_decides_how_much_is_waiting() -> None:
         metric("kernelforge__limit_fp32_us", 1.5, Origin.MODELLED),
     )
     kernel = KernelProfile(kernel="k", launches=1, grid=(4, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
-    limits = KernelEvidence(kernel, H100, None).limits
+    limits = KernelMetrics(kernel, H100, None).limits
     assert limits["dram"] == pytest.approx(2.0)
     assert limits["latency"] == pytest.approx(7.0)
     assert limits["arithmetic"] == 1.5
@@ -127,7 +127,7 @@ def test_local_memory_is_seen_by_hardwares_names_too() -> None:
         for op in ("ld", "st")
     )
     kernel = KernelProfile(kernel="k", launches=1, grid=(4, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
-    evidence = KernelEvidence(kernel, H100, None)
+    evidence = KernelMetrics(kernel, H100, None)
     assert evidence.has("ptx__local_sectors.sum")
     assert evidence.value("ptx__local_sectors.sum") == 16
 

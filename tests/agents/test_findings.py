@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.agents.findings import parse_finding, write_finding
-from kernelforge.agents.json_reply import last_object
+from kernelforge.agents.reply_forms import last_object, parse_finding, write_finding
 from kernelforge.errors import CandidateError
 from kernelforge.records import Finding
 

@@ -6,7 +6,7 @@ import agents_workbench as workbench
 import pytest
 from builders import make_attempt, make_candidate, make_evaluation, modelled
 
-from kernelforge.agents.memory import PER_FAMILY, SHOWN, choose, families_of
+from kernelforge.agents.lessons import PER_FAMILY, SHOWN, operator_families, select_lessons
 from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
 
@@ -29,19 +29,19 @@ def lesson(text: str, family: str = "softmax", gain: float | None = 1.0) -> Less
     ],
 )
 def test_a_reference_belongs_to_the_family_of_its_most_telling_operator(task: str, family: str) -> None:
-    assert families_of(workbench.graph_of(task))[0] == family
+    assert operator_families(workbench.graph_of(task))[0] == family
 
 
 def test_the_lessons_of_the_largest_gain_are_shown_and_no_more_than_a_few() -> None:
     many = [lesson(f"s{i}", gain=float(i)) for i in range(9)] + [lesson(f"m{i}", "matmul") for i in range(9)]
-    shown = choose(many, ["softmax", "matmul"])
+    shown = select_lessons(many, ["softmax", "matmul"])
     assert shown[:PER_FAMILY] == tuple(f"softmax: s{i}" for i in (8, 7, 6))
     assert len(shown) == SHOWN
-    assert choose(many, ["scan"]) == ()
+    assert select_lessons(many, ["scan"]) == ()
 
 
 def test_a_lesson_is_shown_once() -> None:
-    assert choose([lesson("same"), lesson("same", gain=2.0)], ["softmax"]) == ("softmax: same",)
+    assert select_lessons([lesson("same"), lesson("same", gain=2.0)], ["softmax"]) == ("softmax: same",)
 
 
 def timed(number: int, time_us: float, action: str = "", *, accepted: bool = True) -> Attempt:

@@ -10,34 +10,34 @@ import prompt_samples as samples
 import pytest
 from typer.testing import CliRunner, Result
 
-from kernelforge.agents import Brief
+from kernelforge.agents import TaskContext
 from kernelforge.agents.prompting.examples import Case, Variation, journalled, made_here, render_case
 from kernelforge.agents.prompts import PROMPTS
 from kernelforge.cli.main import app
 from kernelforge.errors import UsageError
-from kernelforge.evaluate.evaluator import Evaluator
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.llm.tokens import estimate_tokens
+from kernelforge.evaluation.evaluator import Evaluator
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.records import Operator, Verdict
-from kernelforge.run.task import make_brief
-from kernelforge.search.base import Sight
+from kernelforge.run.task_loop import make_task_context
+from kernelforge.search.base import ProfileVisibility
 from kernelforge.tasks import load_task
 
 
 @pytest.fixture(scope="module")
-def real(workshop: Workshop) -> Iterator[tuple[Brief, Evaluator]]:
+def real(workshop: EvaluatorPool) -> Iterator[tuple[TaskContext, Evaluator]]:
     evaluator = workshop.evaluator(load_task("core/softmax"))
-    yield make_brief(evaluator), evaluator
+    yield make_task_context(evaluator), evaluator
     evaluator.oracle.close()
 
 
 @pytest.fixture(scope="module")
-def failed(real: tuple[Brief, Evaluator]) -> Case:
+def failed(real: tuple[TaskContext, Evaluator]) -> Case:
     return made_here("repair", *real)
 
 
 @pytest.fixture(scope="module")
-def correct(real: tuple[Brief, Evaluator]) -> Case:
+def correct(real: tuple[TaskContext, Evaluator]) -> Case:
     return made_here("optimise", *real)
 
 
@@ -55,7 +55,7 @@ def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
 def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_made_from(correct: Case) -> None:
     assert [one.operator for one in correct.history] == [Operator.SEED, Operator.OPTIMISE]
     assert all(one.evaluation.verdict is Verdict.OK and one.profile for one in correct.history)
-    text = render_case("optimise", correct, Variation(sight=Sight("full"))).text
+    text = render_case("optimise", correct, Variation(sight=ProfileVisibility("full"))).text
     assert "## What its last change did" in text
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], told: str) -> 
 
 
 def test_a_prompt_is_shown_with_its_lengths(
-    real: tuple[Brief, Evaluator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real: tuple[TaskContext, Evaluator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shown = json.loads(run("show", "seed", "--suite", "core", "--task", "softmax", "--json").stdout)

@@ -15,7 +15,7 @@ from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import UNCOMPARED, Operator, Verdict
-from kernelforge.search.base import DEFAULT_SIGHT, Sight
+from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 CODER_SAMPLES = [
     name for name in samples.SAMPLES if not name.startswith(("judge", "reflexion", "tester")) and "gpu" not in name
@@ -61,7 +61,7 @@ def test_a_full_sight_has_every_metric_roofline_and_hot_spots() -> None:
 
 @pytest.mark.parametrize("parent", [FAST, FAILED])
 def test_no_metrics_means_no_profile_and_no_notes(parent: object) -> None:
-    sight = Sight("none")
+    sight = ProfileVisibility("none")
     texts = [
         coder(Operator.FSR, parent, sight=sight).text,  # type: ignore[arg-type]
         coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=sight).text,
@@ -75,7 +75,7 @@ def test_no_metrics_means_no_profile_and_no_notes(parent: object) -> None:
 
 @pytest.mark.parametrize("metrics", ["none", "subset", "full"])
 def test_without_sight_of_latency_there_is_no_time_and_no_speedup(metrics: str) -> None:
-    sight = Sight(metrics, latency=False)  # type: ignore[arg-type]
+    sight = ProfileVisibility(metrics, latency=False)  # type: ignore[arg-type]
     gpu = samples.on_gpu(1, 18.5, 1.7, parent=0, note="accepted: lower bound of the speedup 1.2x -> 1.6x")
     history = (samples.on_gpu(0, 31.4, 1.25), gpu)
     operators = (Operator.SEED, Operator.OPTIMISE, Operator.CONTRAST, Operator.FSR, Operator.CROSSOVER)
@@ -191,18 +191,18 @@ def test_tuned_values_are_shown_with_the_code() -> None:
 
 def test_history_is_the_latest_attempts_within_its_budget() -> None:
     many = tuple(samples.attempt(n, parent=n - 1 if n else None, finding=FINDING, note="n" * 500) for n in range(40))
-    text = history_text(many, DEFAULT_SIGHT)
+    text = history_text(many, DEFAULT_VISIBILITY)
     assert len(text) <= HISTORY_CHARS + 100
     assert text.startswith("(30 earlier attempts are left out)")
     assert text.count("the Judge had said") == 5
     assert "attempt 39, optimise" in text
-    short = history_text(many, DEFAULT_SIGHT, budget=1500)
+    short = history_text(many, DEFAULT_VISIBILITY, budget=1500)
     assert len(short) <= 1600
     assert "attempt 39, optimise" in short
 
 
 def test_history_says_where_the_full_size_was_not_compared() -> None:
-    text = history_text((SLOW, not_compared(FAST)), DEFAULT_SIGHT)
+    text = history_text((SLOW, not_compared(FAST)), DEFAULT_VISIBILITY)
     assert f": {UNCOMPARED}, " in text
     assert text.count("not compared") == 1
 

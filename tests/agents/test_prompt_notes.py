@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prompt_samples import FULL_SIGHT, SLOW, judge
 
-from kernelforge.agents.bottlenecks import Bottleneck
-from kernelforge.agents.memory import FAMILIES, OTHER
-from kernelforge.agents.notes import NOTES_SHOWN, Note, all_notes, notes_for
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.notes import NOTES_SHOWN, Note, all_notes, notes_for
+from kernelforge.agents.lessons import FAMILIES, OTHER
 
 SOURCES = (
     "Best Practices", "Hopper Tuning", "CUDA Programming Guide", "PTX ISA", "CUTLASS", "NVIDIA Technical Blog",

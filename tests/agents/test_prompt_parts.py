@@ -8,7 +8,7 @@ import pytest
 from prompt_samples import BRIEF, FAST, HISTORY, SLOW
 
 from kernelforge.agents import CoderRequest
-from kernelforge.agents.prompted import PromptedCoder
+from kernelforge.agents.llm_agents import LLMCoder
 from kernelforge.agents.prompts import check_three_parts
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answer, Question
@@ -74,7 +74,7 @@ class Asked:
 def test_only_contrast_insists_on_the_parts(operator: Operator, insists: bool) -> None:
     asked = Asked()
     request = CoderRequest(BRIEF, operator, SLOW, None, HISTORY, FAST, inspirations=(SLOW, FAST))
-    assert PromptedCoder("test", asked).propose(request).text == GOOD
+    assert LLMCoder("test", asked).propose(request).text == GOOD
     asked.check(GOOD)
     if insists:
         with pytest.raises(CandidateError, match="three parts"):

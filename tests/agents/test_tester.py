@@ -10,10 +10,10 @@ import agents_workbench as workbench
 import pytest
 
 from kernelforge.agents import ProposedGenerator, make_tester, tester
-from kernelforge.agents.base import Brief
+from kernelforge.agents.base import TaskContext
 from kernelforge.errors import CandidateError
-from kernelforge.evaluate.generators import MAX_GENERATORS, parse_generator
-from kernelforge.evaluate.oracle import Oracle
+from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
+from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.hardware.specs import H100
 from kernelforge.llm.base import ASKS, Answer, Question
 from kernelforge.llm.providers import Providers
@@ -160,7 +160,9 @@ def test_a_refusal_tells_no_hidden_extent(zygote: Zygote) -> None:
 def test_the_built_in_tester_proposes_what_the_oracle_admits(zygote: Zygote, task: str) -> None:
     loaded = load_task(f"core/{task}")
     with Oracle(zygote, loaded) as oracle:
-        brief = Brief(loaded, oracle.facts(["full", "small"]), {}, oracle.trace(), {"device": "H100, emulated"}, H100)
+        brief = TaskContext(
+            loaded, oracle.facts(["full", "small"]), {}, oracle.trace(), {"device": "H100, emulated"}, H100
+        )
         agreed, messages = tester.agree_on_tests(
             brief, make_tester("builtin", Providers(LLMSettings()), Nobody()), oracle
         )

@@ -13,7 +13,7 @@ from visits import Tab, Visit, visit
 
 from kernelforge.report import RunRecords
 from kernelforge.report.html import Site
-from kernelforge.report.html.write import write_file, write_folder
+from kernelforge.report.html.writer import write_file, write_folder
 from kernelforge.store import Store
 
 if TYPE_CHECKING:

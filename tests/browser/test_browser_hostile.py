@@ -15,7 +15,7 @@ from golden_runs import golden, golden_records
 from visits import PHONE, Tab, drawn
 
 from kernelforge.report.html import Site, paths
-from kernelforge.report.html.write import write_file
+from kernelforge.report.html.writer import write_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

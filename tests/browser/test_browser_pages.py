@@ -11,10 +11,10 @@ import pytest
 from golden_runs import golden, golden_records
 from visits import DESKTOP, SIDEWAYS, Tab, Visit
 
-from kernelforge.leaderboard.site import BoardSite
+from kernelforge.leaderboard.build import BoardSite
 from kernelforge.report import attempt_view, leaderboard, task_view
 from kernelforge.report.html import paths
-from kernelforge.report.html.write import write_folder
+from kernelforge.report.html.writer import write_folder
 from kernelforge.report.views.board import Leaderboard, Verified
 from kernelforge.report.views.statistics import Estimate
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
-from kernelforge.candidate.language import text
-from kernelforge.candidate.language.functions import CONSTANTS, FUNCTIONS
-from kernelforge.candidate.language.tensors import METHODS, PROPERTIES
-from kernelforge.candidate.language.values import bytes_text
+from kernelforge.candidate.plan_language import lexer
+from kernelforge.candidate.plan_language.functions import CONSTANTS, FUNCTIONS
+from kernelforge.candidate.plan_language.tensors import METHODS, PROPERTIES
+from kernelforge.candidate.plan_language.values import bytes_text
 from kernelforge.errors import CandidateError
 from kernelforge.records import DType, TensorSpec
 from kernelforge.records.candidate import MAX_PLAN_BYTES
@@ -79,11 +79,11 @@ def test_the_limits_table_states_the_limits() -> None:
     limits = PlanLimits()
     table = PAGE.split("## Limits")[1]
     figures = (
-        MAX_PLAN_BYTES, text.MAX_LINE_CHARS, text.MAX_STATEMENT_TOKENS, limits.steps, limits.launches,
+        MAX_PLAN_BYTES, lexer.MAX_LINE_CHARS, lexer.MAX_STATEMENT_TOKENS, limits.steps, limits.launches,
         limits.sequence_length, limits.string_length, *limits.grid, *limits.block, limits.threads_per_block,
         limits.dynamic_shared_bytes, limits.cluster_blocks, limits.parameter_bytes,
     )  # fmt: skip
     for figure in figures:
         assert re.search(rf"(?<![\d,]){figure:,}(?!,?\d)", table), figure
     assert bytes_text(limits.workspace_bytes) in table
-    assert f"at most {text.MAX_COMBINATIONS}" in re.sub(r"\s+", " ", PAGE)
+    assert f"at most {lexer.MAX_COMBINATIONS}" in re.sub(r"\s+", " ", PAGE)

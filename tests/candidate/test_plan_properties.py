@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
-from kernelforge.candidate.language.functions import FUNCTIONS
+from kernelforge.candidate.plan_language.functions import FUNCTIONS
 from kernelforge.candidate.resolved import Fill, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
 from kernelforge.errors import CandidateError
 from kernelforge.records import DType, TensorSpec

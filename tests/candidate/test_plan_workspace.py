@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
-from kernelforge.candidate.language.values import Fault, Storage
+from kernelforge.candidate.plan_language.values import Fault, Storage
 from kernelforge.candidate.resolved import Fill, TensorArg
 from kernelforge.candidate.workspace import share
 from kernelforge.records import DType, TensorSpec

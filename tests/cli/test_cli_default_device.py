@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import kernelforge
-import kernelforge.evaluate.api  # before anything in it is replaced
+import kernelforge.evaluation.api  # before anything in it is replaced
 from kernelforge import devices
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import DeviceError, UsageError
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.leaderboard.verify import device_for
-from kernelforge.modelnew.bench import LaneBench
+from kernelforge.modelnew.bench import ModelNewEvaluators
 from kernelforge.records import MeasureSettings
 
 WHY = "CUDA_ERROR_SYSTEM_NOT_READY while starting CUDA"
@@ -55,7 +55,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
     monkeypatch.setattr(devices, "make_device", open_gpu)
-    monkeypatch.setattr("kernelforge.evaluate.workshop.make_device", open_gpu)
+    monkeypatch.setattr("kernelforge.evaluation.pool.make_device", open_gpu)
     for remembered in (devices._start_failure, devices._warn_once):
         remembered.cache_clear()
     yield there
@@ -80,7 +80,7 @@ def test_a_call_from_python_falls_back_and_warns_once(
 
     def call() -> None:
         if caller == "evaluate":
-            monkeypatch.setattr("kernelforge.evaluate.api.Workshop", opens(used))
+            monkeypatch.setattr("kernelforge.evaluation.api.EvaluatorPool", opens(used))
             with pytest.raises(UsageError):
                 kernelforge.evaluate("core/softmax", "no candidate")
         elif caller == "optimize":
@@ -88,7 +88,7 @@ def test_a_call_from_python_falls_back_and_warns_once(
             with pytest.raises(UsageError):
                 kernelforge.optimize("softmax")
         elif caller == "modelnew":
-            with LaneBench() as bench:
+            with ModelNewEvaluators() as bench:
                 used.append(bench.device)
         else:
             fingerprint = SimpleNamespace(device="cuda:0", device_kind="cuda")
@@ -119,10 +119,10 @@ def test_a_command_falls_back_and_says_so_once(
     used: list[str] = []
     note = opens(used)
     monkeypatch.setattr("kernelforge.cli.serve._engine", lambda name, address, device, **options: note(device))
-    monkeypatch.setattr("kernelforge.mcp.bench.Bench", note)
-    monkeypatch.setattr("kernelforge.evaluate.workshop.Workshop", note)
-    monkeypatch.setattr("kernelforge.evaluate.api.Workshop", note)
-    monkeypatch.setattr("kernelforge.modelnew.bench.LaneBench", note)
+    monkeypatch.setattr("kernelforge.mcp.warm_evaluators.Bench", note)
+    monkeypatch.setattr("kernelforge.evaluation.pool.EvaluatorPool", note)
+    monkeypatch.setattr("kernelforge.evaluation.api.EvaluatorPool", note)
+    monkeypatch.setattr("kernelforge.modelnew.bench.ModelNewEvaluators", note)
     (tmp_path / "candidate.py").write_text("import torch\nclass ModelNew(torch.nn.Module):\n    pass\n")
     arguments = {
         "serve": ["serve", "--port", "0"],

@@ -24,10 +24,10 @@ from builders import not_compared
 from golden_run import HOSTILE, golden_attempts, make_run
 from rich.console import Console
 
-from kernelforge.cli.live_screen import screen
-from kernelforge.cli.progress import JsonProgress, PlainProgress, QuietProgress, progress
 from kernelforge.cli.run import Display, _chosen_display
-from kernelforge.cli.watching import Watch
+from kernelforge.cli.support.live_screen import screen
+from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietProgress, progress
+from kernelforge.cli.support.watching import Watch
 from kernelforge.errors import UsageError
 from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress
@@ -192,16 +192,16 @@ def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("display", ["plain", "json", "none", "full"])
 def test_whatever_is_shown_others_can_read_how_the_run_stands(display: str, tmp_path: Path) -> None:
-    from kernelforge.store.live import told_live
+    from kernelforge.store.live_status import read_status
 
     out = console(terminal=True)
     with Store.open(tmp_path / "kernelforge.db") as store, store.lock_run("r1"):
         with progress(make_run().config, StopSignal(), store, display=display, out=out, errors=out) as shown:
             shown.on_event(Event("run_started", message="r1"))
-            wait_until(lambda: told_live(tmp_path, "r1") is not None)
+            wait_until(lambda: read_status(tmp_path, "r1") is not None)
             shown.on_event(Event("stage", task="softmax", round=0, stage="coder"))
-            wait_until(lambda: '"coder"' in (told_live(tmp_path, "r1") or ""))
-        assert told_live(tmp_path, "r1") is None
+            wait_until(lambda: '"coder"' in (read_status(tmp_path, "r1") or ""))
+        assert read_status(tmp_path, "r1") is None
     assert list((tmp_path / "locks").iterdir()) == []
 
 

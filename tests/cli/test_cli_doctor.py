@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli import doctor, doctor_gpu
+from kernelforge.cli.doctor import gpu, host
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ class Recorder:
         if name.startswith("kernelforge") and threading.current_thread() is not threading.main_thread():
             print(name)
 
-from kernelforge.cli import doctor
+from kernelforge.cli.doctor import host as doctor
 sys.meta_path.insert(0, Recorder())
 assert len(doctor.examine(Path(sys.argv[1]))) > 10
 """
@@ -62,26 +62,24 @@ def test_keys_in_a_file_are_found_and_not_shown(tmp_path, monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     Path(".env").write_text("OPENAI_API_KEY=sk-canary-not-to-be-shown\n")
-    found = doctor.check_keys()
+    found = host.check_keys()
     assert "OPENAI_API_KEY set in .env, ANTHROPIC_API_KEY not set" in found.detail
     assert "canary" not in found.detail + found.advice
     Path(".env").write_bytes(b"OPENAI_API_KEY=\xff\n")
-    assert doctor.check_keys().status == "note"
+    assert host.check_keys().status == "note"
 
 
 def test_a_missing_package_is_a_problem_with_advice(monkeypatch):
-    monkeypatch.setattr(
-        doctor, "probe_python", lambda script, **_: doctor.Found(False, "ModuleNotFoundError: No module")
-    )
-    for check in (doctor.check_torch(), doctor.check_nvrtc(), doctor.check_emulator()):
+    monkeypatch.setattr(host, "probe_python", lambda script, **_: host.Found(False, "ModuleNotFoundError: No module"))
+    for check in (host.check_torch(), host.check_nvrtc(), host.check_emulator()):
         assert check.status == "problem"
         assert "pip install" in check.advice
 
 
 def test_another_processor_is_told(monkeypatch):
-    assert doctor.check_python().status == "ok"
-    monkeypatch.setattr(doctor.platform, "machine", lambda: "aarch64")
-    check = doctor.check_python()
+    assert host.check_python().status == "ok"
+    monkeypatch.setattr(host.platform, "machine", lambda: "aarch64")
+    check = host.check_python()
     assert check.status == "note"
     assert "aarch64" in check.detail
     assert "x86-64" in check.advice
@@ -99,30 +97,30 @@ def test_another_distribution_with_our_name_is_told(tmp_path, monkeypatch, how):
             (folder / "top_level.txt").write_text("tools\nkernelforge\n")
         else:
             (folder / "RECORD").write_text("kernelforge/__init__.py,,\n")
-    assert doctor.check_install().status == "ok"
+    assert host.check_install().status == "ok"
     monkeypatch.syspath_prepend(str(tmp_path))
-    check = doctor.check_install()
+    check = host.check_install()
     assert check.status == "note"
     assert "ours-renamed 1.2" in check.detail
     assert "; kernelforge-amd 1.2 has a package" in check.detail
 
 
 def test_a_check_that_breaks_is_a_problem_not_a_traceback(monkeypatch):
-    def check_torch() -> doctor.Check:
+    def check_torch() -> host.Check:
         raise ImportError("libtorch.so: cannot open")
 
-    monkeypatch.setattr(doctor, "check_torch", check_torch)
-    monkeypatch.setattr(doctor, "check_paths", list)
-    monkeypatch.setattr(doctor_gpu, "check_gpus", list)
-    monkeypatch.setattr(doctor, "probe_python", lambda script, **_: doctor.Found(True, "fine"))
-    found = {check.name: check for check in doctor.examine(Path("results"))}
+    monkeypatch.setattr(host, "check_torch", check_torch)
+    monkeypatch.setattr(host, "check_paths", list)
+    monkeypatch.setattr(gpu, "check_gpus", list)
+    monkeypatch.setattr(host, "probe_python", lambda script, **_: host.Found(True, "fine"))
+    found = {check.name: check for check in host.examine(Path("results"))}
     assert found["torch"].status == "problem"
     assert "libtorch" in found["torch"].detail
 
 
 def test_a_problem_makes_the_exit_code_1(cli, monkeypatch):
-    bad = doctor.Check("jail", "problem", "no jail works here", "allow user namespaces")
-    monkeypatch.setattr(doctor, "examine", lambda results: [bad])
+    bad = host.Check("jail", "problem", "no jail works here", "allow user namespaces")
+    monkeypatch.setattr(host, "examine", lambda results: [bad])
     done = cli("doctor")
     assert done.code == 1
     assert "allow user namespaces" in done.out
@@ -130,15 +128,15 @@ def test_a_problem_makes_the_exit_code_1(cli, monkeypatch):
 
 
 def test_a_probe_that_hangs_or_dies_is_answered():
-    assert doctor.probe_python("import time; time.sleep(60)", timeout_s=0.2).text == "no answer in 0.2 s"
-    assert doctor.probe_python("import os; os._exit(3)").text == "it ended with code 3"
-    assert doctor.probe_python("raise ValueError('why')").text == "ValueError: why"
-    assert doctor.probe_python("print('x')") == doctor.Found(True, "x")
+    assert host.probe_python("import time; time.sleep(60)", timeout_s=0.2).text == "no answer in 0.2 s"
+    assert host.probe_python("import os; os._exit(3)").text == "it ended with code 3"
+    assert host.probe_python("raise ValueError('why')").text == "ValueError: why"
+    assert host.probe_python("print('x')") == host.Found(True, "x")
 
 
-@pytest.mark.parametrize("check", [doctor.check_torch, doctor.check_nvrtc, doctor.check_emulator])
+@pytest.mark.parametrize("check", [host.check_torch, host.check_nvrtc, host.check_emulator])
 def test_what_did_not_answer_in_time_is_not_to_be_installed_again(check, monkeypatch):
-    monkeypatch.setattr(doctor, "probe_python", partial(doctor.probe_python, timeout_s=0.01))
+    monkeypatch.setattr(host, "probe_python", partial(host.probe_python, timeout_s=0.01))
     found = check()
     assert (found.status, found.detail) == ("problem", "no answer in 0.01 s")
     assert "less to do" in found.advice
@@ -147,12 +145,12 @@ def test_what_did_not_answer_in_time_is_not_to_be_installed_again(check, monkeyp
 
 def test_a_results_folder_that_cannot_be_written_is_a_problem(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    check = doctor.check_folder("results", tmp_path / "file")
+    check = host.check_folder("results", tmp_path / "file")
     assert check.status == "problem"
     assert "--results" in check.advice
-    assert doctor.check_folder("results", tmp_path / "not" / "yet").status == "ok"
+    assert host.check_folder("results", tmp_path / "not" / "yet").status == "ok"
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     if os.getuid() == 0:
         pytest.skip("root may write everywhere")
     tmp_path.chmod(0o500)
-    assert doctor.check_folder("results", tmp_path).status == "problem"
+    assert host.check_folder("results", tmp_path).status == "problem"

@@ -10,21 +10,21 @@ import pytest
 from devices.cuda.software import SoftwareDevice
 
 from kernelforge import devices
-from kernelforge.cli import doctor, doctor_path
-from kernelforge.cli.doctor_path import Stage, summary, try_device, try_stages
+from kernelforge.cli.doctor import host, path
+from kernelforge.cli.doctor.path import Stage, summary, try_device, try_stages
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import BaselineError, SandboxError, TaskError
-from kernelforge.evaluate.known import Known
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.oracle.cache import OracleFacts
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import Task
-from kernelforge.sandbox import Zygote, probe
+from kernelforge.sandbox import Zygote, select_tier
 
 pytestmark = [
-    pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
+    pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
     pytest.mark.usefixtures("warm_zygotes", "own_leases"),
 ]
 
@@ -44,7 +44,7 @@ class CpuOracle(Oracle):
         return side
 
 
-class GpuWorkshop(Workshop):
+class GpuWorkshop(EvaluatorPool):
     """A software GPU beside an oracle on the CPU."""
 
     oracle_kind: type[Oracle] = CpuOracle
@@ -53,7 +53,7 @@ class GpuWorkshop(Workshop):
         super().__init__("cuda:0", cache=cache, opened=[SoftwareDevice(factory)])
         self._cpu = zygote
 
-    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
         return self.oracle_kind(self._cpu, task, known=known)
 
 
@@ -164,16 +164,16 @@ def test_gpus_that_would_be_used_are_tried_and_else_the_emulated_device(monkeypa
         tried.append(name)
         return [Stage("runner", "ok")]
 
-    monkeypatch.setattr(doctor_path, "try_device", note)
+    monkeypatch.setattr(path, "try_device", note)
     monkeypatch.setattr(discovery, "gpus", lambda: ())
-    assert [check.name for check in doctor.check_paths()] == ["path emulated:h100"]
+    assert [check.name for check in host.check_paths()] == ["path emulated:h100"]
     pair = [GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.159.03", "13.0", (9, 0)) for n in range(2)]
     monkeypatch.setattr(discovery, "gpus", lambda: tuple(pair))
     monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: ())
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
-    assert [check.name for check in doctor.check_paths()] == ["path cuda:0", "path cuda:1"]
+    assert [check.name for check in host.check_paths()] == ["path cuda:0", "path cuda:1"]
     monkeypatch.setattr(discovery, "missing_packages", lambda runtime: ("cuda-bindings",))
-    assert [check.name for check in doctor.check_paths()] == ["path emulated:h100"]
+    assert [check.name for check in host.check_paths()] == ["path emulated:h100"]
     assert sorted(tried) == ["cuda:0", "cuda:1", "emulated:h100", "emulated:h100"]
     assert devices.best_device() == "emulated:h100"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_evaluation, uncompared_evaluation
 
-from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import UNCOMPARED
 
 pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
@@ -29,7 +29,7 @@ def test_a_reply_without_code_is_a_verdict_and_exit_code_1(cli, tmp_path: Path):
 def test_ok_without_the_full_size_is_no_success(cli, tmp_path: Path, monkeypatch, compared: bool, code: int):
     evaluation = make_evaluation() if compared else uncompared_evaluation()
     result = EvaluationResult(evaluation, None)
-    monkeypatch.setattr("kernelforge.evaluate.api.evaluate", lambda *args, **options: result)
+    monkeypatch.setattr("kernelforge.evaluation.api.evaluate", lambda *args, **options: result)
     (tmp_path / "reply.md").write_text("none")
     done = cli("eval", "reply.md", "--task", "softmax", "--device", "emulated:h100")
     assert done.code == code

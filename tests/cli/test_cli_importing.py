@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from kernelforge.cli.convert import convert
-from kernelforge.cli.datasets import app as import_app
+from kernelforge.cli.import_candidates import app as import_app
 
 convert_app = typer.Typer()
 convert_app.command()(convert)

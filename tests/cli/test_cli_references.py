@@ -8,7 +8,7 @@ import pytest
 from builders import make_attempt
 from golden_run import fill, make_facts, make_graph, make_run, make_task
 
-from kernelforge.cli.references import Reference, resolve, resolve_pair, the_attempt
+from kernelforge.cli.support.references import Reference, resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.store import Store
 

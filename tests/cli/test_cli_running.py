@@ -165,7 +165,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
 def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge import devices
     from kernelforge.devices.cuda.device import CudaDevice
-    from kernelforge.devices.cuda.gpu import GpuInfo
+    from kernelforge.devices.cuda.target import GpuInfo
 
     class Broken(CudaDevice):
         def __init__(self, ordinal: int, **options: object) -> None:
@@ -192,7 +192,7 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
 
 def test_a_gpu_that_cannot_be_used_is_passed_over_with_a_word_or_refused(cli, monkeypatch: pytest.MonkeyPatch):
     from kernelforge.devices.cuda import discovery
-    from kernelforge.devices.cuda.gpu import GpuInfo
+    from kernelforge.devices.cuda.target import GpuInfo
     from kernelforge.hardware.wheels import InstalledCuda
 
     old = GpuInfo(0, "NVIDIA A100", "GPU-0a", 40 << 30, "570.124.06", "12.8", (8, 0))

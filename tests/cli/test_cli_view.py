@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from kernelforge.commands import install_hint
+from kernelforge.utils.shell_hints import install_hint
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

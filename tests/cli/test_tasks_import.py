@@ -14,8 +14,8 @@ from pathlib import Path
 import kernelbench_files as files
 import pytest
 
-from kernelforge.evaluate import shrinking
-from kernelforge.evaluate.shrinking import Bounds
+from kernelforge.evaluation import size_search
+from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks import load_suite
 
 HUNG = "level3/2_Hangs.py"
@@ -59,8 +59,8 @@ def imported(
     with pytest.MonkeyPatch.context() as patch, warmly():
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         # A hanging reference is given up on sooner, so that the test is.
-        hurried = functools.partial(shrinking.Shrinker, bounds=Bounds(answer_s=2.5))
-        patch.setattr(shrinking, "Shrinker", hurried)
+        hurried = functools.partial(size_search.SizeChooser, bounds=Bounds(answer_s=2.5))
+        patch.setattr(size_search, "SizeChooser", hurried)
         code, said = run(str(folder / "checkout"), "--output", str(folder / "suite"), "--jobs", "2")
         yield Workplace(folder, code, said)
 
@@ -107,7 +107,7 @@ def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: W
 
 
 def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shrinking.Shrinker.func, "_find", None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(size_search.SizeChooser.func, "_find", None)  # type: ignore[attr-defined]
     code, said = run(
         imported.checkout, "--output", str(imported.folder / "again"), "--level", "1", "--limit", "4", "--json"
     )

@@ -8,7 +8,7 @@ import inspect
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
-from kernelforge.client import AsyncClient, AsyncConversation, Client, Conversation, flows
+from kernelforge.client import AsyncClient, AsyncConversation, Client, Conversation, flow
 from kernelforge.errors import ServerError, ServerUnreachable, UsageError
 
 
@@ -36,7 +36,7 @@ def test_waiting_for_any_k_gives_what_ended_and_what_did_not(server: WireServer)
 def test_any_of_more_jobs_than_a_request_may_name_are_waited_for(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows, "MAX_BATCH", 2)
+    monkeypatch.setattr(flow, "MAX_BATCH", 2)
     with Client(server.url) as client:
         ids = [job.id for job in client.submit_many([{"task": TASK, "completion": "hold"}] * 5)]
         server.release("j5")

@@ -18,10 +18,10 @@ from inprocess_engine import InProcessEngine, completion
 from tiny_core import TinyCore
 
 from kernelforge.client import AsyncClient, Client
-from kernelforge.client.wire import JobStatus
-from kernelforge.engine.base import BriefFacts
+from kernelforge.client.models import JobStatus
 from kernelforge.errors import ServerError
 from kernelforge.records import Task
+from kernelforge.workers.base import BriefFacts
 
 TASK = "core/gelu"
 
@@ -54,12 +54,12 @@ class Served:
 
     async def _serve(self) -> None:
         from kernelforge.server.http.app import create_app
-        from kernelforge.server.jobs.gateway import Gateway
+        from kernelforge.server.jobs.service import JobService
         from kernelforge.server.sessions import routes as session_routes
         from kernelforge.server.sessions.service import Sessions
         from kernelforge.tasks.catalogue import Catalogue
 
-        gateway = Gateway(self.engine, Catalogue(["core"]), self._folder)
+        gateway = JobService(self.engine, Catalogue(["core"]), self._folder)
         await gateway.start()
         sessions = Sessions(gateway, self._folder / "server.db")
         app = create_app(gateway, routers=[session_routes.router(sessions)])

@@ -15,8 +15,8 @@ import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.client import AsyncClient, Client
-from kernelforge.client.calls import retry_after_s
-from kernelforge.errors import MalformedAnswer, NoScore, ServerError, ServerUnreachable, UsageError
+from kernelforge.client.requests import retry_after_s
+from kernelforge.errors import InvalidServerResponse, MissingRewardError, ServerError, ServerUnreachable, UsageError
 
 SUBMIT = "POST /v1/jobs"
 WAIT = "POST /v1/jobs/wait"
@@ -63,7 +63,7 @@ def test_the_blocking_client_scores_likewise(server: WireServer) -> None:
 def test_trouble_is_a_result_and_no_number(server: WireServer) -> None:
     result = asking(server, lambda client: client.score(TASK, "infra"))
     assert (result.outcome, result.reward) == ("infra_error", None)
-    with pytest.raises(NoScore, match=r"worker_died.*submitted again") as raised:
+    with pytest.raises(MissingRewardError, match=r"worker_died.*submitted again") as raised:
         result.require()
     assert raised.value.code == "worker_died"
     assert raised.value.retryable
@@ -240,7 +240,7 @@ def test_ctrl_c_cancels_the_job(server: WireServer) -> None:
 )
 def test_an_answer_that_is_none_of_ours_is_told_as_such(server: WireServer, says: Says, told: str) -> None:
     server.instead(SUBMIT[5:], says)
-    with pytest.raises(MalformedAnswer) as raised:
+    with pytest.raises(InvalidServerResponse) as raised:
         asking(server, lambda client: client.score(TASK, "1"), token="kf_secret")
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)

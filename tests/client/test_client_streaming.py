@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
-from kernelforge.client import AsyncClient, Client, flows, many
-from kernelforge.errors import MalformedAnswer, ServerError, UsageError
+from kernelforge.client import AsyncClient, Client, bulk, flow
+from kernelforge.errors import InvalidServerResponse, ServerError, UsageError
 
 BATCH = "POST /v1/jobs/batch"
 
@@ -48,8 +48,8 @@ def test_a_stream_gives_results_as_jobs_end(server: WireServer) -> None:
 def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
     server: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "MAX_BATCH", 2)
-    monkeypatch.setattr(many, "ROUND_HOLD_S", 0.02)
+    monkeypatch.setattr(bulk, "MAX_BATCH", 2)
+    monkeypatch.setattr(bulk, "ROUND_HOLD_S", 0.02)
     with Client(server.url) as client:
         stream = client.stream(jobs("hold", "hold", "hold", "hold", "now 5"))
         assert next(stream)[0] == 4
@@ -158,7 +158,7 @@ def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(
 ) -> None:
     passed_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
-    for module in (flows, many):
+    for module in (flow, bulk):
         monkeypatch.setattr(module, "time", clock)
     outcomes = {}
     with Client(server.url) as client:
@@ -170,8 +170,8 @@ def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(
 
 
 def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "MAX_BATCH", 3)
-    monkeypatch.setattr(many, "MAX_BATCH_CHARS", 20)
+    monkeypatch.setattr(bulk, "MAX_BATCH", 3)
+    monkeypatch.setattr(bulk, "MAX_BATCH_CHARS", 20)
     completions = ["1", "2", "3", "4", "5" + "0" * 30, "6", "now 7" + " " * 12, "8"]
     with Client(server.url) as client:
         rewards = [result.reward for result in client.score_many(jobs(*completions))]
@@ -186,7 +186,7 @@ def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyP
 )
 def test_a_malformed_answer_to_a_batch_is_told_as_such(server: WireServer, body: bytes) -> None:
     server.instead(BATCH[5:], Says(body=body))
-    with Client(server.url) as client, pytest.raises(MalformedAnswer):
+    with Client(server.url) as client, pytest.raises(InvalidServerResponse):
         client.score_many(jobs("1"))
 
 

@@ -9,8 +9,8 @@ import pytest
 from wire_server import TASK, WireServer, scored
 
 from kernelforge.client import AsyncClient
-from kernelforge.client.waiting import IDS_PER_REQUEST, SharedWait
-from kernelforge.client.wire import Job, JobStatus, WaitAnswer
+from kernelforge.client.models import Job, JobStatus, WaitAnswer
+from kernelforge.client.settings import IDS_PER_REQUEST, SharedWait
 from kernelforge.errors import ServerError
 
 

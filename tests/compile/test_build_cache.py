@@ -103,7 +103,7 @@ def test_a_folder_that_takes_nothing_still_gives_the_build(counted, tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a full disk needs root")
 def test_a_full_disk_still_gives_the_build(tmp_path):
     script = f"""
-        from kernelforge.sandbox import linux
+        from kernelforge.sandbox import syscalls as linux
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("tmpfs", {str(tmp_path)!r}, "tmpfs", 0, "size=4k")

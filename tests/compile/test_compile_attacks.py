@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.compile import COMPILE_LIMITS, Artifact, Compiler
-from kernelforge.sandbox.probe import self_test
+from kernelforge.sandbox.self_test import run_self_test
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 TIGHT = replace(COMPILE_LIMITS, wall_s=240, cpu_s=120, memory_bytes=250 << 20)
@@ -16,7 +16,7 @@ TIGHT = replace(COMPILE_LIMITS, wall_s=240, cpu_s=120, memory_bytes=250 << 20)
 
 @pytest.fixture(scope="module", params=["namespaces", "landlock"])
 def jailed(request):
-    report = self_test(request.param)
+    report = run_self_test(request.param)
     if not report.works:
         pytest.skip(f"no tier {request.param} here: {report.reason}")
     with Compiler(None, tier=request.param, limits=TIGHT) as compiler:

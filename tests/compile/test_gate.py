@@ -3,7 +3,7 @@
 import pytest
 
 from kernelforge.compile import Artifact
-from kernelforge.compile.gate import check, declared_kernels
+from kernelforge.compile.policy_gate import check, declared_kernels
 from kernelforge.compile.ptx_text import without_comments
 
 KERNEL = "__global__ void k(int* x) { x[0] = 1; }\n"

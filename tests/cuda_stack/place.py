@@ -31,7 +31,7 @@ CHECKOUT = HERE.parents[1]
 if __name__ == "__main__":
     sys.path[:0] = [str(CHECKOUT)]
 
-from kernelforge.sandbox import linux  # noqa: E402 (found through the line above)
+from kernelforge.sandbox import syscalls  # noqa: E402 (found through the line above)
 
 LIBRARY_FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 NODES = ("nvidiactl", "nvidia0", "nvidia-uvm")
@@ -114,7 +114,7 @@ class Outcome:
 
 def buildable() -> str:
     """Why places cannot be made here; empty where they can."""
-    if os.geteuid() != 0 or not linux.has_capabilities():
+    if os.geteuid() != 0 or not syscalls.has_capabilities():
         return "needs root"
     if shutil.which("gcc") is None:
         return "needs gcc"
@@ -145,8 +145,8 @@ def main(arguments: Sequence[str]) -> int:
     setting = json.loads(arguments[0])
     place = Place(**setting["place"])
     folder = Path(setting["folder"])
-    linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS)
-    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     master, slave = pty.openpty()
     tty.setraw(slave)
     os.chmod(os.ttyname(slave), 0o666)
@@ -170,26 +170,26 @@ def _put_library(folder: Path) -> None:
     upper = folder / "driver"
     upper.mkdir()
     (folder / "libcuda.so.1").rename(upper / "libcuda.so.1")
-    linux.mount("overlay", str(LIBRARY_FOLDER), "overlay", 0, f"lowerdir={upper}:{LIBRARY_FOLDER}")
+    syscalls.mount("overlay", str(LIBRARY_FOLDER), "overlay", 0, f"lowerdir={upper}:{LIBRARY_FOLDER}")
 
 
 def _put_nodes(terminal: str | None, folder: Path) -> None:
     """A ``/dev`` of its own, with the driver's nodes in it."""
     new = folder / "dev"
     new.mkdir()
-    linux.mount("tmpfs", str(new), "tmpfs", linux.MS_NOSUID, "mode=0755")
+    syscalls.mount("tmpfs", str(new), "tmpfs", syscalls.MS_NOSUID, "mode=0755")
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         (new / name).touch()
-        linux.mount(f"/dev/{name}", str(new / name), None, linux.MS_BIND)
+        syscalls.mount(f"/dev/{name}", str(new / name), None, syscalls.MS_BIND)
     for name in ("pts", "shm"):
         (new / name).mkdir()
-        linux.mount(f"/dev/{name}", str(new / name), None, linux.MS_BIND)
+        syscalls.mount(f"/dev/{name}", str(new / name), None, syscalls.MS_BIND)
     for name in NODES if terminal else ():
         (new / name).touch()
-        linux.mount(terminal, str(new / name), None, linux.MS_BIND)
+        syscalls.mount(terminal, str(new / name), None, syscalls.MS_BIND)
     os.symlink("pts/ptmx", new / "ptmx")
     os.symlink("/proc/self/fd", new / "fd")
-    linux.mount(str(new), "/dev", None, linux.MS_BIND | linux.MS_REC)
+    syscalls.mount(str(new), "/dev", None, syscalls.MS_BIND | syscalls.MS_REC)
 
 
 def _put_python(place: Place, command: Sequence[str]) -> list[str]:
@@ -200,14 +200,14 @@ def _put_python(place: Place, command: Sequence[str]) -> list[str]:
     kept = [path for path in {base, environment, CHECKOUT} if path.is_relative_to(closed)]
     held = {path: os.open(path, os.O_PATH) for path in (*kept, environment, CHECKOUT)}
     mode = "0700" if place.home == "closed" else "0755"
-    linux.mount("tmpfs", str(closed), "tmpfs", linux.MS_NOSUID, f"mode={mode}")
+    syscalls.mount("tmpfs", str(closed), "tmpfs", syscalls.MS_NOSUID, f"mode={mode}")
     for path in kept:
         path.mkdir(parents=True, exist_ok=True)
-        linux.mount(f"/proc/self/fd/{held[path]}", str(path), None, linux.MS_BIND | linux.MS_REC)
+        syscalls.mount(f"/proc/self/fd/{held[path]}", str(path), None, syscalls.MS_BIND | syscalls.MS_REC)
     if place.home == "closed":
         for path, name in ((environment, "environment"), (CHECKOUT, "kernelforge")):
             (closed / name).mkdir()
-            linux.mount(f"/proc/self/fd/{held[path]}", str(closed / name), None, linux.MS_BIND | linux.MS_REC)
+            syscalls.mount(f"/proc/self/fd/{held[path]}", str(closed / name), None, syscalls.MS_BIND | syscalls.MS_REC)
         python = closed / "environment" / python.relative_to(environment)
         checkout = closed / "kernelforge"
     for descriptor in held.values():
@@ -217,12 +217,12 @@ def _put_python(place: Place, command: Sequence[str]) -> list[str]:
 
 def _become(place: Place, folder: Path, command: Sequence[str], supervisor: socket.socket) -> NoReturn:
     """Take the rights of the place, and run the command."""
-    linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     if place.container or place.hidden_proc:
         for name in filter(lambda name: Path("/proc", name).exists(), ("kcore", "keys", "timer_list", "sysrq-trigger")):
-            linux.mount("/dev/null", f"/proc/{name}", None, linux.MS_BIND)
+            syscalls.mount("/dev/null", f"/proc/{name}", None, syscalls.MS_BIND)
     if place.container:
-        linux.bind_read_only("/proc/sys", "/proc/sys")
+        syscalls.bind_read_only("/proc/sys", "/proc/sys")
     home = folder / "home"
     home.mkdir()
     if place.user == "ordinary":
@@ -256,7 +256,7 @@ def _take_rights(place: Place) -> None:
         keep = set()
     for capability in set(range(64)) - keep:
         try:
-            linux.prctl("prctl(CAPBSET_DROP)", linux.PR_CAPBSET_DROP, capability)
+            syscalls.prctl("prctl(CAPBSET_DROP)", syscalls.PR_CAPBSET_DROP, capability)
         except OSError as error:
             if error.errno != 22:  # a number beyond the last
                 raise
@@ -270,7 +270,7 @@ def _take_rights(place: Place) -> None:
         low, high = bits & 0xFFFFFFFF, bits >> 32
         header = ctypes.c_char_p(struct.pack("<Ii", 0x20080522, 0))
         data = ctypes.c_char_p(struct.pack("<6I", low, low, 0, high, high, 0))
-        linux.syscall("capset", linux.number("capset"), header, data)
+        syscalls.syscall("capset", syscalls.number("capset"), header, data)
 
 
 _Step = tuple[int, int, int, int]
@@ -319,8 +319,8 @@ def _filter(steps: Sequence[_Step], *, listens: bool = False) -> int | None:
     held = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("<HxxxxxxQ", len(whole), ctypes.addressof(held))
     set_mode_filter, new_listener = 1, 8
-    answer = linux.syscall(
-        "seccomp", linux.number("seccomp"), ctypes.c_uint(set_mode_filter),
+    answer = syscalls.syscall(
+        "seccomp", syscalls.number("seccomp"), ctypes.c_uint(set_mode_filter),
         ctypes.c_uint(new_listener if listens else 0), ctypes.c_char_p(program),
     )  # fmt: skip
     return answer if listens else None

@@ -18,14 +18,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from kernelforge.devices.cuda.tool import replay_command, run_tool, tool_environment  # noqa: E402
+from kernelforge.devices.cuda.tools.tool_process import replay_command, run_tool, tool_environment  # noqa: E402
 from kernelforge.errors import KernelForgeError  # noqa: E402
-from kernelforge.sandbox import Limits, Zygote, probe  # noqa: E402
+from kernelforge.sandbox import Limits, Zygote, select_tier  # noqa: E402
 from kernelforge.sandbox.jail import Tier  # noqa: E402
 from kernelforge.sandbox.policy import role_policy  # noqa: E402
 
 START = "start_worker"
-CUPY = "kernelforge.devices.cuda.cupy_driver:make"
+CUPY = "kernelforge.devices.cuda.worker.cupy_driver:make"
 TASK = """
 import torch, torch.nn as nn
 class Model(nn.Module):
@@ -84,7 +84,7 @@ LIMITS = Limits(wall_s=300, cpu_s=300, memory_bytes=8 << 30, tmp_bytes=256 << 20
 
 def main(arguments: list[str]) -> int:
     real = "--cuda" in arguments
-    report = probe()
+    report = select_tier()
     if compilers := [name for name in arguments if name in COMPILERS]:
         tiers: tuple[Tier, ...] = ("namespaces", "landlock") if report.tier == "namespaces" else (report.tier,)
         print(json.dumps({f"{name}, {tier}": built(COMPILERS[name], tier) for name in compilers for tier in tiers}))

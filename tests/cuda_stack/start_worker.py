@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.errors import ChildDied
 from kernelforge.sandbox.channel import Channel
 

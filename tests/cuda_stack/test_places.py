@@ -73,7 +73,7 @@ def test_a_machine_without_any_jail_refuses_in_a_sentence() -> None:
 )
 def test_files_of_the_same_user_are_not_changed_behind_landlocks_back(place: Place) -> None:
     script = (
-        "from kernelforge.sandbox.probe import self_test; report = self_test('landlock'); "
+        "from kernelforge.sandbox.self_test import run_self_test as self_test; report = self_test('landlock'); "
         "print(report.error, [door.name for door in report.doors if not door.closed], report.layers, "
         "sum('truncate' in door.name or ' of ' in door.name for door in report.doors))"
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kernelforge import devices
-from kernelforge.commands import install_hint
 from kernelforge.devices import (
     best_device,
     check_device,
@@ -22,12 +21,13 @@ from kernelforge.devices import (
 )
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
-from kernelforge.devices.cuda.gpu import GpuInfo
-from kernelforge.devices.leases import parse_devices
+from kernelforge.devices.cuda.target import GpuInfo
+from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
+from kernelforge.utils.shell_hints import install_hint
 
 
 def test_without_a_gpu_the_best_device_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from kernelforge.devices import leases as module
-from kernelforge.devices.leases import Leases, parse_devices
+from kernelforge.devices import gpu_locks as module
+from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError, UsageError
 
 KNOWN = ("cuda:0", "cuda:1", "cuda:2", "emulated:h100", "emulated:a100")
@@ -19,7 +19,7 @@ KNOWN = ("cuda:0", "cuda:1", "cuda:2", "emulated:h100", "emulated:a100")
 HOLDER = """
 import sys, time
 from pathlib import Path
-from kernelforge.devices.leases import Leases
+from kernelforge.devices.gpu_locks import GpuLocks as Leases
 with Leases([sys.argv[2]], Path(sys.argv[1]), keys={sys.argv[2]: "GPU-aa"}).lease(sys.argv[2], task="softmax"):
     print("held", flush=True)
     time.sleep(600)
@@ -27,7 +27,7 @@ with Leases([sys.argv[2]], Path(sys.argv[1]), keys={sys.argv[2]: "GPU-aa"}).leas
 GREEDY = """
 import sys
 from pathlib import Path
-from kernelforge.devices.leases import Leases
+from kernelforge.devices.gpu_locks import GpuLocks as Leases
 leases = Leases(["cuda:0"], Path(sys.argv[1]))
 print("begun", flush=True)
 while True:
@@ -38,7 +38,7 @@ while True:
 
 @pytest.fixture
 def leases(tmp_path):
-    return Leases(["cuda:0", "cuda:1"], tmp_path)
+    return GpuLocks(["cuda:0", "cuda:1"], tmp_path)
 
 
 def python(script, *arguments):
@@ -111,7 +111,7 @@ def test_when_no_gpu_is_left_the_error_says_so_and_why(leases):
 
 def test_a_gpu_set_aside_may_be_probed_again_after_a_while(tmp_path):
     now = [100.0]
-    leases = Leases(["cuda:0"], tmp_path, retry_after_s=60, clock=lambda: now[0])
+    leases = GpuLocks(["cuda:0"], tmp_path, retry_after_s=60, clock=lambda: now[0])
     leases.quarantine("cuda:0", "hangs")
     now[0] += 59
     assert leases.due() == ()
@@ -131,7 +131,7 @@ def test_threads_have_a_gpu_one_at_a_time_in_the_order_of_asking(leases, tmp_pat
 
     def work(number):
         # A second object over the same folder: what excludes is the GPU, not the object.
-        with Leases(["cuda:0"], tmp_path).lease("cuda:0"):
+        with GpuLocks(["cuda:0"], tmp_path).lease("cuda:0"):
             inside.append(number)
             assert len(inside) == 1
             order.append(number)
@@ -166,7 +166,7 @@ def test_different_gpus_do_not_wait_for_each_other(leases):
 
 
 def test_an_emulated_device_needs_no_lease(tmp_path):
-    leases = Leases(["emulated:h100"], tmp_path)
+    leases = GpuLocks(["emulated:h100"], tmp_path)
     with leases.lease("emulated:h100"), leases.lease("emulated:h100"):
         assert list(tmp_path.iterdir()) == []
 
@@ -212,7 +212,7 @@ def test_a_lease_whose_holder_cannot_be_written_down_is_given_back(leases, monke
 @pytest.mark.parametrize("wait_s", [0.1, 0])
 def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
     # It numbers the GPU differently; the UUID is the same.
-    mine = Leases(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    mine = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
     with python(HOLDER, tmp_path, "cuda:3") as holder:
         try:
             assert holder.stdout.readline() == "held\n"
@@ -234,7 +234,7 @@ def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
 
 
 def test_a_killed_holder_frees_whoever_waits(tmp_path):
-    leases = Leases(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    leases = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
     got = threading.Event()
 
     def wait():
@@ -284,7 +284,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(DeviceError, match=r"cannot lock cuda:0 with .*file"),
-        Leases(["cuda:0"], tmp_path / "file").lease("cuda:0"),
+        GpuLocks(["cuda:0"], tmp_path / "file").lease("cuda:0"),
     ):
         pass
 
@@ -308,7 +308,7 @@ def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockab
     monkeypatch.setattr(module, "_MACHINE_FOLDER", tmp_path)
     folder = module.local_folder()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "elsewhere"))
-    mine = Leases(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
+    mine = GpuLocks(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
     # Another process that finds no locks there either holds one in the folder of the machine.
     with python(HOLDER, folder, "cuda:3") as holder:
         assert holder.stdout.readline() == "held\n"
@@ -337,11 +337,11 @@ def test_a_folder_that_others_can_write_to_holds_no_locks(unlockable, tmp_path, 
     module.local_folder().chmod(0o777)
     with (
         pytest.raises(DeviceError, match="not a folder that this user alone can write to"),
-        Leases(["cuda:0"], unlockable).lease("cuda:0"),
+        GpuLocks(["cuda:0"], unlockable).lease("cuda:0"),
     ):
         pass
     folder = tmp_path / f"kernelforge-leases-{os.getuid()}"
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(DeviceError, match="not a folder"), Leases(["cuda:0"], unlockable).lease("cuda:0"):
+    with pytest.raises(DeviceError, match="not a folder"), GpuLocks(["cuda:0"], unlockable).lease("cuda:0"):
         pass

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from kernelforge.candidate.resolved import Library, LibraryValue, TensorView
-from kernelforge.devices.library import LibraryFaulted, call, cpu_tensor, operator
+from kernelforge.devices.library_calls import LibraryCallFailed, call, cpu_tensor, operator
 from kernelforge.records import DType
 
 torch = pytest.importorskip("torch")
@@ -100,7 +100,7 @@ def test_nothing_but_operators_is_found(name: str) -> None:
 
 
 def fault_of(memory: Memory, name: str, *args: LibraryValue, out: tuple[TensorView, ...], **kwargs: Any) -> Any:
-    with pytest.raises(LibraryFaulted) as caught:
+    with pytest.raises(LibraryCallFailed) as caught:
         memory.run(name, *args, out=out, **kwargs)
     assert not caught.value.lost
     return caught.value.fault

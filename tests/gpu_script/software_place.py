@@ -20,10 +20,10 @@ from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.evaluate.known import Known
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.modelnew.bench import LaneBench
+from kernelforge.evaluation.oracle.cache import OracleFacts
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.modelnew.bench import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.sandbox import Zygote
 
@@ -57,14 +57,14 @@ class EagerOracle(Oracle):
         return MadeUp(side, ToldClock(), len(handles), flush_bytes > 0)
 
 
-class SoftwareWorkshop(Workshop):
+class SoftwareWorkshop(EvaluatorPool):
     """Its oracle is on the CPU: torch finds no GPU here."""
 
     def __init__(self, zygote: Zygote, cache: Path, measure: MeasureSettings) -> None:
         super().__init__("cuda:0", cache=cache, measure=measure, opened=[TimedDevice()])
         self._cpu = zygote
 
-    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
         return EagerOracle(self._cpu, task, known=known)
 
 
@@ -76,11 +76,11 @@ class SoftwarePlace(Place):
     helper: Callable[..., Zygote] = Zygote
     """Makes, or keeps, helper processes by their role."""
 
-    def workshop(self, measure: MeasureSettings | None = None) -> Workshop:
+    def workshop(self, measure: MeasureSettings | None = None) -> EvaluatorPool:
         return SoftwareWorkshop(self.helper("oracle"), self.cache, measure or self.measure)
 
-    def lane(self) -> LaneBench:
-        return LaneBench("cpu")
+    def lane(self) -> ModelNewEvaluators:
+        return ModelNewEvaluators("cpu")
 
 
 def make_place(folder: Path, helper: Callable[..., Zygote]) -> SoftwarePlace:

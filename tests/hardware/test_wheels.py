@@ -11,7 +11,7 @@ import pytest
 
 from kernelforge.compile import installed_toolchain
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.hardware.wheels import RELEASES, InstalledCuda, installed_cuda
 
 TWELVE, THIRTEEN = RELEASES[12], RELEASES[13]

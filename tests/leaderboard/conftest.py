@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
-from kernelforge.leaderboard.making import make_entry
-from kernelforge.leaderboard.reading import digest_of
+from kernelforge.leaderboard.entry import EntryFile, digest_of, entry_text, parse_entry
+from kernelforge.leaderboard.make_entry import make_entry
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "leaderboard"
 

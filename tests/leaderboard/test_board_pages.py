@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.leaderboard.build import Submitted, build
+from kernelforge.leaderboard.build import BoardSite, Submitted, build
 from kernelforge.leaderboard.entry import EntryFile
-from kernelforge.leaderboard.site import BoardSite
-from kernelforge.report.html.write import write_folder
+from kernelforge.report.html.writer import write_folder
 
 HOSTILE = """<script>x</script><img src=x onerror=y>"'</table>"""
 

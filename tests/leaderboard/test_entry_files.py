@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import UsageError
-from kernelforge.leaderboard.entry import EntryFile, entry_text, load_entry, parse_entry
-from kernelforge.leaderboard.making import entry_result, make_entry, public_spec
-from kernelforge.leaderboard.reading import MAX_FILE_BYTES, EntryError, digest_of, read_object
+from kernelforge.leaderboard.entry import (
+    MAX_FILE_BYTES,
+    EntryError,
+    EntryFile,
+    digest_of,
+    entry_text,
+    load_entry,
+    parse_entry,
+    read_object,
+)
+from kernelforge.leaderboard.make_entry import entry_result, make_entry, public_spec
 from kernelforge.report import leaderboard
 from kernelforge.report.views.board import boards_of
 

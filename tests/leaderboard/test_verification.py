@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from kernelforge.evaluate.evaluator import EvaluationResult
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.checks import static_checks
-from kernelforge.leaderboard.entry import EntryFile, entry_text, parse_entry
-from kernelforge.leaderboard.reading import EntryError
+from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_text, parse_entry
 from kernelforge.leaderboard.rerun import _check, _far, _Found, _problems, incomparable, rerun
 from kernelforge.leaderboard.verify import drawn, measure_of, suite_of, verify
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
@@ -24,7 +23,7 @@ from kernelforge.tasks.suites import Suite
 Forge = Callable[..., EntryFile]
 
 
-def never() -> Workshop:
+def never() -> EvaluatorPool:
     raise AssertionError("nothing is to be run")
 
 
@@ -325,7 +324,7 @@ def test_an_entry_decides_neither_on_a_path_nor_on_how_long_its_timing_takes(mad
 
 
 def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
-    workshop: Workshop, reference: EntryFile, forged: Forge
+    workshop: EvaluatorPool, reference: EntryFile, forged: Forge
 ):
     """Every hash of the forgery is right; only running it tells."""
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_server import Fail, Hang, Say
 
-from kernelforge.agents.findings import RepairReply
+from kernelforge.agents.reply_forms import RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.batching import BatchingModel
+from kernelforge.llm.batches import BatchingModel
 from kernelforge.llm.models import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
@@ -49,7 +49,7 @@ def wire(request, monkeypatch):
 
 @pytest.fixture
 def connect(fake_llm, wire):
-    from kernelforge.llm.batch_jobs import make_batch_jobs  # with both SDKs, which most workers need not import
+    from kernelforge.llm.batches import make_batch_jobs
 
     models = []
 

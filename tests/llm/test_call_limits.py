@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelforge.errors import BudgetExhausted
-from kernelforge.llm.limits import FIRST_OUTPUT_TOKENS, MINUTE_S, CallLimits, Window
+from kernelforge.llm.rate_limits import FIRST_OUTPUT_TOKENS, MINUTE_S, CallLimits, Window
 from kernelforge.records import LLMSettings
 
 

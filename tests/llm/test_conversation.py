@@ -11,8 +11,8 @@ import pytest
 
 from kernelforge.errors import BudgetExhausted, CandidateError, ProviderError
 from kernelforge.llm.base import ASKS, COMPLAINT, ChatReply, ChatRequest, Prompt, Question
-from kernelforge.llm.conversation import MAX_TURN_CHARS, SILENCE, Conversing
-from kernelforge.llm.limits import CallLimits
+from kernelforge.llm.conversation import MAX_TURN_CHARS, SILENCE, Conversation
+from kernelforge.llm.rate_limits import CallLimits
 from kernelforge.records import LLMSettings, Usage
 
 
@@ -64,8 +64,8 @@ class Purse:
             self.usages.append(usage)
 
 
-def conversing(model, meter=None, *, retries: int = 3, waits: list[float] | None = None, **settings) -> Conversing:
-    return Conversing(
+def conversing(model, meter=None, *, retries: int = 3, waits: list[float] | None = None, **settings) -> Conversation:
+    return Conversation(
         "openai:m?effort=low",
         model,
         meter or Purse(),

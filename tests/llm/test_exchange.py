@@ -13,7 +13,7 @@ import pytest
 
 from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
 from kernelforge.llm.base import Prompt, Question
-from kernelforge.llm.exchange import Exchange
+from kernelforge.llm.file_exchange import FileExchangeModel
 from kernelforge.records import AgentName
 
 POLL = 0.01
@@ -42,7 +42,7 @@ def question(prompt: str = "a prompt", *, agent: AgentName = "coder", task: str 
 
 
 def asked(pool: ThreadPoolExecutor, folder: Path, prompt: str = "a prompt") -> Future[str]:
-    exchange = Exchange(folder, poll_seconds=POLL, timeout_seconds=60)
+    exchange = FileExchangeModel(folder, poll_seconds=POLL, timeout_seconds=60)
     return pool.submit(lambda: exchange.ask(question(prompt)).text)
 
 
@@ -68,7 +68,7 @@ def test_a_reply_that_is_still_being_written_is_left_alone(tmp_path: Path) -> No
                 file.write(next(words, ""))
         return False
 
-    exchange = Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=60, stopped=write_on)
+    exchange = FileExchangeModel(tmp_path, poll_seconds=POLL, timeout_seconds=60, stopped=write_on)
     assert exchange.ask(question()).text == "word " * 20 + "fine"
 
 
@@ -97,7 +97,7 @@ def test_the_third_unusable_reply_is_handed_on_as_it_is(pool: ThreadPoolExecutor
 
 
 def test_every_prompt_reply_and_complaint_is_kept(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    exchange = Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=60)
+    exchange = FileExchangeModel(tmp_path, poll_seconds=POLL, timeout_seconds=60)
     answer = pool.submit(exchange.ask, question(agent="judge", task="t"))
     stem = tmp_path / "0001-judge-t"
     until(Path(f"{stem}.prompt.md").exists)
@@ -124,19 +124,19 @@ def test_prompts_of_many_tasks_get_numbers_of_their_own(pool: ThreadPoolExecutor
 
 def test_a_stop_and_a_timeout_end_the_wait_in_good_order(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     stop = threading.Event()
-    waiting = pool.submit(Exchange(tmp_path, poll_seconds=POLL, stopped=stop.is_set).ask, question())
+    waiting = pool.submit(FileExchangeModel(tmp_path, poll_seconds=POLL, stopped=stop.is_set).ask, question())
     until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 1)
     stop.set()
     with pytest.raises(BudgetExhausted, match="stopped while waiting"):
         waiting.result(60)
     with pytest.raises(BudgetExhausted, match="no reply at"):
-        Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=0.05).ask(question())
+        FileExchangeModel(tmp_path, poll_seconds=POLL, timeout_seconds=0.05).ask(question())
 
 
 def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):
-        Exchange(tmp_path / "file" / "desk")
+        FileExchangeModel(tmp_path / "file" / "desk")
 
 
 def test_a_reply_that_others_take_away_ends_in_words(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_reply_that_others_take_away_ends_in_words(pool: ThreadPoolExecutor, t
         raise CandidateError("not fine")
 
     asking = Question("coder", "core/softmax", Prompt("a prompt"), taken_away)
-    answer = pool.submit(Exchange(tmp_path, poll_seconds=POLL, timeout_seconds=60).ask, asking)
+    answer = pool.submit(FileExchangeModel(tmp_path, poll_seconds=POLL, timeout_seconds=60).ask, asking)
     until(lambda: (tmp_path / "0001-coder-core_softmax.prompt.md").exists())
     reply.write_text("something")
     with pytest.raises(UsageError, match="cannot be used any more"):
@@ -155,7 +155,7 @@ def test_a_reply_that_others_take_away_ends_in_words(pool: ThreadPoolExecutor, t
 
 
 def test_a_folder_that_is_gone_ends_in_words(tmp_path: Path) -> None:
-    exchange = Exchange(tmp_path / "desk", poll_seconds=POLL, timeout_seconds=60)
+    exchange = FileExchangeModel(tmp_path / "desk", poll_seconds=POLL, timeout_seconds=60)
     (tmp_path / "desk").rmdir()
     with pytest.raises(UsageError, match="cannot be used any more"):
         exchange.ask(question())
@@ -164,4 +164,4 @@ def test_a_folder_that_is_gone_ends_in_words(tmp_path: Path) -> None:
 def test_a_pipe_in_the_place_of_a_reply_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="plain file"):
-        Exchange._read(tmp_path / "pipe")
+        FileExchangeModel._read(tmp_path / "pipe")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_server import Fail, Hang, Say
 
-from kernelforge.agents.findings import OptimiseReply, RepairReply
+from kernelforge.agents.reply_forms import OptimiseReply, RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError
 from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.models import make_chat_model
@@ -104,7 +104,7 @@ def test_only_what_the_specification_says_is_sent(connect, wire):
     ours = {"responses": {"store"}, "chat": {"stream_options"}, "messages": {"max_tokens"}}[wire]
     assert set(body) == {"model", "stream", "input" if wire == "responses" else "messages"} | ours
     if wire == "messages":
-        from kernelforge.llm.anthropic_model import DEFAULT_MAX_TOKENS
+        from kernelforge.llm.anthropic import DEFAULT_MAX_TOKENS
 
         assert body["max_tokens"] == DEFAULT_MAX_TOKENS
 
@@ -157,7 +157,7 @@ def test_a_schema_is_sent_as_structured_output(connect, wire, schema):
 
 
 def test_the_stable_prefix_is_marked_for_the_cache(connect, wire):
-    from kernelforge.llm.anthropic_model import MIN_CACHED_CHARS
+    from kernelforge.llm.anthropic import MIN_CACHED_CHARS
 
     server, model = connect()
     stable = "s" * MIN_CACHED_CHARS
@@ -173,7 +173,7 @@ def test_the_stable_prefix_is_marked_for_the_cache(connect, wire):
 
 
 def test_a_short_prefix_is_not_marked(connect, wire):
-    from kernelforge.llm.anthropic_model import MIN_CACHED_CHARS
+    from kernelforge.llm.anthropic import MIN_CACHED_CHARS
 
     server, model = connect()
     model.complete(ask("x" * MIN_CACHED_CHARS, stable=MIN_CACHED_CHARS - 1))

@@ -12,7 +12,7 @@ from builders import make_attempt
 from kernelforge.errors import BudgetExhausted, CandidateError, ProviderError, UsageError
 from kernelforge.llm.base import COMPLAINT, Answer, Prompt, Question
 from kernelforge.llm.providers import Providers
-from kernelforge.llm.transcript import sha256_of, transcript_lines
+from kernelforge.llm.recording import sha256_of, transcript_lines
 from kernelforge.records import AgentName, LLMSettings, Message, Usage
 
 Talk = tuple[AgentName, str, Sequence[str]]

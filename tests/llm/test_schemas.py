@@ -5,8 +5,8 @@ import json
 import pytest
 from pydantic import BaseModel, Field
 
-from kernelforge.agents.findings import OptimiseReply, RepairReply, parse_finding
 from kernelforge.agents.reflexion import LessonsReply
+from kernelforge.agents.reply_forms import OptimiseReply, RepairReply, parse_finding
 from kernelforge.errors import CandidateError
 from kernelforge.llm.schemas import strict_schema
 

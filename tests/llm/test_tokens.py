@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.llm.tokens import estimate_tokens
+from kernelforge.llm.rate_limits import estimate_tokens
 
 COUNTED = {
     "": 0,

@@ -10,7 +10,7 @@ from builders import make_attempt
 
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import COMPLAINT
-from kernelforge.llm.transcript import FORMAT, conversations, read_transcript, sha256_of, transcript_lines
+from kernelforge.llm.recording import FORMAT, conversations, read_transcript, sha256_of, transcript_lines
 from kernelforge.records import AgentName, Message, Usage
 from kernelforge.version import __version__
 

@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from kernelforge.cli.mcp import mcp
-from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
-from kernelforge.mcp import serving
+from kernelforge.mcp import transport
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.utils.shell_hints import install_hint
 
 
 def test_without_the_sdk_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,13 +26,13 @@ def test_without_the_sdk_the_command_says_what_to_install(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("token", ["short", "x" * 15, "é" * 20, "x" * 20 + "\n"])
 def test_a_token_that_is_weak_or_no_header_is_refused(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
-    monkeypatch.setenv(serving.TOKEN_VARIABLE, token)
-    with pytest.raises(UsageError, match=serving.TOKEN_VARIABLE):
-        serving.token_from_environment()
+    monkeypatch.setenv(transport.TOKEN_VARIABLE, token)
+    with pytest.raises(UsageError, match=transport.TOKEN_VARIABLE):
+        transport.token_from_environment()
 
 
 def test_a_fresh_token_is_long_and_never_the_same() -> None:
-    tokens = {serving.new_token() for _ in range(8)}
+    tokens = {transport.new_token() for _ in range(8)}
     assert len(tokens) == 8
     assert min(map(len, tokens)) >= 32
 
@@ -40,10 +40,10 @@ def test_a_fresh_token_is_long_and_never_the_same() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     import socket
 
-    with socket.create_server((serving.HOST, 0)) as taken:
+    with socket.create_server((transport.HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
-            serving.serve_http(None, port, "x" * 32, print)  # type: ignore[arg-type]
+            transport.serve_http(None, port, "x" * 32, print)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("when", ["before it serves", "as soon as the address is told"])
@@ -58,9 +58,9 @@ def test_a_signal_that_comes_early_ends_the_server_too(monkeypatch: pytest.Monke
         anyio.run(main)
 
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(serving, "anyio", SimpleNamespace(run=run))
+    monkeypatch.setattr(transport, "anyio", SimpleNamespace(run=run))
     try:
-        serving.serve_http(None, 0, "x" * 32, ready)  # type: ignore[arg-type]
+        transport.serve_http(None, 0, "x" * 32, ready)  # type: ignore[arg-type]
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)

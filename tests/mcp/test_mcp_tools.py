@@ -29,14 +29,14 @@ from mcp_talk import (
     write_suite,
 )  # fmt: skip
 
-import kernelforge.mcp.bench
 import kernelforge.mcp.server
+import kernelforge.mcp.warm_evaluators
 from kernelforge.errors import UsageError
-from kernelforge.evaluate.evaluator import EvaluationResult
-from kernelforge.evaluate.preparation import Failure, Preparation
-from kernelforge.mcp.bench import Bench
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
+from kernelforge.mcp.warm_evaluators import Bench
 from kernelforge.records import (
     UNCOMPARED,
     Budget,
@@ -49,7 +49,7 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
-from kernelforge.run import StopSignal, resume
+from kernelforge.run import StopSignal, resume_run
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks.catalogue import Catalogue
 
@@ -137,7 +137,7 @@ def test_hidden_sizes_are_numbered_and_what_tells_their_extents_is_left_out(serv
 def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.evaluate.preparation.HIDDEN_FAILURES", 2)
+    monkeypatch.setattr("kernelforge.evaluation.stages.compile_stage.HIDDEN_FAILURES", 2)
     known = " || ".join(f"cols == {cols}" for cols in VISIBLE_COLS)
     trap = RIGHT.replace("const float v", f'if (!({known})) asm volatile("trap;"); const float v')
     trap = trap.replace("long long n)", "long long n, int cols)")
@@ -217,7 +217,7 @@ def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Servic
 
 
 def test_tasks_take_turns_where_few_are_kept_warm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernelforge.mcp.bench, "WARM_TASKS", 1)
+    monkeypatch.setattr(kernelforge.mcp.warm_evaluators, "WARM_TASKS", 1)
     verdicts = [
         ask(service, "evaluate", task=f"tiny/{name}", source=RIGHT, plan=PLAN)["verdict"]
         for name in ("gelu", "other", "gelu")
@@ -270,7 +270,7 @@ def test_a_run_from_outside_cannot_be_resumed(service: Service, store: Store) ->
     ask(service, "submit", task="tiny/gelu", source=BROKEN, plan=PLAN)
     run = store.run("latest")
     with pytest.raises(UsageError, match=f"cannot be resumed: its candidates were submitted by {CODER}"):
-        resume(run.id, store, _Nobody(), StopSignal())
+        resume_run(run.id, store, _Nobody(), StopSignal())
     service.close()
     assert store.run("latest").state is RunState.FINISHED
 
@@ -315,7 +315,7 @@ def test_calls_beyond_those_that_may_wait_are_refused(
     monkeypatch.setattr(kernelforge.mcp.server, "MAX_WAITING", 2)
     prepare, gate = bench.prepare, threading.Event()
 
-    def slow(task: Task, candidate: Candidate) -> tuple[Preparation, Failure | None]:
+    def slow(task: Task, candidate: Candidate) -> tuple[BuildState, StageFailed | None]:
         assert gate.wait(60)
         return prepare(task, candidate)
 
@@ -455,7 +455,7 @@ def test_attempts_of_other_clients_cannot_be_compared(service: Service) -> None:
 
 
 def test_a_name_of_a_client_becomes_a_plain_word() -> None:
-    from kernelforge.run.external import external_coder
+    from kernelforge.run.submissions import external_coder
 
     assert external_coder("", "") == "mcp:unknown"
     assert external_coder("a,b\n\x1b[31m/../c", "1,0") == "mcp:a-b-31m-..-c/1-0"

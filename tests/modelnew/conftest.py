@@ -8,8 +8,8 @@ import pytest
 from builders import make_fingerprint
 from lane_setup import LIMITS, REFERENCE, Judge
 
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
@@ -24,13 +24,13 @@ def lane_zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
     return kept_zygotes("modelnew")
 
 
-def make_evaluator(workshop: Workshop, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:
+def make_evaluator(workshop: EvaluatorPool, zygote: Zygote, task: Task, **changes: object) -> ModelNewEvaluator:
     arguments = {"limits": LIMITS, "build_s": 120.0, "run_s": 120.0, **changes}
     return ModelNewEvaluator(task, workshop.oracle(task), zygote, "cpu", cpu_fingerprint(), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")
-def lane(workshop: Workshop, lane_zygote: Zygote) -> Iterator[ModelNewEvaluator]:
+def lane(workshop: EvaluatorPool, lane_zygote: Zygote) -> Iterator[ModelNewEvaluator]:
     sizes = (
         Size(name="full"),
         Size(name="small", constants={"ROWS": 8, "COLS": 32}),

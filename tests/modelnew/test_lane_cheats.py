@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernelforge.evaluate.preparation import HIDDEN_REASONS
+from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:

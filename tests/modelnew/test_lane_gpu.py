@@ -10,7 +10,7 @@ from converter_samples import SWISH
 from lane_setup import REFERENCE
 from test_lane_verdicts import GOOD, forward
 
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
@@ -27,7 +27,7 @@ def gpu_zygote() -> Zygote:
     return Zygote("gpu-modelnew")
 
 
-def evaluate(workshop: Workshop, zygote: Zygote, task: Task, text: str) -> tuple[Verdict, str, float | None]:
+def evaluate(workshop: EvaluatorPool, zygote: Zygote, task: Task, text: str) -> tuple[Verdict, str, float | None]:
     fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")
     gpu = SimpleNamespace(l2_bytes=60 << 20, memory_bytes=8 << 30, memory_bandwidth_gbps=4800.0, clocks=lambda: None)
     oracle = workshop.oracle(task)
@@ -47,25 +47,25 @@ def linear() -> Task:
     return Task(name="linear", suite="test", title="linear", level=1, source=REFERENCE, sizes=sizes)
 
 
-def test_plain_torch_is_right_and_timed(workshop: Workshop, gpu_zygote: Zygote) -> None:
+def test_plain_torch_is_right_and_timed(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:
     verdict, reason, time_us = evaluate(workshop, gpu_zygote, linear(), GOOD)
     assert verdict is Verdict.OK, reason
     assert time_us is not None
 
 
-def test_load_inline_is_built_in_the_jail(workshop: Workshop, gpu_zygote: Zygote) -> None:
+def test_load_inline_is_built_in_the_jail(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:
     verdict, reason, _ = evaluate(workshop, gpu_zygote, load_task("core/swish"), SWISH)
     assert verdict is Verdict.OK, reason
 
 
-def test_a_compiler_error_of_load_inline_is_told(workshop: Workshop, gpu_zygote: Zygote) -> None:
+def test_a_compiler_error_of_load_inline_is_told(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:
     text = SWISH.replace("float v = x[idx];", "float v = nowhere[idx];")
     verdict, reason, _ = evaluate(workshop, gpu_zygote, load_task("core/swish"), text)
     assert verdict is Verdict.BUILD
     assert "nowhere" in reason
 
 
-def test_work_on_a_stream_of_its_own_is_waited_for(workshop: Workshop, gpu_zygote: Zygote) -> None:
+def test_work_on_a_stream_of_its_own_is_waited_for(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:
     body = ("s = torch.cuda.Stream()", "s.wait_stream(torch.cuda.current_stream())", "with torch.cuda.stream(s):")
     text = forward(*body, "    out = torch.relu(self.fc(x) + y) + self.shift", "return out")
     verdict, reason, _ = evaluate(workshop, gpu_zygote, linear(), text)

@@ -11,7 +11,7 @@ from lane_setup import HONEST, LIMITS
 
 from kernelforge.errors import TimingError
 from kernelforge.modelnew.client import LaneFault, ModelNewChild, read_init
-from kernelforge.modelnew.measuring import LaneStopwatch, WrongWhenTimed
+from kernelforge.modelnew.timer import ModelNewTimer, WrongWhenTimed
 from kernelforge.modelnew.timing import PROTOCOL, time_from_outside
 from kernelforge.records import MeasureSettings, Performance
 from kernelforge.sandbox import Zygote
@@ -93,7 +93,7 @@ class Times:
         )
         with Counted(self._zygote, "cpu", LIMITS, run_s=120.0) as child:
             child.load(text)
-            stopwatch = LaneStopwatch(
+            stopwatch = ModelNewTimer(
                 child=child,
                 oracle=self._lane.oracle,
                 facts=facts,

@@ -6,7 +6,7 @@ import pytest
 from converter_samples import CORE, GELU, RAW_KERNEL, SEVERAL_OUTPUTS, SEVERAL_OUTPUTS_TASK, SWISH
 
 from kernelforge.candidate import parse_reply
-from kernelforge.evaluate.workshop import Workshop
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.convert import convert
 from kernelforge.records import Size, Task, Verdict
 from kernelforge.tasks import load_task
@@ -21,7 +21,7 @@ def shrunk(name: str) -> Task:
     return task.model_copy(update={"source": source, "sizes": (Size(name="full"), odd)})
 
 
-def passes(workshop: Workshop, text: str, task: Task) -> None:
+def passes(workshop: EvaluatorPool, text: str, task: Task) -> None:
     conversion = convert(text)
     assert conversion.problems == ()
     assert conversion.candidate is not None
@@ -36,11 +36,11 @@ def passes(workshop: Workshop, text: str, task: Task) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CORE))
-def test_a_converted_candidate_passes_its_task(workshop: Workshop, name: str) -> None:
+def test_a_converted_candidate_passes_its_task(workshop: EvaluatorPool, name: str) -> None:
     passes(workshop, CORE[name], shrunk(name))
 
 
-def test_a_return_in_the_middle_ends_the_host_function(workshop: Workshop) -> None:
+def test_a_return_in_the_middle_ends_the_host_function(workshop: EvaluatorPool) -> None:
     candidate = convert(CORE["bias_swish_scale"]).candidate
     assert candidate is not None
     evaluator = workshop.evaluator(shrunk("bias_swish_scale"))
@@ -59,11 +59,11 @@ def test_a_name_that_hides_another_is_refused() -> None:
     assert any("hides a name" in problem.why for problem in conversion.problems)
 
 
-def test_a_raw_kernel_of_cupy_passes(workshop: Workshop) -> None:
+def test_a_raw_kernel_of_cupy_passes(workshop: EvaluatorPool) -> None:
     passes(workshop, RAW_KERNEL, shrunk("swish"))
 
 
-def test_several_outputs_pass(workshop: Workshop) -> None:
+def test_several_outputs_pass(workshop: EvaluatorPool) -> None:
     sizes = (Size(name="full"), Size(name="small", constants={"ROWS": 3}))
     task = Task(name="signs", suite="test", title="signs", level=1, source=SEVERAL_OUTPUTS_TASK, sizes=sizes)
     passes(workshop, SEVERAL_OUTPUTS, task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.modelnew.static import static_findings
+from kernelforge.modelnew.static_checks import static_findings
 
 HONEST = '''
 """Bypass with pass, try: and open() in a docstring."""

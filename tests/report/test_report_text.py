@@ -12,9 +12,7 @@ from golden_run import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.report.phrases import note_words
-from kernelforge.report.tables.table import Column, Table
-from kernelforge.report.text import (
+from kernelforge.report.formatting import (
     byte_count,
     change,
     clock,
@@ -29,6 +27,8 @@ from kernelforge.report.text import (
     printable,
     times,
 )
+from kernelforge.report.phrases import note_words
+from kernelforge.report.tables.base import Column, Table
 
 
 @given(st.text() | st.text(alphabet='\x7f\x9b\u202e\U000e0041\n"\\a'))

@@ -17,13 +17,12 @@ from rich.console import Console, RenderableType
 
 from kernelforge.records import UNCOMPARED, Attempt, Correctness, SizeCheck, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
-from kernelforge.report.documents.compare import compare_markdown
-from kernelforge.report.documents.leaderboard import entries_csv, leaderboard_csv, leaderboard_markdown
+from kernelforge.report.exports import compare_markdown, entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.figures import task_figures
 from kernelforge.report.html import Site
 from kernelforge.report.phrases import UNCOMPARED_NOTE
-from kernelforge.report.tables.rescored import rescored_table
-from kernelforge.report.tables.table import Table
+from kernelforge.report.tables.attempt import rescored_table
+from kernelforge.report.tables.base import Table
 from kernelforge.report.tables.task import lineage_table
 from kernelforge.report.terminal import (
     attempt_lines,
@@ -35,13 +34,12 @@ from kernelforge.report.terminal import (
     task_lines,
 )
 from kernelforge.report.views.anytime import anytime
+from kernelforge.report.views.attempt import evaluation_view, gates_of
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view
-from kernelforge.report.views.evaluation import evaluation_view
-from kernelforge.report.views.gates import gates_of
 from kernelforge.report.views.integrity import integrity_view
 from kernelforge.report.views.progress import journalled_progress
-from kernelforge.report.views.rescored import RescoredView, rescored_attempts
+from kernelforge.report.views.recomputed_rewards import RescoredView, rescored_attempts
 from kernelforge.report.views.summary import best_of
 from kernelforge.store import DATABASE_NAME, Store
 

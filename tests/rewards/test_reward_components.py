@@ -7,7 +7,7 @@ from builders import make_evaluation, make_timing, measured
 from evaluations import GPU, evaluations
 from hypothesis import given, settings
 
-from kernelforge.client.wire import Components
+from kernelforge.client.models import Components
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import components
 

@@ -10,7 +10,7 @@ from evaluations import GPU, side, timed
 
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import Context, reward, unscored
-from kernelforge.rewards.cuda_l1 import bucket_means, towards_one
+from kernelforge.rewards.cuda_l import bucket_means, towards_one
 
 
 def value(policy: str, evaluation: Evaluation, context: Context | None = None) -> float | None:

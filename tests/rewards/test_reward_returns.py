@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernelforge.errors import UsageError
 from kernelforge.rewards import discounted_returns
-from kernelforge.rewards.groups import leave_one_out, smoothed
+from kernelforge.rewards.advantages import leave_one_out, smoothed
 
 rewards = st.lists(st.none() | st.floats(-10, 10), max_size=6)
 

@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.run import loop
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.run import runner
 
 
 @pytest.fixture(scope="session")
-def kept_workshops(open_warm: Callable[..., Workshop]) -> Iterator[Callable[..., Workshop]]:
+def kept_workshops(open_warm: Callable[..., EvaluatorPool]) -> Iterator[Callable[..., EvaluatorPool]]:
     """Opens workshops, and gives the one that it has to whoever asks for the like again."""
-    kept: dict[str, Workshop] = {}
+    kept: dict[str, EvaluatorPool] = {}
     with ExitStack() as stack:
 
-        def open_once(device: str, *, tell: Any = None, **how: Any) -> Workshop:
+        def open_once(device: str, *, tell: Any = None, **how: Any) -> EvaluatorPool:
             # Whom it tells of a wait for a GPU differs from run to run and makes no other workshop.
             name = f"{device} {sorted(how.items())}"
             if name not in kept:
-                kept[name] = stack.enter_context(open_warm(Workshop, device, **how))
+                kept[name] = stack.enter_context(open_warm(EvaluatorPool, device, **how))
             return kept[name]
 
         yield open_once
 
 
 @pytest.fixture(scope="module")
-def warm_workshop(kept_workshops: Callable[..., Workshop]) -> Iterator[None]:
+def warm_workshop(kept_workshops: Callable[..., EvaluatorPool]) -> Iterator[None]:
     """Runs of a module share helper processes: to start them takes longer than most of these runs."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def warm(device: str, **how: Any) -> AbstractContextManager[Workshop]:
+        def warm(device: str, **how: Any) -> AbstractContextManager[EvaluatorPool]:
             return nullcontext(kept_workshops(device, **how))
 
-        patch.setattr(loop, "Workshop", warm)
+        patch.setattr(runner, "EvaluatorPool", warm)
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.records import Budget, Run, RunConfig
-from kernelforge.run import Event, StopSignal, configure, start
+from kernelforge.run import Event, StopSignal, configure, start_run
 from kernelforge.store import DATABASE_NAME, Store
 
 TASKS = ("gelu", "transpose")
@@ -67,7 +67,7 @@ def run_in(folder: Path, config: RunConfig, react: Callable[[Event, StopSignal],
     stop = StopSignal()
     watcher = Watcher((lambda event: react(event, stop)) if react else lambda event: None)
     with open_store(folder) as store:
-        return start(config, store, watcher, stop)
+        return start_run(config, store, watcher, stop)
 
 
 def decisions(folder: Path) -> dict[tuple[str, int], tuple[str | None, str, bool, str]]:

@@ -10,11 +10,11 @@ import pytest
 from builders import make_attempt, measured_evaluation
 from run_helpers import quick_config
 
-from kernelforge.agents.base import Brief
+from kernelforge.agents.base import TaskContext
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
 from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
-from kernelforge.run.loop import briefs
+from kernelforge.run.runner import briefs
 
 PRICES = {"openai:m": Price(input=1.0, output=10.0)}
 
@@ -38,7 +38,7 @@ def config(**changes: Any) -> RunConfig:
 
 
 @lru_cache(maxsize=1)
-def brief() -> Brief:
+def brief() -> TaskContext:
     (found,) = briefs(config())
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import UsageError
 from kernelforge.records import MeasureSettings
 from kernelforge.run import configure

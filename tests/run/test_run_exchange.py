@@ -11,7 +11,7 @@ import pytest
 from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.records import Budget, Operator, RunState, Verdict
-from kernelforge.run import Event, StopSignal, start
+from kernelforge.run import Event, StopSignal, start_run
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
 
@@ -69,7 +69,7 @@ def run_with(
     stop = StopSignal()
     config = quick_config(tasks=("swish",), coder=f"exchange:{desk}", budget=Budget(rounds=len(replies) or 1))
     with open_store(tmp_path) as store:
-        run = start(config, store, Watcher(lambda event: react(event, stop)), stop)
+        run = start_run(config, store, Watcher(lambda event: react(event, stop)), stop)
     return run.state, person
 
 

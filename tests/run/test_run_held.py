@@ -12,10 +12,10 @@ import pytest
 from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.errors import ChildDied, SandboxError, StoreError, TaskError, UsageError
-from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.records import Budget, Run, RunState, Verdict
-from kernelforge.run import StopSignal, loop, rebudget, resume, start
-from kernelforge.run.external import ExternalRun, external_config
+from kernelforge.run import StopSignal, extend_budget, resume_run, runner, start_run
+from kernelforge.run.submissions import SubmissionRun, external_config
 from kernelforge.store import Store
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
@@ -44,14 +44,14 @@ def stopped() -> StopSignal:
 def test_a_run_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
     """One that says it is running, and that nobody holds, was interrupted: anybody may take it over."""
     with open_store(tmp_path) as store:
-        run = start(quick_config(), store, Watcher(), stopped())
+        run = start_run(quick_config(), store, Watcher(), stopped())
         assert (run.state, seen) == (RunState.STOPPED, [True])
 
 
 def test_a_run_of_submissions_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
     told: dict[str, Any] = {"device": "emulated:h100", "coder": "mcp:x", "budget": Budget(), "allow_unconfined": False}
     with open_store(tmp_path) as store:
-        ExternalRun(external_config("core", "0" * 16, ("gelu",), **told), store).close()
+        SubmissionRun(external_config("core", "0" * 16, ("gelu",), **told), store).close()
     assert seen == [True]
 
 
@@ -65,28 +65,28 @@ def test_a_run_that_another_finishes_meanwhile_is_not_resumed(tmp_path: Path, mo
             yield
 
     with open_store(tmp_path) as store:
-        run = start(quick_config(), store, Watcher(), stopped())
+        run = start_run(quick_config(), store, Watcher(), stopped())
         monkeypatch.setattr(Store, "lock_run", after_another)
         with pytest.raises(UsageError, match="is finished"):
-            resume(run.id, store, Watcher(), StopSignal())
+            resume_run(run.id, store, Watcher(), StopSignal())
         assert store.run(run.id).state is RunState.FINISHED
 
 
 def test_the_budget_of_a_run_that_goes_on_stays_as_it_is(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        run = start(quick_config(), store, Watcher(), stopped())
+        run = start_run(quick_config(), store, Watcher(), stopped())
         with store.lock_run(run.id), pytest.raises(StoreError, match="already going on"):
-            rebudget(run, {"evaluations": 99}, store)
+            extend_budget(run, {"evaluations": 99}, store)
         assert store.run(run.id).config == run.config
-        rebudget(run, {"evaluations": 99}, store)
+        extend_budget(run, {"evaluations": 99}, store)
         assert store.run(run.id).config.budget.evaluations == 99
 
 
 @pytest.mark.parametrize(
     ("place", "error"),
     [
-        ("kernelforge.evaluate.evaluator.Evaluator.evaluate", SandboxError("the runner was ended: signal 9")),
-        ("kernelforge.run.task.check_admitted", TaskError("the oracle gives no answer")),
+        ("kernelforge.evaluation.evaluator.Evaluator.evaluate", SandboxError("the runner was ended: signal 9")),
+        ("kernelforge.run.task_loop.require_admitted", TaskError("the oracle gives no answer")),
     ],
 )
 def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_task(
@@ -94,7 +94,7 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
 ) -> None:
     stop, closed, workers = StopSignal(), threading.Event(), []
 
-    class Told(loop.Workshop):
+    class Told(runner.EvaluatorPool):
         def close(self) -> None:
             super().close()
             closed.set()
@@ -105,10 +105,10 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         assert closed.wait(120)
         raise error
 
-    monkeypatch.setattr(loop, "Workshop", Told)
+    monkeypatch.setattr(runner, "EvaluatorPool", Told)
     monkeypatch.setattr(place, aborted_meanwhile)
     with open_store(tmp_path) as store:
-        run = start(quick_config(tasks=("gelu",)), store, Watcher(), stop)
+        run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), stop)
         (worker,) = workers
         worker.join(120)
         assert not worker.is_alive()
@@ -132,7 +132,7 @@ def test_a_child_that_died_once_costs_no_attempt(
 
     monkeypatch.setattr(Evaluator, "evaluate", dying)
     with open_store(tmp_path) as store:
-        run = start(quick_config(tasks=("gelu",)), store, Watcher(), StopSignal())
+        run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), StopSignal())
         first = store.attempts(run.id)[0]
     assert first.evaluation.verdict is verdict
     assert len(set(calls[:2])) == 1, "both tries have the same inputs"

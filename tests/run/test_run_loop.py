@@ -10,7 +10,7 @@ from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
-from kernelforge.run import Event, StopSignal, configure, resume, start
+from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
 from kernelforge.store import Store
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
@@ -83,7 +83,7 @@ def test_a_modelled_time_earns_no_speed_reward(attempts: list[Attempt]) -> None:
 
 def test_a_finished_run_is_not_resumed(finished: Path) -> None:
     with open_store(finished) as store, pytest.raises(UsageError, match="is finished"):
-        resume(store.run("latest").id, store, Watcher(), StopSignal())
+        resume_run(store.run("latest").id, store, Watcher(), StopSignal())
 
 
 def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_drained_run_resumes_to_the_same_attempts(finished: Path, tmp_path: Pa
     assert stopped.state is RunState.STOPPED
     assert 1 <= len(decisions(tmp_path)) <= len(TASKS)
     with open_store(tmp_path) as store:
-        resumed = resume(stopped.id, store, Watcher(), StopSignal())
+        resumed = resume_run(stopped.id, store, Watcher(), StopSignal())
     assert resumed.state is RunState.FINISHED
     assert decisions(tmp_path) == decisions(finished)
 
@@ -122,11 +122,11 @@ def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path
                 store._database.rows(f"PRAGMA max_page_count = {pages}")
 
         with pytest.raises(StoreError, match="disk is full"):
-            start(config, store, Watcher(fill), StopSignal())
+            start_run(config, store, Watcher(fill), StopSignal())
     assert list(decisions(tmp_path)) == [("gelu", 0)]
     with open_store(tmp_path) as store:
         run = store.run("latest")
-        assert resume(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
+        assert resume_run(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
     assert len(decisions(tmp_path)) > 1
 
 
@@ -204,7 +204,7 @@ def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path
         while run.state is not RunState.FINISHED:
             forget_drafts(store, run.id)
             stop = StopSignal()
-            run = resume(run.id, store, Watcher(partial(stop_within, stop=stop)), stop)
+            run = resume_run(run.id, store, Watcher(partial(stop_within, stop=stop)), stop)
     assert decisions(tmp_path / "cut") == decisions(tmp_path / "whole")
 
 

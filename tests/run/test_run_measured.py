@@ -24,10 +24,10 @@ from kernelforge.devices.base import Device, RunRequest
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError
-from kernelforge.evaluate.known import Known
-from kernelforge.evaluate.oracle import Oracle
-from kernelforge.evaluate.workshop import Workshop
-from kernelforge.leaderboard.making import make_entry
+from kernelforge.evaluation.oracle.cache import OracleFacts
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.leaderboard.make_entry import make_entry
 from kernelforge.leaderboard.verify import verify
 from kernelforge.records import (
     Attempt,
@@ -47,14 +47,14 @@ from kernelforge.records import (
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines
 from kernelforge.rewards import reward
-from kernelforge.run import StopSignal, loop, resume, start
-from kernelforge.sandbox import Zygote, probe
+from kernelforge.run import StopSignal, resume_run, runner, start_run
+from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
 
 pytestmark = [
     pytest.mark.usefixtures("own_leases", "warm_zygotes"),
-    pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine"),
+    pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]
 
 TASKS = ("gelu", "transpose")
@@ -105,14 +105,14 @@ class Uncompiled(Oracle):
         return tuple(name for name in super().baselines(size) if name != "compile")
 
 
-class SoftwareWorkshop(Workshop):
+class SoftwareWorkshop(EvaluatorPool):
     """Its oracles run on the CPU, for there is no GPU for torch, and share one helper process."""
 
     oracles: Zygote
     compiled: tuple[str, ...] = TASKS[:1]
     """Tasks that are tried with ``torch.compile`` too."""
 
-    def oracle(self, task: Task, device: Device | None = None, known: Known | None = None) -> Oracle:
+    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
         return (Oracle if task.name in self.compiled else Uncompiled)(self.oracles, task, device="cpu", known=known)
 
 
@@ -154,10 +154,10 @@ class Runs:
         self.watcher = Watcher()
         self.thorough = True
         """Candidates are profiled, and those of a task timed against compiled code too."""
-        patch.setattr(loop, "Workshop", self._workshop)
-        patch.setattr("kernelforge.evaluate.measured.Stopwatch", ToldStopwatch)
+        patch.setattr(runner, "EvaluatorPool", self._workshop)
+        patch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", ToldStopwatch)
 
-    def _workshop(self, device: str, **how: Any) -> Workshop:
+    def _workshop(self, device: str, **how: Any) -> EvaluatorPool:
         made = SoftwareWorkshop(device, opened=self.devices(), **how)
         if not self.thorough:
             made.compiled = ()
@@ -166,12 +166,12 @@ class Runs:
     def start(self, config: RunConfig, *gpus: str, stop: StopSignal | None = None) -> Run:
         self.devices = lambda: [Gpu(at, factory, self.thorough) for at, factory in enumerate(gpus)]
         with open_store(self.folder) as store:
-            return start(config, store, self.watcher, stop or StopSignal())
+            return start_run(config, store, self.watcher, stop or StopSignal())
 
     def resume(self, *gpus: str) -> Run:
         self.devices = lambda: [Gpu(at, factory, self.thorough) for at, factory in enumerate(gpus)]
         with open_store(self.folder) as store:
-            return resume("latest", store, self.watcher, StopSignal())
+            return resume_run("latest", store, self.watcher, StopSignal())
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -318,7 +318,7 @@ def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Run
         records = RunRecords.load(store, store.run("latest"))
     entry = make_entry(records, {}, by="somebody")
 
-    def again() -> Workshop:
+    def again() -> EvaluatorPool:
         return SoftwareWorkshop("cuda:0", opened=[Gpu(0, "create", True)], measure=config_of(suite).measure)
 
     record = verify(entry, load_suite(suite), sample=1, seed=0, open_workshop=again)

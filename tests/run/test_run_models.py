@@ -16,7 +16,7 @@ from run_helpers import open_store, run_in, small_core
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Budget, Limits, LLMSettings, Operator, Price, Run, RunState, Verdict
-from kernelforge.run import Event, StopSignal, configure, rebudget, resume
+from kernelforge.run import Event, StopSignal, configure, extend_budget, resume_run
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 
@@ -147,8 +147,8 @@ def test_a_budget_of_the_run_stops_it_and_a_larger_one_lets_it_go_on(
     assert 0 < made < 4
     with open_store(tmp_path) as store:
         larger = {name: value * 100 for name, value in limits.items()}
-        assert rebudget(store.run(run.id), larger, store).budget.rounds == 4
-        done = resume(run.id, store, Silent(), StopSignal())
+        assert extend_budget(store.run(run.id), larger, store).budget.rounds == 4
+        done = resume_run(run.id, store, Silent(), StopSignal())
     assert done.state is RunState.FINISHED
     assert len(attempts_in(tmp_path, run)) == 4
     assert len(server.calls) == 4 + 3, f"{calls} calls before, none of them made again"
@@ -193,7 +193,7 @@ def test_a_reply_that_was_paid_for_is_not_bought_again_after_a_stop(tmp_path: Pa
     assert run.state is RunState.STOPPED
     with open_store(tmp_path) as store:
         assert len(store.drafts(run.id, "swish")) == 3
-        resume(run.id, store, Silent(), StopSignal())
+        resume_run(run.id, store, Silent(), StopSignal())
         assert store.drafts(run.id, "swish") == []
     assert len(attempts_in(tmp_path, run)) == 4
     assert len(server.calls) == 4
@@ -210,7 +210,7 @@ def test_a_server_that_stays_down_stops_the_run_in_good_order(tmp_path: Path, ll
     assert any("resume" in message for message in told)
     server.script = answer
     with open_store(tmp_path) as store:
-        assert resume(run.id, store, Silent(), StopSignal()).state is RunState.FINISHED
+        assert resume_run(run.id, store, Silent(), StopSignal()).state is RunState.FINISHED
 
 
 def test_a_tuned_child_costs_no_call(tmp_path: Path, llm: Any) -> None:

@@ -13,7 +13,7 @@ from run_helpers import Watcher, open_store, run_in
 from test_run_models import FINDING, PRICES, reply
 
 from kernelforge.records import Budget, Limits, LLMSettings, RunConfig, RunState
-from kernelforge.run import StopSignal, configure, resume
+from kernelforge.run import StopSignal, configure, resume_run
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 
@@ -72,7 +72,7 @@ def test_a_finding_is_not_bought_again_when_the_coder_could_not_be_asked(tmp_pat
         assert [call.model for call in server.calls] == ["coder", "judge", "coder"]
         down = False
         with open_store(tmp_path) as store:
-            assert resume(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
+            assert resume_run(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
             attempts = store.attempts(run.id)
             others = store.task_messages(run.id, "swish")
         assert [call.model for call in server.calls] == ["coder", "judge", "coder", "coder"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from run_helpers import Watcher, decisions, open_store, quick_config, run_in
 
-from kernelforge.llm.transcript import transcript_lines
+from kernelforge.llm.recording import transcript_lines
 from kernelforge.records import Budget, RunState
-from kernelforge.run import Event, StopSignal, resume
+from kernelforge.run import Event, StopSignal, resume_run
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 
@@ -39,7 +39,7 @@ def test_a_replayed_run_that_is_stopped_and_resumed_makes_the_recorded_attempts(
     run = run_in(tmp_path, config, stop_after_the_first)
     assert run.state is RunState.STOPPED
     with open_store(tmp_path) as store:
-        assert resume(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
+        assert resume_run(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
         providers = {
             message.provider
             for attempt in store.attempts(run.id)

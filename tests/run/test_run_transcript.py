@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from run_helpers import Watcher, open_store, run_in
 
-from kernelforge.llm.transcript import read_transcript
+from kernelforge.llm.recording import read_transcript
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
-from kernelforge.run import Event, StopSignal, configure, resume
+from kernelforge.run import Event, StopSignal, configure, resume_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
 
@@ -64,7 +64,7 @@ def replayed(folder: Path, tasks: Sequence[str], coder: str, stop_at: tuple[str,
         made = {(attempt.task, attempt.number) for attempt in store.attempts(run.id)}
         planned = [(task, number) for task in tasks for number in range(len(RECORDED[task]))]
         assert made == set(planned[: planned.index(stop_at) + 1]), "nothing is asked after the stop"
-        assert resume(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
+        assert resume_run(run.id, store, Watcher(), StopSignal()).state is RunState.FINISHED
         return store.attempts(run.id)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kernelforge.errors import BudgetExhausted, TaskBudgetExhausted
 from kernelforge.records import Budget, Limits, Message, Usage
 from kernelforge.run import StopSignal
-from kernelforge.run.spending import Spending
+from kernelforge.run.budget import RunBudget
 
 
 def used(tokens: int | None = 100, dollars: float | None = 0.01) -> Usage:
@@ -18,8 +18,8 @@ def used(tokens: int | None = 100, dollars: float | None = 0.01) -> Usage:
     )
 
 
-def spending(stop: StopSignal | None = None, **limits: Any) -> Spending:
-    return Spending(Budget(**limits), stop=stop or StopSignal())
+def spending(stop: StopSignal | None = None, **limits: Any) -> RunBudget:
+    return RunBudget(Budget(**limits), stop=stop or StopSignal())
 
 
 def test_what_one_task_spends_stops_every_task() -> None:

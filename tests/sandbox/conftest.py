@@ -4,12 +4,12 @@ import pytest
 from jail_setup import HOSTILE, LIMITS
 
 from kernelforge.sandbox import Zygote
-from kernelforge.sandbox.probe import self_test
+from kernelforge.sandbox.self_test import run_self_test
 
 
 @pytest.fixture(scope="session", params=["namespaces", "landlock"])
 def zygote(request):
-    report = self_test(request.param)
+    report = run_self_test(request.param)
     if report.error:
         pytest.skip(f"this machine has no tier {request.param}: {report.error}")
     assert report.works, report.reason

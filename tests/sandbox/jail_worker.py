@@ -177,7 +177,7 @@ def kill_everyone():
 
 
 def peek(pid, address, length):
-    from kernelforge.sandbox.probe_worker import peek_memory
+    from kernelforge.sandbox.self_test_worker import peek_memory
 
     return peek_memory(pid, address, length)
 

@@ -9,9 +9,9 @@ import threading
 import pytest
 from jail_setup import LIMITS
 
-from kernelforge.sandbox import linux, watch
-from kernelforge.sandbox.folders import MAX_DEPTH, folder_bytes, remove_tree
-from kernelforge.sandbox.jail import Grant
+from kernelforge.sandbox import resource_monitor, syscalls
+from kernelforge.sandbox.jail import JailSpec
+from kernelforge.utils.tree_cleanup import MAX_DEPTH, folder_bytes, remove_tree
 
 
 def deepen(folder, levels):
@@ -69,7 +69,7 @@ def test_a_folder_deeper_than_any_cache_counts_as_full(tmp_path):
 @pytest.fixture
 def small_disk(tmp_path):
     try:
-        linux.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=8m")
+        syscalls.mount("tmpfs", str(tmp_path), "tmpfs", 0, "size=8m")
     except OSError as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     yield tmp_path
@@ -80,16 +80,18 @@ def small_disk(tmp_path):
 def test_files_without_a_name_cannot_fill_the_disk(small_disk, monkeypatch, descriptors):
     if not descriptors:
         monkeypatch.delattr(os, "pidfd_open")  # Linux before 5.3
-    grant = Grant(tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk))
-    looked, free = threading.Semaphore(0), watch._free
+    grant = JailSpec(tier="landlock", limits=LIMITS, mounts=(), devices=(), headroom_bytes=0, tmp=str(small_disk))
+    looked, free = threading.Semaphore(0), resource_monitor._free
 
     def look(folder):
         looked.release()
         return free(folder)
 
-    monkeypatch.setattr(watch, "_free", look)
+    monkeypatch.setattr(resource_monitor, "_free", look)
     child, seen = subprocess.Popen(["sleep", "600"]), []
-    watching = threading.Thread(target=lambda: seen.append(watch.watch(child.pid, grant, watch.open_proc())))
+    watching = threading.Thread(
+        target=lambda: seen.append(resource_monitor.watch(child.pid, grant, resource_monitor.open_proc()))
+    )
     with open(small_disk / "file", "wb") as file:
         watching.start()
         assert looked.acquire(timeout=120), "what was free at the start is known"

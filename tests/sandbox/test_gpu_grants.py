@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.sandbox import gpu, policy
+from kernelforge.sandbox import gpu_access, policy
 
 FIRST, SECOND = "GPU-11111111-aaaa-bbbb-cccc-000000000001", "GPU-22222222-aaaa-bbbb-cccc-000000000002"
 
@@ -46,7 +46,7 @@ COMMON = {"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap
 
 
 def test_the_nodes_that_computing_needs_are_granted_and_no_others(machine):
-    assert set(gpu.device_nodes(root=machine)) == COMMON | {"nvidia0", "nvidia1"}
+    assert set(gpu_access.device_nodes(root=machine)) == COMMON | {"nvidia0", "nvidia1"}
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,19 @@ def test_the_nodes_that_computing_needs_are_granted_and_no_others(machine):
     ],
 )
 def test_a_gpu_chosen_by_uuid_leaves_its_node_alone(machine, visible, nodes):
-    assert set(gpu.device_nodes(visible, root=machine)) == COMMON | nodes
+    assert set(gpu_access.device_nodes(visible, root=machine)) == COMMON | nodes
 
 
 def test_under_wsl_a_gpu_has_one_node(tmp_path):
     (tmp_path / "dev").mkdir()
     for name in ("dxg", "null"):
         (tmp_path / "dev" / name).touch()
-    assert gpu.device_nodes(root=str(tmp_path)) == gpu.device_nodes(FIRST, root=str(tmp_path)) == ("dxg",)
+    assert gpu_access.device_nodes(root=str(tmp_path)) == gpu_access.device_nodes(FIRST, root=str(tmp_path)) == ("dxg",)
 
 
 def test_where_there_is_no_gpu_nothing_is_granted(tmp_path):
-    assert gpu.device_nodes(root=str(tmp_path)) == ()
-    assert gpu.device_nodes(FIRST, root=str(tmp_path)) == ()
+    assert gpu_access.device_nodes(root=str(tmp_path)) == ()
+    assert gpu_access.device_nodes(FIRST, root=str(tmp_path)) == ()
 
 
 def test_a_driver_outside_the_linkers_folders_is_found_and_its_links_followed(tmp_path, monkeypatch):
@@ -86,7 +86,7 @@ def test_a_driver_outside_the_linkers_folders_is_found_and_its_links_followed(tm
     (real / "libcuda.so.580.159.03").touch()
     (linked / "libcuda.so.1").symlink_to(real / "libcuda.so.580.159.03")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{linked}:{empty}::relative")
-    found = [folder for folder in gpu.driver_folders() if folder.startswith(str(tmp_path))]
+    found = [folder for folder in gpu_access.driver_folders() if folder.startswith(str(tmp_path))]
     assert found == [str(linked), str(real)]
     with_gpu = policy.role_policy.__wrapped__("gpu-runner")
     assert {str(linked), str(real)} <= set(with_gpu.mounts)
@@ -99,10 +99,10 @@ def test_a_driver_outside_the_linkers_folders_is_found_and_its_links_followed(tm
 def test_a_toolkit_is_found_by_its_compiler(tmp_path, monkeypatch):
     (tmp_path / "cuda-13.0/bin").mkdir(parents=True)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert gpu.cuda_toolkit() != str(tmp_path / "cuda-13.0")
+    assert gpu_access.cuda_toolkit() != str(tmp_path / "cuda-13.0")
     (tmp_path / "cuda-13.0/bin/nvcc").touch()
     (tmp_path / "cuda").symlink_to("cuda-13.0")
-    assert gpu.cuda_toolkit() == str(tmp_path / "cuda-13.0")
+    assert gpu_access.cuda_toolkit() == str(tmp_path / "cuda-13.0")
     granted = policy.role_policy.__wrapped__("modelnew")
     assert str(tmp_path / "cuda-13.0") in granted.mounts
     assert granted.environment["CUDA_HOME"] == str(tmp_path / "cuda-13.0")
@@ -118,21 +118,21 @@ def test_a_toolkit_is_found_around_the_compiler_on_the_path_but_usr_is_none(tmp_
         (conda / name).parent.mkdir(parents=True, exist_ok=True)
         (conda / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{conda}/bin")
-    monkeypatch.setattr(gpu, "_TOOLKITS", ())
-    assert gpu.cuda_toolkit() == str(conda)
+    monkeypatch.setattr(gpu_access, "_TOOLKITS", ())
+    assert gpu_access.cuda_toolkit() == str(conda)
     (conda / "nvvm/bin/cicc").unlink()
-    assert gpu.cuda_toolkit() is None
+    assert gpu_access.cuda_toolkit() is None
     wheel = tmp_path / "site-packages/nvidia/cu13"
     for name in ("nvcc", "cicc"):
         (wheel / "bin" / name).parent.mkdir(parents=True, exist_ok=True)
         (wheel / "bin" / name).touch(mode=0o755)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
-    assert gpu.cuda_toolkit() == str(wheel)
+    assert gpu_access.cuda_toolkit() == str(wheel)
 
 
 def test_triton_is_told_where_the_driver_is(tmp_path, monkeypatch):
     (tmp_path / "libcuda.so.1").touch()
-    monkeypatch.setattr(gpu, "linked_driver", lambda environment: str(tmp_path))
+    monkeypatch.setattr(gpu_access, "linked_driver", lambda environment: str(tmp_path))
     for role, told in (("gpu-oracle", True), ("gpu-modelnew", True), ("gpu-runner", False), ("modelnew", False)):
         granted = policy.role_policy.__wrapped__(role)
         assert granted.environment.get("TRITON_LIBCUDA_PATH") == (str(tmp_path) if told else None)
@@ -148,8 +148,8 @@ def test_the_driver_is_the_one_that_the_linker_takes(tmp_path):
         if shutil.which("gcc") is None or subprocess.run(command, check=False).returncode:
             pytest.skip("needs gcc")
     path = f"{tmp_path}/compatible:{tmp_path}/host"
-    assert gpu.linked_driver(path) == f"{tmp_path}/compatible"
-    assert gpu.linked_driver(f"{tmp_path}/nowhere:{tmp_path}/host") == f"{tmp_path}/host"
+    assert gpu_access.linked_driver(path) == f"{tmp_path}/compatible"
+    assert gpu_access.linked_driver(f"{tmp_path}/nowhere:{tmp_path}/host") == f"{tmp_path}/host"
 
 
 def test_helpers_find_the_libraries_of_a_python_that_a_clusters_module_brings(tmp_path, monkeypatch):

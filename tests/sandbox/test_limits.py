@@ -10,7 +10,7 @@ import pytest
 from jail_setup import LIMITS, gone
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
-from kernelforge.sandbox import watch
+from kernelforge.sandbox import resource_monitor
 from kernelforge.sandbox.limits import PATIENCE, Deadline
 
 
@@ -164,17 +164,17 @@ def test_a_process_that_ends_while_memory_is_summed_counts_for_nothing(tmp_path,
         (task / "children").write_text(children)
         (tmp_path / f"{pid}/status").write_text("RssAnon: 9216 kB\nRssShmem: 0 kB\n")
         (tmp_path / f"{pid}/smaps_rollup").write_text("Pss_Anon: 5120 kB\nPss_Shmem: 0 kB\n")
-    read = watch._read
+    read = resource_monitor._read
 
     def ends_when_asked(path, proc):
         if path == "11/smaps_rollup":
             shutil.rmtree(tmp_path / "11")
         return read(path, proc)
 
-    monkeypatch.setattr(watch, "_read", ends_when_asked)
+    monkeypatch.setattr(resource_monitor, "_read", ends_when_asked)
     proc = os.open(tmp_path, os.O_RDONLY)
     try:
-        assert watch.tree_bytes(10, proc) == 5 << 20
+        assert resource_monitor.tree_bytes(10, proc) == 5 << 20
     finally:
         os.close(proc)
 

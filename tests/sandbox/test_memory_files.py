@@ -19,8 +19,8 @@ from jail_setup import LIMITS
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import Channel, Zygote, role_policy
 from kernelforge.sandbox.channel import MAX_FILES
-from kernelforge.sandbox.memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal
-from kernelforge.sandbox.probe import self_test
+from kernelforge.sandbox.self_test import run_self_test
+from kernelforge.sandbox.shared_memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal
 
 SIZE = 64 << 10
 ALL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -412,7 +412,7 @@ def test_a_file_over_the_limit_on_files_is_sent_through_the_socket(ends):
 @pytest.fixture(scope="module", params=["namespaces", "landlock"])
 def with_gpu(request):
     """A hostile role with what a GPU's roles may do, which needs no GPU."""
-    report = self_test(request.param)
+    report = run_self_test(request.param)
     if report.error:
         pytest.skip(f"this machine has no tier {request.param}: {report.error}")
     policy = dataclasses.replace(role_policy("gpu-runner"), module="jail_worker")

@@ -12,12 +12,12 @@ import pytest
 from jail_setup import reachable_by_others
 
 import kernelforge
-from kernelforge.sandbox import Door, probe
-from kernelforge.sandbox.probe import TierReport, self_test
+from kernelforge.sandbox import EscapeAttempt, select_tier
+from kernelforge.sandbox.self_test import TierReport, run_self_test
 
 
 def test_the_strongest_tier_that_holds_is_reported():
-    report = probe(again=True)
+    report = select_tier(again=True)
     assert report.tier in ("namespaces", "landlock")
     tried = next(one for one in report.tried if one.tier == report.tier)
     assert tried.works
@@ -26,12 +26,12 @@ def test_the_strongest_tier_that_holds_is_reported():
 
 
 def test_it_is_remembered():
-    assert probe() is probe()
+    assert select_tier() is select_tier()
 
 
 def test_the_self_test_notices_open_doors():
     """Without a jail the same trials find many ways out: the test can fail."""
-    report = self_test("none")
+    report = run_self_test("none")
     assert not report.works
     opened = {door.name for door in report.doors if not door.closed}
     expected = {"world-readable file", "/etc/passwd", "tcp", "udp", "unix socket"}
@@ -41,9 +41,9 @@ def test_the_self_test_notices_open_doors():
 
 
 def test_one_open_door_is_enough_to_fail():
-    shut = TierReport("namespaces", doors=(Door("a", True, ""), Door("b", True, "")))
+    shut = TierReport("namespaces", doors=(EscapeAttempt("a", True, ""), EscapeAttempt("b", True, "")))
     assert shut.works
-    opened = replace(shut, doors=(*shut.doors, Door("c", False, "leak")))
+    opened = replace(shut, doors=(*shut.doors, EscapeAttempt("c", False, "leak")))
     assert not opened.works
     assert opened.reason == "c: leak"
     assert not TierReport("namespaces").works, "no door tried is not a pass"
@@ -51,7 +51,7 @@ def test_one_open_door_is_enough_to_fail():
 
 UNPRIVILEGED = """
 import os, sys
-from kernelforge.sandbox import linux
+from kernelforge.sandbox import syscalls as linux
 home = os.path.expanduser("~root")
 kept = [path for path in sys.argv[1].split(":") if path.startswith(home + "/")]
 linux.unshare(linux.CLONE_NEWNS)
@@ -79,8 +79,8 @@ def test_an_unprivileged_user_gets_a_jail_too():
 import os
 import platform
 import shutil
-from kernelforge.sandbox import probe
-from kernelforge.sandbox.probe import self_test
+from kernelforge.sandbox import select_tier as probe
+from kernelforge.sandbox.self_test import run_self_test as self_test
 assert os.getuid() == 65534
 tiers = {tier: self_test(tier) for tier in ("namespaces", "landlock")}
 for tier, report in tiers.items():
@@ -100,7 +100,7 @@ print("TIER", probe().tier)
 REFUSING = """
 import ctypes, struct, sys
 from kernelforge.errors import SandboxError
-from kernelforge.sandbox import Zygote, linux, probe, seccomp
+from kernelforge.sandbox import Zygote, syscalls as linux, select_tier as probe, seccomp
 
 # A container's filter: the named calls fail with EPERM.
 refused = [int(word) for word in sys.argv[1:]]
@@ -125,7 +125,7 @@ with Zygote("probe", allow_unconfined=True) as zygote:
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
 @pytest.mark.parametrize(("dropped", "tier"), [("-sys_admin", "namespaces"), ("-all", "landlock")])
 def test_root_of_a_container_without_capabilities_gets_a_jail(dropped, tier):
-    script = "from kernelforge.sandbox import probe; print('TIER', probe().tier, probe().detail)"
+    script = "from kernelforge.sandbox import select_tier as probe; print('TIER', probe().tier, probe().detail)"
     done = subprocess.run(
         ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}", sys.executable, "-c", script],
         capture_output=True, text=True, timeout=280, check=False,

@@ -15,8 +15,8 @@ import pytest
 from jail_setup import gone
 
 from kernelforge.errors import ChildDied, SandboxError
-from kernelforge.sandbox import Limits, Zygote, gpu, role_policy
-from kernelforge.sandbox.probe import gpu_tier, self_test
+from kernelforge.sandbox import Limits, Zygote, gpu_access, role_policy
+from kernelforge.sandbox.self_test import gpu_tier, run_self_test
 
 ROLES = ("gpu-runner", "gpu-oracle", "modelnew", "gpu-modelnew")
 WITH_PROGRAMS = ("gpu-oracle", "modelnew", "gpu-modelnew")
@@ -42,7 +42,7 @@ def hostile(role, **changes):
 @pytest.fixture(scope="module")
 def zygotes():
     running = {}
-    tested = cache(self_test)
+    tested = cache(run_self_test)
 
     def get(role, tier):
         if (role, tier) not in running:
@@ -99,7 +99,7 @@ def test_temporary_files_are_made_in_the_childs_folder_whatever_the_warm_up_look
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("role", ROLES)
 def test_only_the_doors_that_the_role_grants_are_open(role, tier):
-    report = self_test(tier, role)
+    report = run_self_test(tier, role)
     if report.error:
         pytest.skip(f"this machine has no tier {tier}: {report.error}")
     opened = {door.name for door in report.doors if not door.closed}
@@ -338,7 +338,7 @@ def test_shared_memory_is_watched_where_no_limit_holds(act):
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_only_the_gpus_own_nodes_take_requests(tier, monkeypatch):
-    monkeypatch.setattr(gpu, "device_nodes", lambda visible: ("random",))
+    monkeypatch.setattr(gpu_access, "device_nodes", lambda visible: ("random",))
     with Zygote("gpu-runner", tier=tier, policy=hostile("gpu-runner")) as zygote, zygote.spawn(LIMITS) as child:
 
         def opens(path):
@@ -351,7 +351,7 @@ def test_only_the_gpus_own_nodes_take_requests(tier, monkeypatch):
 
 
 def test_a_warm_up_that_opens_a_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(gpu, "device_nodes", lambda visible: ("random",))
+    monkeypatch.setattr(gpu_access, "device_nodes", lambda visible: ("random",))
     with (
         Zygote("gpu-runner", policy=hostile("gpu-runner"), options={"opens": "/dev/random"}) as zygote,
         pytest.raises(SandboxError, match=r"opened /dev/random: CUDA must not be used before"),
@@ -387,7 +387,7 @@ def test_gpu_roles_fall_to_a_tier_in_which_cuda_can_work():
 HIDDEN_PROC = """
 mount --bind -o ro /proc/sys /proc/sys &&
 exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin "$0" -c '
-from kernelforge.sandbox.probe import gpu_tier, probe
+from kernelforge.sandbox.self_test import gpu_tier, select_tier as probe
 from kernelforge.sandbox import Zygote
 print("TIER", probe().tier, gpu_tier(), Zygote("gpu-runner").tier, Zygote("runner").tier)'
 """

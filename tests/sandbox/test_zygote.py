@@ -18,9 +18,9 @@ from jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 import kernelforge
 from kernelforge.errors import ChildDied, DeviceError, SandboxError
 from kernelforge.sandbox import Child, JailReport, Zygote
-from kernelforge.sandbox.linux import Process
 from kernelforge.sandbox.policy import role_policy
-from kernelforge.sandbox.probe import TierReport
+from kernelforge.sandbox.self_test import TierReport
+from kernelforge.sandbox.syscalls import Process
 
 
 def test_a_dead_zygote_is_started_again(zygote):

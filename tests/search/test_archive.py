@@ -8,7 +8,7 @@ import pytest
 from builders import make_attempt, make_candidate, make_evaluation, modelled
 
 from kernelforge.records import Attempt, Origin, Profile, Roofline
-from kernelforge.search.archive import Cell, cell_of, elites, techniques
+from kernelforge.search.archive import Cell, behaviour_cell, elites, techniques
 
 KERNEL = "__global__ void k(float* x) { %s }"
 
@@ -74,23 +74,23 @@ def test_comments_strings_and_longer_names_do_not_count(body: str) -> None:
 
 def test_the_bound_is_the_profiles_and_else_the_performances() -> None:
     plain = attempt(0, 10.0, "latency")
-    assert cell_of(plain) == Cell("latency", "none", False)
+    assert behaviour_cell(plain) == Cell("latency", "none", False)
     roofline = Roofline(
         flops=1.0, dram_bytes=1.0, compulsory_bytes=1.0, arithmetic_intensity=1.0, ridge=1.0, bound="fp32",
         time_us=1.0, time_origin=Origin.MODELLED,
     )  # fmt: skip
     profile = Profile(size="full", device="emulated:h100", kernels=(), metrics=(), roofline=roofline)
-    assert cell_of(plain.model_copy(update={"profile": profile})) == Cell("fp32", "none", False)
+    assert behaviour_cell(plain.model_copy(update={"profile": profile})) == Cell("fp32", "none", False)
 
 
 def test_each_cell_keeps_its_best_and_of_equals_the_oldest() -> None:
     attempts = [attempt(0, 30.0), attempt(1, 10.0), attempt(2, 10.0), attempt(3, 99.0, "fp32")]
-    cells = {one.number: cell_of(one) for one in attempts}
+    cells = {one.number: behaviour_cell(one) for one in attempts}
     kept = elites(attempts, cells)
     assert {cell.bound: one.number for cell, one in kept.items()} == {"dram": 1, "fp32": 3}
 
 
 def test_the_tasks_best_has_its_cell_even_where_modelled_times_tell_nothing_apart() -> None:
     attempts = [attempt(0, 10.0), attempt(1, 11.0), attempt(2, 9.0)]
-    cells = {one.number: cell_of(one) for one in attempts}
+    cells = {one.number: behaviour_cell(one) for one in attempts}
     assert [one.number for one in elites(attempts, cells, best=1).values()] == [1]

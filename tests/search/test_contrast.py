@@ -11,10 +11,10 @@ import pytest
 from builders import make_attempt, make_evaluation, measured_evaluation, modelled
 
 from kernelforge.records import Attempt, Operator, Verdict
-from kernelforge.search import Contrast, Proposal, Sight
-from kernelforge.search.contrast import Bucket, bucketed, draw
+from kernelforge.search import Contrast, ProfileVisibility, Proposal
+from kernelforge.search.contrast import SpeedBucket, bucketed, sample_bucket
 
-SIGHT = Sight(metrics="none", latency=True)
+SIGHT = ProfileVisibility(metrics="none", latency=True)
 
 
 def correct(number: int, time_us: float | None, **changes: Any) -> Attempt:
@@ -90,9 +90,11 @@ def test_a_faster_tuned_child_stands_for_its_parent() -> None:
 
 
 def shares(temperature: float, count: int, means: tuple[float, ...], draws: int = 4000) -> Counter[tuple[int, ...]]:
-    buckets = [Bucket(low=mean, mean=mean, attempts=(correct(i, 10.0),)) for i, mean in enumerate(means)]
+    buckets = [SpeedBucket(low=mean, mean=mean, attempts=(correct(i, 10.0),)) for i, mean in enumerate(means)]
     rng = Random(0)
-    return Counter(tuple(attempt.number for attempt in draw(buckets, count, temperature, rng)) for _ in range(draws))
+    return Counter(
+        tuple(attempt.number for attempt in sample_bucket(buckets, count, temperature, rng)) for _ in range(draws)
+    )
 
 
 def test_a_bucket_is_drawn_in_proportion_to_the_exponential_of_its_mean_score() -> None:
@@ -122,9 +124,9 @@ def test_a_high_temperature_takes_all_buckets_alike() -> None:
 
 
 def test_within_a_bucket_all_kernels_are_equally_likely() -> None:
-    bucket = Bucket(low=0.0, mean=0.0, attempts=(correct(0, 10.0), correct(1, 9.9), correct(2, 9.8)))
+    bucket = SpeedBucket(low=0.0, mean=0.0, attempts=(correct(0, 10.0), correct(1, 9.9), correct(2, 9.8)))
     rng = Random(0)
-    drawn = Counter(draw([bucket], 2, 0.5, rng)[0].number for _ in range(3000))
+    drawn = Counter(sample_bucket([bucket], 2, 0.5, rng)[0].number for _ in range(3000))
     assert all(drawn[number] / 3000 == pytest.approx(1 / 3, abs=0.04) for number in range(3))
 
 
@@ -187,7 +189,7 @@ def test_scores_are_always_shown_and_the_profile_only_with_ncu(ncu: bool, metric
     for attempts in ([], [correct(0, 10.0)]):
         proposal = contrast(*attempts, ncu=ncu).ask(Random(0))
         assert proposal is not None
-        assert proposal.sight == Sight(metrics=metrics, latency=True)
+        assert proposal.sight == ProfileVisibility(metrics=metrics, latency=True)
         assert not proposal.judge
 
 

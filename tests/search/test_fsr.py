@@ -11,7 +11,7 @@ from builders import make_attempt, make_build, make_evaluation, modelled
 
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Fsr, Proposal
-from kernelforge.search.fsr import TECHNIQUES, Arm, deal, furthest
+from kernelforge.search.fsr import TECHNIQUES, Arm, deepest_failure, pick_techniques_ucb1
 
 WRONG, BUILD, POLICY, INFRA = Verdict.WRONG, Verdict.BUILD, Verdict.POLICY, Verdict.INFRA
 
@@ -98,8 +98,8 @@ def test_only_the_last_round_decides_whether_errors_are_mended() -> None:
 
 def test_a_failure_that_was_not_the_kernels_own_is_built_on_only_where_there_is_no_other() -> None:
     ours, its_own = failed(0, INFRA, "full"), failed(1, BUILD, "compile")
-    assert furthest([ours, its_own]) == its_own
-    assert furthest([ours]) == ours
+    assert deepest_failure([ours, its_own]) == its_own
+    assert deepest_failure([ours]) == ours
 
 
 def test_replies_without_a_candidate_are_never_built_on() -> None:
@@ -201,27 +201,27 @@ def test_a_failure_of_ours_is_not_held_against_a_technique() -> None:
 
 def test_untried_techniques_come_first() -> None:
     arms = {"a": Arm(3, 3.0), "b": Arm(), "c": Arm(2, 0.0), "d": Arm()}
-    assert deal(arms, 2) == ["b", "d"]
+    assert pick_techniques_ucb1(arms, 2) == ["b", "d"]
 
 
 def test_then_the_highest_upper_confidence_bound_counts() -> None:
     arms = {"a": Arm(10, 5.0), "b": Arm(10, 6.0), "c": Arm(2, 0.8)}
     bounds = {name: arm.mean + math.sqrt(2 * math.log(22) / arm.pulls) for name, arm in arms.items()}
-    assert deal(arms, 1) == [max(bounds, key=bounds.__getitem__)] == ["c"]
-    assert deal({"a": Arm(10, 5.0), "b": Arm(10, 6.0), "c": Arm(10, 4.0)}, 1) == ["b"]
+    assert pick_techniques_ucb1(arms, 1) == [max(bounds, key=bounds.__getitem__)] == ["c"]
+    assert pick_techniques_ucb1({"a": Arm(10, 5.0), "b": Arm(10, 6.0), "c": Arm(10, 4.0)}, 1) == ["b"]
 
 
 def test_equal_techniques_are_spread_over_a_round() -> None:
     arms = {name: Arm(2, 1.0) for name in "abc"}
-    assert deal(arms, 6) == ["a", "b", "c"] * 2
+    assert pick_techniques_ucb1(arms, 6) == ["a", "b", "c"] * 2
 
 
 def test_a_much_better_technique_gets_most_of_a_round() -> None:
     arms = {"a": Arm(20, 0.0), "b": Arm(20, 20.0), "c": Arm(20, 2.0)}
-    assert deal(arms, 5) == ["b"] * 5
+    assert pick_techniques_ucb1(arms, 5) == ["b"] * 5
 
 
 def test_dealing_does_not_count_before_results_are_told() -> None:
     arms = {"a": Arm(1, 1.0), "b": Arm(1, 0.0)}
-    assert deal(arms, 4) == deal(arms, 4)
+    assert pick_techniques_ucb1(arms, 4) == pick_techniques_ucb1(arms, 4)
     assert arms == {"a": Arm(1, 1.0), "b": Arm(1, 0.0)}

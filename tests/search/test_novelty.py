@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Attempt, Candidate, Verdict
-from kernelforge.search.cuda_tokens import tokens
-from kernelforge.search.novelty import Novelty, fingerprints
+from kernelforge.search.novelty import Novelty, fingerprints, tokens
 
 SOURCE = """
 #include <cuda_fp16.h>

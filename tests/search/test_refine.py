@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Attempt, Operator, Verdict
-from kernelforge.search import Proposal, Refine, Sight, Strategy
+from kernelforge.search import ProfileVisibility, Proposal, Refine, Strategy
 
 OK, WRONG, BUILD, POLICY = Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY
 SEED, SECOND_SEED, THIRD_SEED = (Proposal(Operator.SEED, sample=number) for number in range(3))
@@ -240,10 +240,12 @@ def test_without_rollback_a_better_tuned_child_takes_its_parents_place() -> None
 def test_every_proposal_says_what_the_agents_may_see(metrics: Any, latency: bool) -> None:
     outcomes = [(WRONG, True), (OK, True), (OK, True)]
     asked = asks(outcomes, metrics=metrics, latency=latency)
-    assert [proposal.sight for proposal in asked if proposal] == [Sight(metrics=metrics, latency=latency)] * 4
+    assert [proposal.sight for proposal in asked if proposal] == [
+        ProfileVisibility(metrics=metrics, latency=latency)
+    ] * 4
 
 
 def test_by_default_the_agents_see_the_24_metrics_and_times() -> None:
     (seed,) = asks([])
     assert seed is not None
-    assert seed.sight == Sight(metrics="subset", latency=True)
+    assert seed.sight == ProfileVisibility(metrics="subset", latency=True)

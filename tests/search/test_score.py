@@ -8,7 +8,7 @@ import pytest
 from builders import make_attempt, make_evaluation, make_fingerprint, measured, modelled
 
 from kernelforge.records import Attempt, Performance, Verdict
-from kernelforge.search.score import score, value
+from kernelforge.search.history import score, value
 
 
 def timed(performance: Performance | None, device: str = "cuda:0") -> Attempt:

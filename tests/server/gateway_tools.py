@@ -10,10 +10,10 @@ from typing import Any
 
 from inprocess_engine import InProcessEngine
 
-from kernelforge.client.wire import Job, JobRequest
-from kernelforge.server.base import Caller, Refusal
-from kernelforge.server.jobs.gateway import Gateway
-from kernelforge.server.jobs.settings import GatewaySettings
+from kernelforge.client.models import Job, JobRequest
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.settings import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CALLER = Caller("local")
@@ -21,8 +21,8 @@ CATALOGUE = Catalogue(["core"])
 
 
 @asynccontextmanager
-async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: Any) -> AsyncIterator[Gateway]:
-    gateway = Gateway(engine or InProcessEngine(), CATALOGUE, folder, GatewaySettings(**settings))
+async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: Any) -> AsyncIterator[JobService]:
+    gateway = JobService(engine or InProcessEngine(), CATALOGUE, folder, JobServiceSettings(**settings))
     await gateway.start()
     try:
         yield gateway
@@ -30,16 +30,16 @@ async def serving(folder: Path, engine: InProcessEngine | None = None, **setting
         await gateway.close()
 
 
-async def accepted(gateway: Gateway, *requests: JobRequest) -> list[Job]:
+async def accepted(gateway: JobService, *requests: JobRequest) -> list[Job]:
     """Submit; the first refusal is raised."""
     jobs = await gateway.submit(requests, CALLER)
     for job in jobs:
-        if isinstance(job, Refusal):
+        if isinstance(job, RequestRejected):
             raise job
     return jobs
 
 
-async def ended(gateway: Gateway, *requests: JobRequest) -> list[Job]:
+async def ended(gateway: JobService, *requests: JobRequest) -> list[Job]:
     """Submit, wait for all, in the order of the requests."""
     jobs = await accepted(gateway, *requests)
     done = await gateway.wait([job.id for job in jobs], None, 240.0)

@@ -12,8 +12,7 @@ from tiny_core import TinyCore
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
-from kernelforge.server.http.listening import Stop, address, listen
-from kernelforge.server.http.serving import serve
+from kernelforge.server.http.process import Stop, address, listen, serve
 
 JOB = {"task": "core/swish", "completion": "a reply"}
 SLOW_JOB = {"task": "core/swish", "completion": "slow"}

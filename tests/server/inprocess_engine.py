@@ -15,9 +15,18 @@ from typing import Literal
 
 from builders import make_evaluation, make_fingerprint, measured
 
-from kernelforge.client.wire import JobRequest
-from kernelforge.engine.base import BriefFacts, Health, Order, Prepared, Report, Slot, Trouble, WorkerDied
+from kernelforge.client.models import JobRequest
 from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
+from kernelforge.workers.base import (
+    BriefFacts,
+    EvaluationOrder,
+    EvaluationReport,
+    Health,
+    Prepared,
+    Slot,
+    Trouble,
+    WorkerDied,
+)
 
 
 def completion(text: str = "v0") -> str:
@@ -89,14 +98,14 @@ class InProcessEngine:
         await self._changed.wait()
         self._changed.clear()
 
-    async def prepare(self, order: Order) -> Report | Prepared:
+    async def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
         self.prepared.append(order.candidate.source)
         await asyncio.sleep(0)
         if "BUILD" in order.candidate.source:
-            return Report(order=order.id, evaluation=self._evaluation(order, Verdict.BUILD))
+            return EvaluationReport(order=order.id, evaluation=self._evaluation(order, Verdict.BUILD))
         return Prepared(order=order.id, seconds={"build": 0.25})
 
-    async def evaluate(self, order: Order, slot: str) -> Report:
+    async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
         assert slot in self._names
         assert slot not in self._busy, "a slot evaluates one candidate at a time"
         source = order.candidate.source
@@ -113,11 +122,11 @@ class InProcessEngine:
                 raise WorkerDied("the worker ended with signal 9")
             if "TROUBLE" in source or ("ONCE" in source and self._tried[source] == 1):
                 trouble = Trouble(code="device", message="the device is not well", retryable="ONCE" in source)
-                return Report(order=order.id, trouble=trouble)
+                return EvaluationReport(order=order.id, trouble=trouble)
             verdict = Verdict.WRONG if "WRONG" in source else Verdict.OK
             profile = _profile(self._fingerprint.device) if order.profile and verdict is Verdict.OK else None
             self._warm[slot].add(order.task.digest)
-            return Report(order=order.id, evaluation=self._evaluation(order, verdict), profile=profile)
+            return EvaluationReport(order=order.id, evaluation=self._evaluation(order, verdict), profile=profile)
         except asyncio.CancelledError:
             self.freed.append(source)
             raise
@@ -139,7 +148,7 @@ class InProcessEngine:
     async def close(self) -> None:
         self._busy.clear()
 
-    def _evaluation(self, order: Order, verdict: Verdict) -> Evaluation:
+    def _evaluation(self, order: EvaluationOrder, verdict: Verdict) -> Evaluation:
         fields = {"candidate": order.candidate.hash, "task": order.task.digest, "fingerprint": self._fingerprint}
         if self._measures and verdict is Verdict.OK:
             fields["performance"] = measured(speedup=2.0, speedup_lower=1.5)

@@ -21,13 +21,13 @@ from builders import make_build, make_evaluation, measured_evaluation, modelled,
 from tiny_core import TinyCore
 
 from kernelforge.candidate import parse_reply
-from kernelforge.client.wire import Fault, Job, JobRequest, JobStatus, RewardResult
+from kernelforge.client.models import Fault, Job, JobRequest, JobStatus, RewardResult
 from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
-from kernelforge.server.base import Caller, Evaluated, Refusal
-from kernelforge.server.jobs.intake import Intake
+from kernelforge.server.base import Caller, Evaluated, RequestRejected
 from kernelforge.server.jobs.registry import Registry
+from kernelforge.server.jobs.request_parser import RequestParser
 from kernelforge.server.jobs.results import feedback
 
 
@@ -48,7 +48,7 @@ class ScriptedCore(TinyCore):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.registry = Registry(self.catalogue)
-        self._intake = Intake(self.registry, DEFAULT_POLICY, 10)
+        self._intake = RequestParser(self.registry, DEFAULT_POLICY, 10)
         self._ids = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: dict[str, int] = {}
@@ -68,23 +68,23 @@ class ScriptedCore(TinyCore):
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
-    ) -> list[Job | Refusal]:
-        found: list[Job | Refusal] = []
+    ) -> list[Job | RequestRejected]:
+        found: list[Job | RequestRejected] = []
         for request, key in zip(requests, keys or [None] * len(requests), strict=True):
             try:
                 found.append(self._begin(request, caller, key))
-            except Refusal as refusal:
+            except RequestRejected as refusal:
                 found.append(refusal)
         return found
 
     def _begin(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
         self._intake.policy(request)
         if request.completion == "full":
-            raise Refusal(429, "queue_full", "the queue of this run is full", retry_after_s=3)
+            raise RequestRejected(429, "queue_full", "the queue of this run is full", retry_after_s=3)
         if key is not None and (caller.name, key) in self.keys:
             earlier, job_id = self.keys[caller.name, key]
             if earlier != request:
-                raise Refusal(409, "key_reused", "the key belongs to another request")
+                raise RequestRejected(409, "key_reused", "the key belongs to another request")
             return self.jobs[job_id]
         name, task = self.find_task(request.task, request.reference_code)
         job = Job(
@@ -127,7 +127,7 @@ class ScriptedCore(TinyCore):
 
     async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
         [job] = await self.submit([request], caller, [key])
-        if isinstance(job, Refusal):
+        if isinstance(job, RequestRejected):
             raise job
         try:
             await self.wait([job.id], None, timeout_s)

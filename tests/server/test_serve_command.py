@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
-from kernelforge.commands import install_hint
 from kernelforge.errors import KernelForgeError
 from kernelforge.server.http.tokens import Tokens
+from kernelforge.utils.shell_hints import install_hint
 
 START_S = 240
 COMMAND = (sys.executable, "-m", "kernelforge", "serve", "--port", "0", "--suite", "core", "--task", "swish")

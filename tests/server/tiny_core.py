@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from kernelforge.agents.base import Brief
-from kernelforge.client.wire import (
+from kernelforge.agents.base import TaskContext
+from kernelforge.client.models import (
     Components,
     Fault,
     Job,
@@ -23,13 +23,13 @@ from kernelforge.client.wire import (
     RunStatus,
     ServerStatus,
 )
-from kernelforge.engine.base import Health
 from kernelforge.errors import UsageError
 from kernelforge.hardware.specs import H100
 from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import Caller, Evaluated, Refusal
+from kernelforge.server.base import Caller, Evaluated, RequestRejected
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.base import Health
 
 SLOW = "slow"
 """A completion that has this in it ends when it is told to."""
@@ -90,17 +90,17 @@ class TinyCore:
         try:
             suite, task = self.catalogue.task(reference or "")
         except UsageError as error:
-            raise Refusal(422, "unknown_task", str(error)) from error
+            raise RequestRejected(422, "unknown_task", str(error)) from error
         return f"{suite.name}/{task.name}", task
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
-    ) -> list[Job | Refusal]:
-        made: list[Job | Refusal] = []
+    ) -> list[Job | RequestRejected]:
+        made: list[Job | RequestRejected] = []
         for request, key in zip(requests, keys or [None] * len(requests), strict=True):
             try:
                 made.append(await self._accept(request, caller, key))
-            except Refusal as refusal:
+            except RequestRejected as refusal:
                 made.append(refusal)
         return made
 
@@ -108,15 +108,15 @@ class TinyCore:
         self.callers.append(caller)
         self.counters["submitted"] += 1
         if self.state != "ready":
-            raise Refusal(503, "draining", "draining", retry_after_s=2.5)
+            raise RequestRejected(503, "draining", "draining", retry_after_s=2.5)
         if request.completion == FULL:
-            raise Refusal(429, "queue_full", "the queue of this run is full", retry_after_s=0.2)
+            raise RequestRejected(429, "queue_full", "the queue of this run is full", retry_after_s=0.2)
         if request.completion == BROKEN:
             raise RuntimeError("a bug with sk-secret in it")
         if key is not None and (caller.name, key) in self.keys:
             earlier, job_id = self.keys[caller.name, key]
             if earlier != request:
-                raise Refusal(409, "key_reused", "the key belongs to another request")
+                raise RequestRejected(409, "key_reused", "the key belongs to another request")
             return self.jobs[job_id]
         name, _ = self.find_task(request.task, request.reference_code)
         job = Job(
@@ -158,7 +158,7 @@ class TinyCore:
 
     async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
         job = (await self.submit([request], caller, [key]))[0]
-        if isinstance(job, Refusal):
+        if isinstance(job, RequestRejected):
             raise job
         try:
             await self.wait([job.id], 1, timeout_s)
@@ -168,7 +168,7 @@ class TinyCore:
 
     def job(self, job_id: str) -> Job:
         if job_id not in self.jobs:
-            raise Refusal(404, "unknown_job", f"there is no job {job_id!r}")
+            raise RequestRejected(404, "unknown_job", f"there is no job {job_id!r}")
         return self.jobs[job_id]
 
     def stored(self, job_id: str) -> Evaluated | None:
@@ -237,7 +237,7 @@ class TinyCore:
         self.settings[run_id] = settings
         return self._run(run_id)
 
-    async def brief(self, task: Task) -> Brief:
+    async def brief(self, task: Task) -> TaskContext:
         spec = TensorSpec.contiguous((64, 64), DType.FLOAT32)
         sizes = tuple(
             SizeFacts(
@@ -259,7 +259,7 @@ class TinyCore:
         )
         device = {"device": "emulated:h100", "architecture": "sm_90a"}
         facts = TaskFacts(task_digest=task.digest, sizes=sizes)
-        return Brief(task, facts, {}, Graph(size="full", nodes=nodes), device, H100)
+        return TaskContext(task, facts, {}, Graph(size="full", nodes=nodes), device, H100)
 
     async def drain(self) -> None:
         self.state = "draining"

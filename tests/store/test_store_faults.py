@@ -25,7 +25,7 @@ from golden_run import fill, golden_attempts, make_attempt, make_facts, make_run
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt, Verdict
 from kernelforge.store import Store
-from kernelforge.store.live import tell_live, told_live
+from kernelforge.store.live_status import read_status, write_status
 from kernelforge.store.schema import SCHEMA_VERSION
 
 
@@ -394,11 +394,11 @@ def test_the_lock_of_a_live_process_holds_and_that_of_a_dead_one_is_taken_over(p
 
 def test_what_a_killed_process_told_is_not_how_the_next_one_stands(path: Path):
     with Store.open(path) as store:
-        tell_live(path.parent, "r1", "40 workers")
+        write_status(path.parent, "r1", "40 workers")
         with store.lock_run("r1"):
-            assert told_live(path.parent, "r1") is None
-            tell_live(path.parent, "r1", "2 workers")
-            assert told_live(path.parent, "r1") == "2 workers"
+            assert read_status(path.parent, "r1") is None
+            write_status(path.parent, "r1", "2 workers")
+            assert read_status(path.parent, "r1") == "2 workers"
 
 
 def test_two_processes_may_write_two_runs_at_once(path: Path):

@@ -9,15 +9,15 @@ import pytest
 import torch
 from shipped import shipped
 
-from kernelforge.evaluate.comparison import Got
-from kernelforge.evaluate.expected import Drawn, Reckoner
+from kernelforge.evaluation.oracle.worker.comparison import Got
+from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.records import DType
 from kernelforge.tasks import load_task, parse_task_file
 
 EXTENTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 LONG = "hidden_long"
 HGEMM, HALF = shipped("hgemm"), shipped("hgemm-f16")
-WIDE, NARROW = (Reckoner(suite.tasks[0]) for suite in (HGEMM, HALF))
+WIDE, NARROW = (ReferenceRunner(suite.tasks[0]) for suite in (HGEMM, HALF))
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +45,11 @@ def in_single(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return total.half()
 
 
-def passes(reckoner: Reckoner, drawn: Drawn, answer: torch.Tensor) -> bool:
+def passes(reckoner: ReferenceRunner, drawn: InputDraw, answer: torch.Tensor) -> bool:
     return reckoner.compare(drawn, [Got(answer.contiguous(), tuple(answer.shape), DType.FLOAT16)]).ok
 
 
-def operands(drawn: Drawn) -> tuple[torch.Tensor, torch.Tensor]:
+def operands(drawn: InputDraw) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = (value for value in drawn.inputs if isinstance(value, torch.Tensor))
     return a, b
 
@@ -82,7 +82,7 @@ def test_a_float16_accumulator_is_refused_by_one_and_accepted_by_the_other(step:
 
 @pytest.mark.parametrize("size", ["small", "hidden_odd", "hidden_quad", "hidden_tiny", LONG])
 @pytest.mark.parametrize("reckoner", [WIDE, NARROW], ids=["hgemm", "hgemm-f16"])
-def test_a_float32_accumulator_is_accepted_and_wrong_answers_are_not(size: str, reckoner: Reckoner) -> None:
+def test_a_float32_accumulator_is_accepted_and_wrong_answers_are_not(size: str, reckoner: ReferenceRunner) -> None:
     drawn, other = reckoner.draw(size, "task", 5), reckoner.draw(size, "task", 6)
     a, b = operands(drawn)
     assert passes(reckoner, drawn, in_single(a, b))

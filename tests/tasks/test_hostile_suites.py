@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluate.audit.equivalents import read_equivalents
+from kernelforge.evaluation.audit.equivalents import read_equivalents
 from kernelforge.tasks import evaluate_expression, load_suite, module_constants
-from kernelforge.tasks.constants import Template
+from kernelforge.tasks.constants import Template, parse_python
 from kernelforge.tasks.files import parse_task_file, read_task_source
 from kernelforge.tasks.manifest import read_manifest
-from kernelforge.tasks.syntax import parse_python
 
 CPU_SECONDS = 12.0
 """Far above what any of these costs, far below what a quadratic walk would take."""

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from viewer_tools import HOST, Open, opened
 
-from kernelforge.viewer.guard import HEADERS
+from kernelforge.viewer.auth import HEADERS
 
 ROUTES = (
     "/", "/index.html", "/live", "/live.html", "/live.html?run=r1", "/events", "/events?run=r1", "/leaderboard.html",

@@ -16,13 +16,13 @@ from viewer_tools import listening, opened, until
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, RunState
 from kernelforge.report.views.progress import ProgressView, RunProgress
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.run.events import Event
 from kernelforge.store import Store
-from kernelforge.store.live import end_live, tell_live
-from kernelforge.viewer.journal import Journal
+from kernelforge.store.live_status import end_live, write_status
+from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.live_page import live_context
-from kernelforge.viewer.news import News
+from kernelforge.viewer.run_cache import RunCache
 
 
 def begun(folder: Path, run_id: str = "r1") -> tuple[Store, list[Attempt]]:
@@ -78,7 +78,7 @@ def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) 
                 Event("stage", task="softmax", round=2, stage="evaluate"),
                 Event("attempt", task="softmax", attempt=attempts[1]),
             )
-            tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+            write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
             async with opened(tmp_path) as one, listening(one.client) as next_one:
                 told = (await next_one("progress")).data
                 view = ProgressView.model_validate(told["progress"])
@@ -95,7 +95,7 @@ def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) 
                 assert idle == "1 idle"
                 assert rows_of(page, "gains")[0].startswith("softmax vectorise 8.39 MB DRAM, 1.00x the least ")
                 fold.on_event(Event("warning", task="softmax", message=HOSTILE), datetime.now(UTC))
-                tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+                write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
                 assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
                 page = (await one.client.get("/live.html")).text
                 assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
@@ -117,7 +117,7 @@ def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
         fold = RunProgress(make_run().config, pid=1)
         fold.on_event(Event("run_started", message="r1"), datetime(2026, 1, 1, tzinfo=UTC))
         fold.on_event(Event("stage", task="matmul", round=1, stage="evaluate"), datetime(2026, 1, 1, tzinfo=UTC))
-        tell_live(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+        write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
 
         async def all_of_it() -> str:
             async with opened(tmp_path) as one:
@@ -131,13 +131,13 @@ def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["{", "[]", '{"run": "r1"}', "\x00" * 10])
 def test_what_a_killed_run_or_another_version_left_is_not_shown(tmp_path: Path, left: str) -> None:
     store, _ = begun(tmp_path)
-    with store, Journal(store, None)._store as reader:
-        tell_live(tmp_path, "r1", standing_at().view(datetime.now(UTC)).model_dump_json())
-        killed = Journal(reader, None).progress(None).progress
+    with store, RunCache(store, None)._store as reader:
+        write_status(tmp_path, "r1", standing_at().view(datetime.now(UTC)).model_dump_json())
+        killed = RunCache(reader, None).progress(None).progress
         assert (killed.state, killed.pid, killed.lanes) == ("interrupted", 0, ())
         with store.lock_run("r1"):
-            tell_live(tmp_path, "r1", left)
-            other = Journal(reader, None).progress(None).progress
+            write_status(tmp_path, "r1", left)
+            other = RunCache(reader, None).progress(None).progress
             assert (other.state, other.pid) == ("running", 0)
 
 
@@ -149,7 +149,7 @@ def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, star
         with store._database.transaction() as rows:
             rows.execute("UPDATE runs SET started = ?, state = 'finished', ended = ?", (started, started))
             rows.execute("UPDATE attempts SET started = ?, seconds = 1e300", (started,))
-        live = Journal(store, None).progress(None)
+        live = RunCache(store, None).progress(None)
     assert sum(live.progress.funnel.values()) > 0
     context = live_context(live, asked=False)
     assert context["elapsed"] == "0 s"
@@ -158,7 +158,7 @@ def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, star
 def test_a_database_that_is_replaced_is_not_shown_as_it_was(results: Path) -> None:
     path = results / "kernelforge.db"
     with Store.open(path, read_only=True) as reader:
-        journal = Journal(reader, None)
+        journal = RunCache(reader, None)
         assert journal.render("index.html")
         other = results / "other.db"
         other.write_bytes(path.read_bytes())
@@ -252,7 +252,7 @@ def test_an_unknown_run_is_refused_before_a_stream_begins(tmp_path: Path) -> Non
 def test_a_run_that_begins_is_shown_unless_one_was_asked_for(tmp_path: Path) -> None:
     store, _ = begun(tmp_path)
     with store, Store.open(tmp_path / "kernelforge.db", read_only=True) as reader:
-        every, only = Journal(reader, None), Journal(reader, "r1")
+        every, only = RunCache(reader, None), RunCache(reader, "r1")
         assert every.progress(None).progress.run == "r1"
         news = every.look(None).news
         store.start_run(make_run("r2", started="2026-11-22T06:00:00+00:00"))
@@ -282,7 +282,7 @@ def test_only_tasks_with_news_are_read_again(tmp_path: Path) -> None:
     with store, Reading.open(tmp_path / "kernelforge.db", read_only=True) as reader:
         assert isinstance(reader, Reading)
         reader.read = []
-        journal = Journal(reader, None)
+        journal = RunCache(reader, None)
         looks = [journal.look(None)]
         assert reader.read == [None]
         looks.append(journal.look(None))
@@ -305,7 +305,7 @@ def test_a_database_that_is_locked_for_a_while_ends_no_stream() -> None:
         raise UsageError("locked")
 
     async def all_of_it() -> None:
-        news = News(look, beat_s=0.05)  # type: ignore[arg-type]
+        news = EventBroadcaster(look, beat_s=0.05)  # type: ignore[arg-type]
         stream = news.stream(None, None)
         said = [await anext(stream) for _ in range(3)]
         assert said[1:] == [": nothing new\n\n"] * 2

@@ -13,13 +13,12 @@ from typing import Any
 
 import httpx2
 
-from kernelforge.server.http.listening import Stop, listen
+from kernelforge.server.http.process import Stop, listen
 from kernelforge.store import Store
-from kernelforge.viewer.app import Viewer
-from kernelforge.viewer.guard import new_token
-from kernelforge.viewer.journal import Journal
-from kernelforge.viewer.news import News
-from kernelforge.viewer.serving import HOST, serve
+from kernelforge.viewer.app import HOST, Viewer, serve
+from kernelforge.viewer.auth import new_token
+from kernelforge.viewer.event_stream import EventBroadcaster
+from kernelforge.viewer.run_cache import RunCache
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "store"))
 WAIT_S = 60.0
@@ -47,13 +46,13 @@ async def opened(
 
     Args:
         store: instead of one that is opened for reading.
-        news: limits of its :class:`News`.
+        news: limits of its :class:`EventBroadcaster`.
     """
     listener, stop, token, accepting = listen(HOST, 0), Stop(), new_token(), asyncio.Event()
     port = listener.getsockname()[1]
     with store or Store.open(results / "kernelforge.db", read_only=True) as opened_store:
-        journal = Journal(opened_store, which)
-        viewer = Viewer(journal, token=token, port=port, news=News(journal.look, **news))
+        journal = RunCache(opened_store, which)
+        viewer = Viewer(journal, token=token, port=port, news=EventBroadcaster(journal.look, **news))
         serving = asyncio.create_task(serve(viewer, listener, stop, ready=accepting.set))
         try:
             await asyncio.wait_for(accepting.wait(), WAIT_S)

@@ -1,4 +1,4 @@
-"""The built-in Coder and Judge: no model, no key, no network; the floor that any model must beat."""
+"""The built-in Coder, Judge and Tester: no model, key or network needed; the baseline that a model must beat."""
 
 from kernelforge.agents.builtin.coder import BuiltinCoder
 from kernelforge.agents.builtin.judge import BuiltinJudge

@@ -1,10 +1,10 @@
-"""The built-in Coder: writes a design of the reference, and answers as a model would."""
+"""The built-in Coder: writes a design of the reference, in the same reply format as a model."""
 
 from __future__ import annotations
 
 from kernelforge.agents.base import CoderReply, CoderRequest
-from kernelforge.agents.builtin.choosing import Choice, choose, write
-from kernelforge.agents.builtin.render import Rendered
+from kernelforge.agents.builtin.codegen.render import Rendered
+from kernelforge.agents.builtin.design_search import Choice, next_design, write
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Message, Operator
@@ -24,7 +24,7 @@ class BuiltinCoder:
         so: it costs an attempt and no compilation, and a repeated candidate would cost both and teach nothing.
         """
         try:
-            choice = choose(request)
+            choice = next_design(request)
             text = _reply(request, choice, write(request.brief, choice.design))
         except UnsupportedError as error:
             text = f"I cannot write this candidate: {error}.\n"

@@ -1,4 +1,4 @@
-"""The state of a built-in candidate: which moves it has taken. It travels in the first line of the CUDA source."""
+"""The design of a built-in candidate: the transformations applied so far, stored in the first line of its source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-from kernelforge.agents.builtin.kernel import Options
+from kernelforge.agents.builtin.codegen.kernel import Options
 
 _MARK = "// kernelforge-builtin/1 "
 _MOST_CHARS = 1_000

@@ -1,8 +1,9 @@
-"""The built-in Judge: reads an evaluation and a profile, and names exactly one thing.
+"""The built-in Judge: reads an evaluation and a profile, and returns exactly one finding.
 
 A candidate of the built-in Coder is judged by the moves that it has not taken: those whose counters show something to
-gain, in a fixed order. Any other candidate is judged by :func:`~kernelforge.agents.diagnosis.diagnose`, and so is a
-built-in one that has no move left, when somebody else may answer. A failed candidate gets the issue behind its verdict.
+gain, in a fixed order. Any other candidate is judged by :func:`~kernelforge.agents.diagnosis.diagnose.diagnose`, and so
+is a built-in one that has no move left, when another agent may answer. A failed candidate gets the issue behind its
+verdict.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelforge.agents.base import JudgeReply, JudgeRequest
-from kernelforge.agents.bottlenecks import Bottleneck
-from kernelforge.agents.builtin.choosing import applicable
+from kernelforge.agents.builtin.bottleneck_advice import REMEDIES
 from kernelforge.agents.builtin.coder import NAME
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.moves import ACTIONS, BOTTLENECKS, RULES
-from kernelforge.agents.builtin.remedies import REMEDIES
-from kernelforge.agents.builtin.repairs import repair
-from kernelforge.agents.diagnosis import Diagnosis, diagnose
-from kernelforge.agents.findings import write_finding
+from kernelforge.agents.builtin.design_search import applicable_designs
+from kernelforge.agents.builtin.failure_advice import advise
+from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
 from kernelforge.agents.prompts import judge_prompt
+from kernelforge.agents.reply_forms import write_finding
 from kernelforge.errors import UnsupportedError
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, SizeFacts, Verdict
@@ -36,7 +37,7 @@ class BuiltinJudge:
     def find(self, request: JudgeRequest) -> Finding:
         """What to mend, what to improve (the ``rank``-th of it), or that nothing is left."""
         correct = request.parent.evaluation.verdict is Verdict.OK
-        return _optimise(request) if correct else repair(request.parent)
+        return _optimise(request) if correct else advise(request.parent)
 
     def assess(self, request: JudgeRequest) -> JudgeReply:
         """One finding on the parent, with the prompt that a model would have been given."""
@@ -69,7 +70,7 @@ def _optimise(request: JudgeRequest) -> Finding:
 
 def _by_moves(request: JudgeRequest, profile: Profile, design: Design) -> list[Finding]:
     """Moves of the built-in Coder that should pay, in the order they are looked at."""
-    options, failed = applicable(request.brief, design), failed_moves(request.history)
+    options, failed = applicable_designs(request.brief, design), failed_moves(request.history)
     found = []
     for move, look in RULES.items():
         evidence = look(profile) if move in options and move not in failed else None

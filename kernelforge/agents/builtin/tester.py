@@ -1,14 +1,14 @@
-"""The built-in Tester: a few inputs for each operator family, aimed at mistakes that random values hardly show."""
+"""The built-in Tester: a few inputs per operator family, for errors that random values rarely show."""
 
 from __future__ import annotations
 
 import json
 
-from kernelforge.agents.base import Brief, ProposedGenerator, TesterReply
-from kernelforge.agents.memory import families_of
+from kernelforge.agents.base import ProposedGenerator, TaskContext, TesterReply
+from kernelforge.agents.lessons import operator_families
 from kernelforge.agents.prompts import fenced, tester_prompt
 from kernelforge.agents.tester import generator_page
-from kernelforge.evaluate.generators import MAX_GENERATORS
+from kernelforge.evaluation.generators.parser import MAX_GENERATORS
 from kernelforge.records import Message, TensorSpec
 
 _FLOATS: dict[str, tuple[str, str]] = {
@@ -46,7 +46,7 @@ class BuiltinTester:
 
     name = "builtin"
 
-    def propose(self, brief: Brief) -> TesterReply:
+    def propose(self, brief: TaskContext) -> TesterReply:
         """The fills of the task's operator families, the most telling family first."""
         inputs = brief.facts.at("small").inputs
         found: dict[str, ProposedGenerator] = {}
@@ -54,7 +54,7 @@ class BuiltinTester:
             why = "only the first and the last index, each many times"
             found["ends"] = ProposedGenerator("ends", why, _plan(inputs, None, "pick(low({own}), high({own}))"))
         if any(isinstance(one, TensorSpec) and one.dtype.is_floating for one in inputs):
-            for family in families_of(brief.graph):
+            for family in operator_families(brief.graph):
                 for name in _BY_FAMILY[family]:
                     fill, why = _FLOATS[name]
                     found.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))

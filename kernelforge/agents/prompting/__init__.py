@@ -1,1 +1,1 @@
-"""What prompts are made of: fenced text, views of attempts and profiles, and the templates' environment."""
+"""Parts of prompts: fenced text, attempts, profiles, and the template environment."""

@@ -1,15 +1,15 @@
-"""Attempts as a prompt shows them: their times, what they changed, and the history in a bounded space."""
+"""Attempts as prompts show them: times, changes, and the history within a length limit."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-from kernelforge.agents.base import Brief
+from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.profiles import changes
 from kernelforge.agents.prompting.text import inline
 from kernelforge.records import Attempt, Operator, Origin, Verdict
-from kernelforge.search.base import Sight
+from kernelforge.search.base import ProfileVisibility
 
 HISTORY_SHARED = 10
 """Latest attempts that are named at all; KernelAgent shares as many between its workers."""
@@ -73,12 +73,12 @@ def timing_details(attempt: Attempt) -> list[str]:
     return lines
 
 
-def emulated(brief: Brief) -> bool:
+def emulated(brief: TaskContext) -> bool:
     """Whether the device stands in for a GPU that is not there."""
     return "emulated" in brief.device.get("device", "")
 
 
-def floor_us(brief: Brief) -> float | None:
+def floor_us(brief: TaskContext) -> float | None:
     """Compulsory bytes of the full size at the device's peak bandwidth, in microseconds; None where that is unknown."""
     stated = re.match(r"([\d.]+) GB/s", brief.device.get("memory bandwidth", ""))
     if stated is None or not float(stated[1]):
@@ -91,7 +91,9 @@ def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
     return next((one for one in history if one.id == attempt_id), None)
 
 
-def changes_since_parent(attempt: Attempt, history: Sequence[Attempt], sight: Sight, limit: int = 12) -> list[str]:
+def changes_since_parent(
+    attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibility, limit: int = 12
+) -> list[str]:
     """What the attempt changed in its parent's profile, what it was to change first; empty where either has none."""
     parent = find(history, attempt.parent)
     if parent is None or parent.profile is None or attempt.profile is None:
@@ -101,7 +103,7 @@ def changes_since_parent(attempt: Attempt, history: Sequence[Attempt], sight: Si
 
 
 def history_text(
-    history: Sequence[Attempt], sight: Sight, budget: int = HISTORY_CHARS, detailed: int = HISTORY_DETAILED
+    history: Sequence[Attempt], sight: ProfileVisibility, budget: int = HISTORY_CHARS, detailed: int = HISTORY_DETAILED
 ) -> str:
     """The latest attempts, oldest first, within ``budget`` characters: what was tried and what came of it."""
     shared = list(history)[-max(HISTORY_SHARED, detailed) :]
@@ -117,7 +119,7 @@ def history_text(
     return "\n".join(told)
 
 
-def _entry(attempt: Attempt, history: Sequence[Attempt], sight: Sight, *, detailed: bool) -> str:
+def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibility, *, detailed: bool) -> str:
     origin = "" if attempt.parent is None else f" from {label(attempt.parent)}"
     evaluation, correct = attempt.evaluation, attempt.evaluation.verdict is Verdict.OK
     head = f"- {label(attempt.id)}, {attempt.operator}{origin}: {evaluation.outcome}"

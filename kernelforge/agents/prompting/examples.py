@@ -1,4 +1,4 @@
-"""Real material to render a prompt with: attempts made on the spot by the built-in agents, or journalled ones."""
+"""Example material for rendering prompts: attempts made by the built-in agents, or stored ones."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kernelforge.agents.acceptance import improves
-from kernelforge.agents.base import Brief, CoderRequest, JudgeRequest
+from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge
-from kernelforge.agents.memory import families_of
+from kernelforge.agents.lessons import operator_families
 from kernelforge.agents.prompts import PROMPTS, coder_prompt, judge_prompt, reflexion_prompt, tester_prompt
 from kernelforge.agents.tester import generator_page
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError, UsageError
-from kernelforge.evaluate.evaluator import Evaluator
+from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.llm.base import Prompt
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
-from kernelforge.search.base import DEFAULT_SIGHT, Sight
+from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 ABOUT_FAILED = frozenset({"repair", "judge-repair"})
 ABOUT_CORRECT = frozenset({"optimise", "judge-optimise"})
@@ -32,7 +32,7 @@ SEED = 1
 class Case:
     """What a prompt is rendered with."""
 
-    brief: Brief
+    brief: TaskContext
     history: tuple[Attempt, ...] = ()
     parent: Attempt | None = None
     """The attempt that the prompt is about."""
@@ -47,7 +47,7 @@ class Variation:
     technique: str | None = None
     sample: int = 0
     rank: int = 1
-    sight: Sight = DEFAULT_SIGHT
+    sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
 PLAIN = Variation()
@@ -63,7 +63,7 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
     if kind.agent == "tester":
         return tester_prompt(case.brief, generator_page())
     if kind.agent == "reflexion":
-        return reflexion_prompt(case.brief, case.history, families_of(case.brief.graph))
+        return reflexion_prompt(case.brief, case.history, operator_families(case.brief.graph))
     _check_fits(name, case.parent)
     best = next((one for one in reversed(case.history) if one.accepted), None)
     if kind.agent == "judge":
@@ -111,7 +111,7 @@ def _check_fits(name: str, parent: Attempt | None) -> None:
         raise UsageError(f"the prompt {name!r} is about a correct attempt, and {parent.id} is {verdict}")
 
 
-def journalled(brief: Brief, attempts: Sequence[Attempt], number: int) -> Case:
+def journalled(brief: TaskContext, attempts: Sequence[Attempt], number: int) -> Case:
     """The case of a journalled attempt: what was known when it had been evaluated, and what was said of it next."""
     history = tuple(one for one in attempts if one.number <= number)
     parent = next((one for one in history if one.number == number), None)
@@ -121,7 +121,7 @@ def journalled(brief: Brief, attempts: Sequence[Attempt], number: int) -> Case:
     return Case(brief, history, parent, next(said, None))
 
 
-def made_here(name: str, brief: Brief, evaluator: Evaluator) -> Case:
+def made_here(name: str, brief: TaskContext, evaluator: Evaluator) -> Case:
     """A case for a prompt, made by the built-in agents and evaluated on the spot: seconds per attempt.
 
     For a prompt about a failure, the seed's code loses its last semicolon.
@@ -156,14 +156,18 @@ def _proposed(request: CoderRequest) -> Candidate:
         ) from error
 
 
-def _judged(brief: Brief, history: tuple[Attempt, ...]) -> Finding | None:
+def _judged(brief: TaskContext, history: tuple[Attempt, ...]) -> Finding | None:
     """What the built-in Judge says of the last attempt; None when it has nothing to improve."""
     finding = BuiltinJudge().find(JudgeRequest(brief, history[-1], history))
     return None if finding.kind == "stop" else finding
 
 
 def _evaluated(
-    brief: Brief, evaluator: Evaluator, candidate: Candidate, history: tuple[Attempt, ...], finding: Finding | None
+    brief: TaskContext,
+    evaluator: Evaluator,
+    candidate: Candidate,
+    history: tuple[Attempt, ...],
+    finding: Finding | None,
 ) -> Attempt:
     """One attempt, as a run would have made it."""
     started, clock = datetime.now(UTC), time.perf_counter()

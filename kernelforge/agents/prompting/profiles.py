@@ -1,4 +1,4 @@
-"""Profiles as a prompt shows them: no more than the sight allows, and what changed against another profile."""
+"""Profiles as prompts show them: the metrics that the visibility allows, and changes against another profile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from kernelforge.agents.prompting.text import inline
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import KernelProfile, Metric, Profile
-from kernelforge.search.base import Sight
+from kernelforge.search.base import ProfileVisibility
 
 MAX_KERNELS = 8
 """Kernels of a plan that are shown one by one; those launched most often come first."""
@@ -20,7 +20,7 @@ _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
-def seen(metrics: Iterable[Metric], sight: Sight) -> list[Metric]:
+def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
     """Those of ``metrics`` that ``sight`` shows, in the order of a table."""
     if sight.metrics == "none":
         return []
@@ -35,7 +35,7 @@ def _place(name: str) -> tuple[int, str]:
     return next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST)), name
 
 
-def profile_table(profile: Profile, sight: Sight, absent: bool = True, also: Sequence[str] = ()) -> str:
+def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = True, also: Sequence[str] = ()) -> str:
     """A profile as Markdown: a row per metric with unit and origin; for a full sight roofline and hot spots too.
 
     For the subset, ``absent`` has the metrics named that this device does not give; ``also`` names metrics that a
@@ -85,7 +85,7 @@ def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool) -> list[str]:
     return lines
 
 
-def _roofline(profile: Profile, sight: Sight) -> str:
+def _roofline(profile: Profile, sight: ProfileVisibility) -> str:
     roofline = profile.roofline
     ratio = roofline.dram_bytes / roofline.compulsory_bytes if roofline.compulsory_bytes else math.nan
     time = f", {roofline.time_us:,.4g} us ({roofline.time_origin})" if sight.latency else ""
@@ -97,7 +97,7 @@ def _roofline(profile: Profile, sight: Sight) -> str:
 
 
 def changes(
-    before: Profile, after: Profile, sight: Sight, limit: int = MAX_CHANGES, named: Sequence[str] = ()
+    before: Profile, after: Profile, sight: ProfileVisibility, limit: int = MAX_CHANGES, named: Sequence[str] = ()
 ) -> list[str]:
     """Metrics of the whole plan that differ by 1 % or more: those that are ``named``, then the largest change first.
 

@@ -1,4 +1,4 @@
-"""From a template to a prompt: a preamble that every call of an agent on a task shares, then the request.
+"""Render a template to a prompt: a preamble shared by all calls of an agent on a task, then the request.
 
 The two parts are rendered apart and joined, so nothing in a task or a reply can move the boundary between them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kernelforge.agents.base import Brief
+from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.attempts import (
     changes_since_parent,
     emulated,
@@ -26,7 +26,7 @@ from kernelforge.agents.prompting.text import fenced, inline, tensors
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Prompt
 from kernelforge.records import AgentName
-from kernelforge.tasks.data import data_path
+from kernelforge.tasks.suites import data_path
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -49,7 +49,7 @@ LIMITS = {
 MAX_LESSONS = 10
 
 
-def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Prompt:
+def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) -> Prompt:
     """The prompt of a template for an agent. ``context`` is what the template needs beside the brief.
 
     Raises:
@@ -71,7 +71,7 @@ def render(template: str, agent: AgentName, brief: Brief, **context: Any) -> Pro
     return Prompt(preamble + request, stable=len(preamble))
 
 
-def launch_plan_page(brief: Brief | None = None) -> str:
+def launch_plan_page(brief: TaskContext | None = None) -> str:
     """The reference page of the launch-plan language, without what the brief's task or device has no use for.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Text that others wrote, as it stands in a prompt: cleaned, cut to a length, and fenced."""
+"""Untrusted text in a prompt: cleaned, shortened and fenced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA GPU as the parent sees it: opens sessions, each a confined, disposable runner with a context of its own.
+"""A CUDA GPU in the parent: opens sessions, each a confined, disposable runner with its own context.
 
 The parent itself never touches CUDA.
 """
@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any, Literal
 
 from kernelforge.compile import Artifact, installed_toolchain
-from kernelforge.devices.base import Capabilities, RunFault, RunRequest
-from kernelforge.devices.cuda.driver import GpuFacts
-from kernelforge.devices.cuda.facts import description, facts_from_wire, nearest_figures
-from kernelforge.devices.cuda.health import complaint, last_line
+from kernelforge.devices.base import Capabilities, RunFailure, RunRequest
+from kernelforge.devices.cuda.health import last_line, probe_error
+from kernelforge.devices.cuda.runner_pool import RunnerPool
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.devices.cuda.spares import Spares
+from kernelforge.devices.cuda.target import description, facts_from_wire, nearest_figures
+from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.errors import ChildDied, ChildTimeout, DeviceError
 from kernelforge.hardware.specs import GIB, DeviceSpec
 from kernelforge.records import Clocks
@@ -26,8 +26,8 @@ from kernelforge.sandbox import Child, Limits, Zygote
 
 Runtime = Literal["cupy", "pycuda"]
 DRIVERS: Mapping[Runtime, str] = {
-    "cupy": "kernelforge.devices.cuda.cupy_driver:make",
-    "pycuda": "kernelforge.devices.cuda.pycuda_driver:make",
+    "cupy": "kernelforge.devices.cuda.worker.cupy_driver:make",
+    "pycuda": "kernelforge.devices.cuda.worker.pycuda_driver:make",
 }
 """Where the driver of each runtime is made: called with the GPU's ordinal."""
 
@@ -51,7 +51,7 @@ class _Known:
 
     facts: GpuFacts
     lacks: frozenset[str]
-    """Features that its driver lacks, of :data:`kernelforge.devices.cuda.driver.Feature`."""
+    """Features that its driver lacks, of :data:`kernelforge.devices.cuda.worker.driver.Feature`."""
     arch: str
     """Real architecture to compile for."""
 
@@ -98,14 +98,14 @@ class CudaDevice:
             "driver": driver or DRIVERS[runtime],
             "ordinal": 0 if self.environment else ordinal,
         }
-        """How a process opens the GPU: see :func:`kernelforge.devices.cuda.worker.open_driver`."""
+        """How a process opens the GPU: see :func:`kernelforge.devices.cuda.worker.main.open_driver`."""
         self._zygote = Zygote(
             "gpu-runner",
             options=self.driver_options,
             environment=self.environment,
             allow_unconfined=allow_unconfined,
         )
-        self.spares = Spares(self._make)
+        self.spares = RunnerPool(self._make)
         self._sessions: weakref.WeakSet[CudaSession] = weakref.WeakSet()
 
     @property
@@ -198,9 +198,9 @@ class CudaDevice:
             self._sessions.add(session)
         return session
 
-    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
+    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """What compute-sanitizer reports of one run."""
-        from kernelforge.devices.cuda.sanitizer import sanitize
+        from kernelforge.devices.cuda.tools.sanitizer import sanitize
 
         return sanitize(self, artifact, request)
 
@@ -234,7 +234,7 @@ class CudaDevice:
             child = self.spares.take(refill=False)
         except DeviceError as error:
             return last_line(error)
-        wrong = complaint(child)
+        wrong = probe_error(child)
         if wrong is None:
             self.spares.give_back(child)
         else:

@@ -1,4 +1,4 @@
-"""Which GPUs there are, what is missing to use them, and why one cannot be used.
+"""Discovery of GPUs: which there are, what is missing to use them, and why one cannot be used.
 
 Found without CUDA in this process and without its packages.
 """
@@ -20,11 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import libcuda, nvml
-from kernelforge.devices.cuda.gpu import GpuInfo, compute_mode
+from kernelforge.devices.cuda.target import GpuInfo, compute_mode
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.wheels import RELEASES, InstalledCuda, installed_cuda
+from kernelforge.utils.shell_hints import install_hint
 
 Runtime = Literal["cupy", "pycuda"]
 

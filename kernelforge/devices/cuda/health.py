@@ -1,10 +1,10 @@
-"""The health probe: whether a GPU still does what it is told, asked in a fresh process after a candidate's fault."""
+"""Health probe of a GPU in a fresh process, after a candidate's fault."""
 
 from __future__ import annotations
 
 import re
 
-from kernelforge.devices.cuda.driver import Driver
+from kernelforge.devices.cuda.worker.driver import Driver
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.sandbox import Child
 
@@ -13,7 +13,7 @@ PROBE_S = 30.0
 _PATTERN = bytes(range(256)) * 16
 
 
-def examine(driver: Driver) -> bool:
+def memory_test(driver: Driver) -> bool:
     """Write, fill and copy some memory; whether what comes back is right. The child's side.
 
     Raises:
@@ -32,7 +32,7 @@ def examine(driver: Driver) -> bool:
         driver.free(target)
 
 
-def complaint(child: Child) -> str | None:
+def probe_error(child: Child) -> str | None:
     """What is wrong with the GPU that the child has; None where the probe passes. The parent's side."""
     try:
         reply = child.call({"op": "probe"}, timeout_s=PROBE_S)

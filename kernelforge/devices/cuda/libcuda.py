@@ -1,4 +1,4 @@
-"""The CUDA driver library by ctypes: GPUs and names of errors, without a context and without any package.
+"""The CUDA driver library by ctypes: GPUs and names of errors, without a context or any package.
 
 Standard library only, so that it can be run as a script: ``python libcuda.py`` prints the GPUs as JSON. To start CUDA
 in a process spoils it for every process forked from it later (CUDA driver API, *Initialization*), and the process that

@@ -1,4 +1,4 @@
-"""What NVML says of GPUs: which there are, and their clocks now. It makes no CUDA context.
+"""NVML: the GPUs of this machine and their current clocks, without a CUDA context.
 
 NVML is started at the first question and stays open: to start it opens every GPU of the machine, which takes long where
 there are several and none is kept awake, and would come between two rounds of a measurement. It is stopped after an
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kernelforge.devices.cuda.gpu import ComputeMode, GpuInfo, compute_mode
 from kernelforge.devices.cuda.libcuda import version_text
+from kernelforge.devices.cuda.target import ComputeMode, GpuInfo, compute_mode
 from kernelforge.errors import DeviceError
 from kernelforge.records import Clocks
 

@@ -1,4 +1,4 @@
-"""One build in one disposable runner, as the parent sees it. A runner that was lost is replaced at the next run."""
+"""One build in one disposable runner, in the parent. A lost runner is replaced at the next run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernelforge.candidate.resolved import Library
-from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.cache import Artifact
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices import replies
-from kernelforge.devices.base import Rating, RunFault, RunFaulted, RunRequest, RunResult
-from kernelforge.devices.cuda.timed import CudaArmed
+from kernelforge.devices.base import RunFailed, RunFailure, RunRequest, RunResult, TuningTime
+from kernelforge.devices.cuda.timed_plan import RemoteTimedPlan
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.device import CudaDevice
@@ -41,7 +41,7 @@ class CudaSession:
         self._device = device
         self._artifact = artifact
         self._child: Child | None = None
-        self._armed: CudaArmed | None = None
+        self._armed: RemoteTimedPlan | None = None
         self._has_torch = False
         """Whether the child has imported torch."""
         self._lock = threading.RLock()
@@ -59,7 +59,7 @@ class CudaSession:
             order = sorted(request.tensors)
             data = {"op": "run", "tensors": order, **self.plan_of(request)}
             reply = self.ask(data, [request.tensors[b] for b in order], request)
-        except RunFaulted as error:
+        except RunFailed as error:
             return RunResult((), (error.fault,))
         faults = replies.faults_in(reply)
         if faults:
@@ -71,17 +71,17 @@ class CudaSession:
         """Nsight Compute's metrics, or what stands in for them; this device models no time.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
         """
-        from kernelforge.devices.cuda.profiler import profile
+        from kernelforge.devices.cuda.tools.ncu import profile
 
         return profile(self._device, self._artifact, request, facts, self._device.counters), None
 
-    def rate(self, request: RunRequest, effort: float) -> Rating:
+    def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Median time of a share of :data:`RATE_SAMPLES` samples, the L2 flushed before each.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
         """
         samples = max(4, round(effort * RATE_SAMPLES))
         armed = self.arm([request], flush_bytes=2 * self._device.l2_bytes)
@@ -93,13 +93,13 @@ class CudaSession:
             armed.close()
         own = [max(time - flush, EVENT_RESOLUTION_US) for time in times]
         low, middle, high = quantiles(own, n=4)
-        return Rating(middle, settled=high - low <= SETTLED_SPREAD * middle)
+        return TuningTime(middle, settled=high - low <= SETTLED_SPREAD * middle)
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> CudaArmed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> RemoteTimedPlan:
         """Make ready to time a plan; one request per set, all of the same plan.
 
         Raises:
-            RunFaulted: the sets do not fit into memory, or the first execution faulted.
+            RunFailed: the sets do not fit into memory, or the first execution faulted.
             DeviceError: the GPU is unhealthy.
         """
         if not requests:
@@ -114,7 +114,7 @@ class CudaSession:
         self._refuse_excess(requests, flush_bytes + copies)
         self._device.spares.hold()
         try:
-            self._armed = CudaArmed(self, requests, flush_bytes, flush_each)
+            self._armed = RemoteTimedPlan(self, requests, flush_bytes, flush_each)
         except BaseException:
             self._device.spares.release()
             raise
@@ -162,7 +162,7 @@ class CudaSession:
             idle_s: Time beside that, in which the GPU is meant to wait.
 
         Raises:
-            RunFaulted: the child ended, or did not answer in time.
+            RunFailed: the child ended, or did not answer in time.
             DeviceError: the GPU does not pass its probe afterwards.
         """
         moved = sum(len(blob) for blob in blobs) + sum(output.nbytes for output in request.plan.outputs)
@@ -174,7 +174,7 @@ class CudaSession:
                 self._loaded(wait)
                 self._with_torch(request)
             if self._child is None:
-                raise RunFaulted(RunFault("crash", "the runner was lost"))
+                raise RunFailed(RunFailure("crash", "the runner was lost"))
             reply = self._call(self._child, data, blobs, wait, request)
             if reply.data.get("lost"):
                 self._lose()
@@ -200,8 +200,8 @@ class CudaSession:
             return child.call(data, blobs, timeout_s=wait, reply_bytes=cap)
         except ChildTimeout as error:
             self._lose()
-            raise RunFaulted(
-                RunFault(
+            raise RunFailed(
+                RunFailure(
                     "timeout", f"the plan did not end within {wait if request is None else request.deadline_s:g} s"
                 )
             ) from error
@@ -217,16 +217,16 @@ class CudaSession:
         cause = None if death is None else death.cause
         self._lose()
         if cause == "memory":
-            raise RunFaulted(RunFault("memory", "the runner ran out of memory on the host")) from error
+            raise RunFailed(RunFailure("memory", "the runner ran out of memory on the host")) from error
         if cause in ("signal", "killed", "cpu"):
-            raise RunFaulted(RunFault("crash", f"the runner was ended while the plan ran: {death}")) from error
+            raise RunFailed(RunFailure("crash", f"the runner was ended while the plan ran: {death}")) from error
         raise SandboxError(f"the runner itself failed, which is not the candidate's doing: {error}") from error
 
     def _loaded(self, wait: float) -> None:
         """Have a child with the build loaded. The lock is held.
 
         Raises:
-            RunFaulted: the build cannot be loaded.
+            RunFailed: the build cannot be loaded.
         """
         if self._child is not None:
             return
@@ -246,13 +246,13 @@ class CudaSession:
         faults = replies.faults_in(reply)
         if faults:
             self._lose()
-            raise RunFaulted(faults[0])
+            raise RunFailed(faults[0])
 
     @cached_property
     def _unwritten(self) -> frozenset[str]:
         """Module variables that the build cannot write."""
         # Imported here: the parent's side loads nothing that it may not need.
-        from kernelforge.devices.cuda.variables import unwritten_variables
+        from kernelforge.devices.cuda.worker.module_globals import unwritten_variables
 
         return unwritten_variables(self._artifact.ptx) if read_cubin(self._artifact.cubin).variables else frozenset()
 
@@ -262,7 +262,7 @@ class CudaSession:
 
         Raises:
             SandboxError: it cannot be had in time, which is nothing that the candidate did.
-            RunFaulted: torch has no GPU.
+            RunFailed: torch has no GPU.
         """
         plan = request.plan
         if (
@@ -282,20 +282,20 @@ class CudaSession:
             self._lose()
         faults = replies.faults_in(reply)
         if faults:
-            raise RunFaulted(faults[0])
+            raise RunFailed(faults[0])
         self._has_torch = True
 
     def _refuse_excess(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
-        """Raise :class:`RunFaulted` where a plan takes more memory than it may, or all sets more than there is."""
+        """Raise :class:`RunFailed` where a plan takes more memory than it may, or all sets more than there is."""
         request, there = requests[0], self._device.memory_bytes
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         allowed = there if request.memory_bytes is None else min(request.memory_bytes, there)
         if needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
-            raise RunFaulted(RunFault("memory", text))
+            raise RunFailed(RunFailure("memory", text))
         if len(requests) * needed + more_bytes > there:
             text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {there} of the device"
-            raise RunFaulted(RunFault("memory", text))
+            raise RunFailed(RunFailure("memory", text))
 
     def _refuse_armed(self) -> None:
         if self._armed is not None:

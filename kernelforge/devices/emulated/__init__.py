@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelforge.devices.emulated.machine import (
+    from kernelforge.devices.emulated.execute.loaded_module import (
         CacheModel,
         EmulatorError,
-        Entry,
-        Fault,
+        KernelEntry,
+        LaunchFault,
         LaunchReport,
-        Machine,
+        LoadedModule,
         Memory,
         MemoryOp,
         OutOfDeviceMemory,
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
         UnsupportedInstruction,
         warm_up,
     )
-    from kernelforge.devices.emulated.ptx import PtxSyntaxError
+    from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 
 __all__ = [
     "CacheModel",
     "EmulatorError",
-    "Entry",
-    "Fault",
+    "KernelEntry",
+    "LaunchFault",
     "LaunchReport",
-    "Machine",
+    "LoadedModule",
     "Memory",
     "MemoryOp",
     "OutOfDeviceMemory",
@@ -45,4 +45,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{'ptx' if name == 'PtxSyntaxError' else 'machine'}"), name)
+    home = "ptx.parser" if name == "PtxSyntaxError" else "execute.loaded_module"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,4 +1,4 @@
-"""The emulated device as the parent sees it: opens sessions, each a confined child that runs one build."""
+"""The emulated device in the parent: opens sessions, each a confined child that runs one build."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from kernelforge.compile.artifact import Artifact
+from kernelforge.compile.cache import Artifact
 from kernelforge.devices import replies
 from kernelforge.devices.base import (
-    Armed,
     Capabilities,
     PartResult,
-    Rating,
-    RunFault,
-    RunFaulted,
+    RunFailed,
+    RunFailure,
     RunRequest,
     RunResult,
+    TimedPlan,
+    TuningTime,
 )
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
@@ -25,7 +25,7 @@ from kernelforge.profiling.counts import PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
-from kernelforge.sandbox import Child, Death, Frame, Limits, Zygote
+from kernelforge.sandbox import Child, ExitReport, Frame, Limits, Zygote
 from kernelforge.sandbox.limits import PATIENCE
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
@@ -108,7 +108,7 @@ class EmulatedDevice:
         """A session for one build; its child starts at the first run."""
         return EmulatedSession(self, self._zygote, artifact)
 
-    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFault, ...]:
+    def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """Nothing: every run checks every access."""
         return ()
 
@@ -146,7 +146,7 @@ class EmulatedSession:
             SandboxError: no child can be started, or it broke its channel's format.
         """
         reply = self._ask("run", request)
-        if isinstance(reply, RunFault):
+        if isinstance(reply, RunFailure):
             return RunResult(outputs=(), faults=(reply,))
         faults, outputs = replies.faults_in(reply), reply.blobs
         if faults:
@@ -168,7 +168,7 @@ class EmulatedSession:
             SandboxError: no child can be started, or it broke its channel's format.
         """
         reply = self._ask("part", request, wanted={str(output): list(indices) for output, indices in wanted.items()})
-        if isinstance(reply, RunFault):
+        if isinstance(reply, RunFailure):
             return PartResult((), faults=(reply,))
         try:
             return replies.part_in(request, reply)
@@ -180,24 +180,24 @@ class EmulatedSession:
         """Counters and modelled time of a plan.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
         counts = self._counts(request, 1.0)
         return build_profile(self._device.spec, self._device.name, counts, self._registers, facts)
 
-    def rate(self, request: RunRequest, effort: float) -> Rating:
+    def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Modelled time of a plan from a share of the blocks that a profile samples.
 
         Raises:
-            RunFaulted: a launch faulted.
+            RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
         counts = self._counts(request, effort)
         time_us = plan_time(self._device.spec, counts, self._registers).time_us
-        return Rating(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
+        return TuningTime(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
 
-    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> Armed:
+    def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
         """Refused: an emulated device models time.
 
         Raises:
@@ -211,11 +211,11 @@ class EmulatedSession:
 
     def _counts(self, request: RunRequest, effort: float) -> PlanCounts:
         reply = self._ask("profile", request, effort)
-        if isinstance(reply, RunFault):
-            raise RunFaulted(reply)
+        if isinstance(reply, RunFailure):
+            raise RunFailed(reply)
         faults = replies.faults_in(reply)
         if faults:
-            raise RunFaulted(faults[0])
+            raise RunFailed(faults[0])
         counts = PlanCounts.from_wire(reply.data.get("counts"))
         launched = {kernel.expression for kernel in counts.kernels}
         if launched != {launch.expression for launch in request.plan.launches}:
@@ -241,13 +241,13 @@ class EmulatedSession:
         request: RunRequest,
         effort: float = 1.0,
         wanted: Mapping[str, Sequence[int]] | None = None,
-    ) -> Frame | RunFault:
+    ) -> Frame | RunFailure:
         """The child's reply, or the fault that its end stands for."""
         there = self._device.memory_bytes
         memory = there if request.memory_bytes is None else min(request.memory_bytes, there)
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
-            return RunFault("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
+            return RunFailure("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
         replies.check_tensors(request)
         order = sorted(request.tensors)
         data: dict[str, Any] = {
@@ -275,7 +275,7 @@ class EmulatedSession:
                     return self._loaded().call(data, tensors, timeout_s=wait, reply_bytes=cap)
                 except ChildTimeout:
                     self._drop()
-                    return RunFault("timeout", f"the plan did not end within {request.deadline_s:g} s")
+                    return RunFailure("timeout", f"the plan did not end within {request.deadline_s:g} s")
                 except ChildDied as error:
                     if self._child is None:  # no child could be started: that is no run of the candidate
                         raise
@@ -288,7 +288,7 @@ class EmulatedSession:
                 except (SandboxError, KeyboardInterrupt):
                     self._drop()
                     raise
-        return RunFault("crash", f"the emulator failed twice on this candidate ({_gist(failures[-1])}); {_REPORT_IT}")
+        return RunFailure("crash", f"the emulator failed twice on this candidate ({_gist(failures[-1])}); {_REPORT_IT}")
 
     def _loaded(self) -> Child:
         """The child, with the build loaded. The lock is held."""
@@ -326,15 +326,15 @@ class EmulatedSession:
         return SandboxError(f"the runner sent {what}")
 
 
-def _fault_of(death: Death | None) -> RunFault | None:
+def _fault_of(death: ExitReport | None) -> RunFailure | None:
     """What the end of a child says about the plan that it ran; None where the runner's own code failed."""
     cause = None if death is None else death.cause
     if cause == "memory":
-        return RunFault("memory", "the emulated device ran out of memory on this machine")
+        return RunFailure("memory", "the emulated device ran out of memory on this machine")
     if cause == "cpu":
-        return RunFault("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
+        return RunFailure("timeout", f"the session used more than {SESSION_CPU_S:g} s of CPU time")
     if cause in ("signal", "killed"):
-        return RunFault("crash", f"the runner was ended while the plan ran: {death}")
+        return RunFailure("crash", f"the runner was ended while the plan ran: {death}")
     return None
 
 

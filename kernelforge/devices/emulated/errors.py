@@ -1,4 +1,4 @@
-"""What the emulator raises; a fault of the emulated program is data (see :mod:`.report`), never an exception."""
+"""Errors of the emulator; a fault of the emulated program is data (see :mod:`.report`), not an exception."""
 
 from __future__ import annotations
 

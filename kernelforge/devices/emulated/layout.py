@@ -1,4 +1,4 @@
-"""Binary layout shared by generated code, the runtime and the launcher. All offsets and sizes are bytes."""
+"""Layout of the memory that generated code, runtime and Python share: offsets in bytes, and codes."""
 
 from __future__ import annotations
 
@@ -207,3 +207,10 @@ MET_BYTES: Final = 4 * LANES * LANES
 SCRATCH_AREAS: Final = 24
 SCRATCH_AREA: Final = 512
 SCRATCH_BYTES: Final = SCRATCH_AREAS * SCRATCH_AREA
+
+
+EFFECTIVE = 16 * SCRATCH_AREA  # address of each lane in its state space
+HOST = 17 * SCRATCH_AREA  # host address of each lane
+STRIDE = 18 * SCRATCH_AREA  # distance between consecutive words of each lane
+UNITS = 19 * SCRATCH_AREA  # distinct sectors of one request, up to 128 entries of 8 bytes
+TABLE = 21 * SCRATCH_AREA  # 128-entry hash table, also 1 KiB

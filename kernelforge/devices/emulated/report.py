@@ -1,4 +1,4 @@
-"""What one launch on the emulated device reports: counters, memory operations and faults."""
+"""Report of one launch on the emulated device: counters, memory operations and faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FaultKind = Literal[
 
 
 @dataclass(frozen=True)
-class Fault:
+class LaunchFault:
     """One thing the kernel did wrong, and where."""
 
     kind: FaultKind
@@ -111,7 +111,7 @@ class LaunchReport:
     barriers: int = 0
     """CTA-wide barriers completed."""
     memory: list[MemoryOp] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[LaunchFault] = field(default_factory=list)
     """The first 64, in CTA order."""
     fault_count: int = 0
     seconds: float = 0.0

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.base import RunFault
-from kernelforge.devices.emulated import machine as emulator
+from kernelforge.devices.base import RunFailure
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.execution import LaunchFaulted, Work
-from kernelforge.devices.emulated.profile.collect import rehearse
-from kernelforge.devices.emulated.ptx import PtxSyntaxError
-from kernelforge.devices.emulated.runner import Kernel, Runner
+from kernelforge.devices.emulated.execute import loaded_module as emulator
+from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed, PlanRun
+from kernelforge.devices.emulated.execute.plan_runner import Kernel, Runner
+from kernelforge.devices.emulated.profile.collector import warm_up_collector
+from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.errors import ChildDied
 from kernelforge.hardware.specs import SPECS
 from kernelforge.sandbox.channel import Channel
-from kernelforge.sandbox.memory import Blob
+from kernelforge.sandbox.shared_memory import Blob
 
 
 def warm_up(options: dict[str, Any]) -> None:
     """Load and compile everything once, before children are forked: they can load nothing themselves."""
     emulator.warm_up()
-    rehearse()
+    warm_up_collector()
 
 
 def serve(channel: Channel) -> None:
     """Answer ``load``, then any number of ``run``, ``part`` and ``profile`` requests, until the parent goes away."""
-    runner: Runner | RunFault | None = None
+    runner: Runner | RunFailure | None = None
     while True:
         try:
             frame = channel.receive()
@@ -42,7 +42,7 @@ def serve(channel: Channel) -> None:
             raise RuntimeError("a run before a build was loaded")
         work = _work(request, frame.blobs)
         del frame
-        if isinstance(runner, RunFault):
+        if isinstance(runner, RunFailure):
             channel.send(_faulted([runner]))
         elif request["op"] == "run":
             ran = runner.run(work)
@@ -59,11 +59,11 @@ def serve(channel: Channel) -> None:
         else:
             try:
                 channel.send({"faults": [], "counts": runner.profile(work, request["effort"]).to_wire()})
-            except LaunchFaulted as faulted:
+            except LaunchFailed as faulted:
                 channel.send(_faulted(faulted.faults))
 
 
-def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFault:
+def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFailure:
     kernels = {name: Kernel(symbol, registers) for name, (symbol, registers) in request["kernels"].items()}
     try:
         return Runner(
@@ -74,13 +74,13 @@ def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFault:
             threads=request["threads"],
         )
     except (UnsupportedInstruction, PtxSyntaxError) as error:
-        return RunFault("unsupported", str(error), getattr(error, "ptx_line", 0))
+        return RunFailure("unsupported", str(error), getattr(error, "ptx_line", 0))
     except OutOfDeviceMemory as error:
-        return RunFault("memory", f"the module's variables do not fit: {error}")
+        return RunFailure("memory", f"the module's variables do not fit: {error}")
 
 
-def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
-    return Work(
+def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> PlanRun:
+    return PlanRun(
         plan=ResolvedPlan.from_wire(request["plan"]),
         tensors=dict(zip(request["tensors"], blobs, strict=True)),
         poison=request["poison"],
@@ -93,5 +93,5 @@ def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> Work:
     )
 
 
-def _faulted(faults: Sequence[RunFault]) -> dict[str, Any]:
+def _faulted(faults: Sequence[RunFailure]) -> dict[str, Any]:
     return {"faults": [[fault.kind, fault.message, fault.ptx_line] for fault in faults]}

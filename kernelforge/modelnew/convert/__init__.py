@@ -1,4 +1,4 @@
-"""From a ``ModelNew`` whose host part is a plain launch to device code and a launch plan, or a precise no."""
+"""Convert a ``ModelNew`` with plain launches to device code and a launch plan, or say precisely why not."""
 
 from kernelforge.modelnew.convert.converter import Conversion, convert
 from kernelforge.modelnew.convert.problems import Problem

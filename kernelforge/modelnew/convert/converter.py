@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from kernelforge.candidate import format_reply, parse_plan
 from kernelforge.errors import CandidateError
-from kernelforge.modelnew.convert.host import convert_host
+from kernelforge.modelnew.convert.cpp_host import convert_host
+from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
 from kernelforge.modelnew.convert.problems import Problem, Unconvertible
 from kernelforge.modelnew.convert.python_side import ForwardWriter, PythonFile, read_python
-from kernelforge.modelnew.convert.units import Unit, read_unit
 from kernelforge.records import Candidate
 
 

@@ -1,4 +1,4 @@
-"""What could not be converted, and where."""
+"""Reasons why a candidate cannot be converted, with positions."""
 
 from __future__ import annotations
 

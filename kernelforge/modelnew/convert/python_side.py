@@ -1,14 +1,14 @@
-"""The Python of a candidate: where its CUDA source and extensions are, and ``forward`` as the plan's ``forward``."""
+"""Convert the Python of a candidate: its CUDA source, its extensions, and ``forward``."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
 
-from kernelforge.modelnew.convert.expressions import Value, plan_name
-from kernelforge.modelnew.convert.host import typed_argument
+from kernelforge.modelnew.convert.cpp_expressions import Value, plan_name
+from kernelforge.modelnew.convert.cpp_host import typed_argument
+from kernelforge.modelnew.convert.cpp_units import Unit
 from kernelforge.modelnew.convert.problems import Problem, Unconvertible
-from kernelforge.modelnew.convert.units import Unit
 
 _ALLOCATIONS = frozenset({"empty", "zeros", "empty_like", "zeros_like"})
 _METHODS = frozenset({"size", "stride", "numel", "dim", "view", "reshape", "flatten", "is_contiguous"})

@@ -1,1 +1,1 @@
-"""Nsight Compute: what to ask of it, how to ask, and what its answers mean. Pure functions over text and files."""
+"""Nsight Compute: metric selection, command lines, parsing. Pure functions over text and files."""

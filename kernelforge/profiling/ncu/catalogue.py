@@ -1,4 +1,4 @@
-"""Which metrics are asked for, by Nsight Compute's names."""
+"""Metrics to collect, by Nsight Compute's names."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def select(metrics: Iterable[str], available: frozenset[str]) -> Selection:
 
     Args:
         metrics: Full names.
-        available: Base names that the chip lists (:func:`~kernelforge.profiling.ncu.query.base_names`).
+        available: Base names that the chip lists (:func:`~kernelforge.profiling.ncu.command.base_names`).
     """
     hardware = [name for name in dict.fromkeys(metrics) if not is_computed(name)]
     asked = tuple(name for name in hardware if base_name(name) in available)

@@ -1,4 +1,4 @@
-"""Figures of views: what to draw is said once, for pages, PNG and SVG."""
+"""Charts of views, specified once for pages, PNG and SVG."""
 
 from kernelforge.report.figures.attempt import attempt_figures, draw_attempt
 from kernelforge.report.figures.base import Absent, Drawing, Figure, embedded_json

@@ -1,4 +1,4 @@
-"""Figures of a run over what it spent: the best so far against dollars, evaluations and time."""
+"""Charts of a run's best result against dollars, evaluations and time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing
-from kernelforge.report.figures.speeds import MODELLED
-from kernelforge.report.figures.style import figure
-from kernelforge.report.text import number
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, figure
+from kernelforge.report.figures.speedups import MODELLED
+from kernelforge.report.formatting import number
 from kernelforge.report.views.anytime import AnytimePoint
 
 
@@ -36,9 +35,9 @@ _SPEEDUP = _Measure("speedup", "geomean_speedup", "Speedup", "geomean of max(spe
 _CORRECT = _Measure("correct", "tasks_ok", "Correct tasks", "correct tasks, of {tasks}")
 _DRAM = _Measure("dram", "median_dram_ratio", "DRAM traffic", "median DRAM bytes / least ({origin})")
 _BUDGETS = (
-    _Budget("dollars", "US dollars paid", "$" + style.PLAIN, "nothing was bought, or a price is unknown"),
+    _Budget("dollars", "US dollars paid", "$" + base.PLAIN, "nothing was bought, or a price is unknown"),
     _Budget("evaluations", "evaluations", "d", ""),
-    _Budget("seconds", "seconds since the run began (wall time)", style.PLAIN, ""),
+    _Budget("seconds", "seconds since the run began (wall time)", base.PLAIN, ""),
 )
 
 
@@ -55,7 +54,7 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
         return Absent(name=name, why=MODELLED)
     reached: Callable[[AnytimePoint], float | None] = attrgetter(measure.field)
     spent: Callable[[AnytimePoint], float | None] = attrgetter(budget.name)
-    known = [point for point in points if style.finite(reached(point)) and style.finite(spent(point))]
+    known = [point for point in points if base.finite(reached(point)) and base.finite(spent(point))]
     if not known:
         return Absent(name=name, why=f"no evaluation has a value of: {measure.axis}")
     if budget.absent and not any(spent(point) for point in known):
@@ -66,13 +65,13 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
         if index in (0, len(known) - 1) or reached(point) != reached(known[index - 1])
     ]  # between its corners a step curve says nothing more
     rows = [
-        {"spent": spent(point), "reached": reached(point), "attempt": style.words(point.attempt)} for point in corners
+        {"spent": spent(point), "reached": reached(point), "attempt": base.words(point.attempt)} for point in corners
     ]
     last = known[-1]
-    y = style.quantity("reached", measure.axis, zero=measure.name == "correct")
+    y = base.quantity("reached", measure.axis, zero=measure.name == "correct")
     if measure.name == "correct":
         y["axis"] |= {"tickMinStep": 1, "format": "d"}
-    x = style.quantity("spent", budget.axis, ticks=budget.ticks)
+    x = base.quantity("spent", budget.axis, ticks=budget.ticks)
     encoding = {"x": x, "y": y}
     return figure(
         name,
@@ -80,16 +79,16 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
         f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(known[0]))} to "
         f"{number(reached(last))} within {number(spent(last))} {budget.name}.",
         {
-            "data": style.data(rows),
+            "data": base.data(rows),
             "layer": [
                 {
-                    "mark": {"type": "line", "interpolate": "step-after", "color": style.BLUE, "strokeWidth": 2},
+                    "mark": {"type": "line", "interpolate": "step-after", "color": base.BLUE, "strokeWidth": 2},
                     "encoding": encoding,
                 },
                 {
-                    "mark": {"type": "point", "filled": True, "size": 22, "color": style.BLUE, "opacity": 1},
+                    "mark": {"type": "point", "filled": True, "size": 22, "color": base.BLUE, "opacity": 1},
                     "encoding": encoding
-                    | {"tooltip": style.tip(attempt="attempt", spent=budget.axis, reached=measure.axis)},
+                    | {"tooltip": base.tip(attempt="attempt", spent=budget.axis, reached=measure.axis)},
                 },
             ],
         },

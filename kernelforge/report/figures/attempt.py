@@ -1,4 +1,4 @@
-"""The figures of an attempt: its place on the roofline, its samples, and what changed in its metrics."""
+"""Charts of an attempt: roofline position, samples, changed metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 from kernelforge.records import SideTimes, Timing
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, Figure, Row, figure, figures_of
 from kernelforge.report.figures.roofline import roofline
-from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.text import change, number
+from kernelforge.report.formatting import change, number
 from kernelforge.report.views.attempt import AttemptView
 from kernelforge.report.views.task import MetricChange
 
@@ -39,20 +38,20 @@ def samples(timing: Timing | None) -> Drawing:
         return Absent(name=name, why="the attempt was not timed; a modelled time has no samples")
     sides = [timing.candidate, *sorted(timing.baselines, key=lambda side: side.median_us)]
     rows: list[Row] = [
-        {"side": style.words(side.name), "us": sample, "number": index, "jitter": index * _GOLDEN % 1.0}
+        {"side": base.words(side.name), "us": sample, "number": index, "jitter": index * _GOLDEN % 1.0}
         for side in sides
         for index, sample in enumerate(side.samples_us, 1)
     ]
     medians: list[Row] = [
-        {"side": style.words(side.name), "us": side.median_us, "low": side.interval_us[0], "high": side.interval_us[1]}
+        {"side": base.words(side.name), "us": side.median_us, "low": side.interval_us[0], "high": side.interval_us[1]}
         for side in sides
     ]
     spread = [row["us"] for row in rows] + [row[end] for row in medians for end in ("low", "high")]
     title = "µs per execution (measured)"
-    x = style.below(style.quantity("us", title, zero=False))
+    x = base.below(base.quantity("us", title, zero=False))
     if max(spread) > 4 * min(spread):
-        x = style.below(style.logarithmic("us", title, spread))
-    y = style.names("side")
+        x = base.below(base.logarithmic("us", title, spread))
+    y = base.names("side")
     return figure(
         name,
         "Samples",
@@ -61,27 +60,27 @@ def samples(timing: Timing | None) -> Drawing:
             "height": 34 * len(sides),
             "layer": [
                 {
-                    "data": style.data(rows),
-                    "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.55, "color": style.BLUE},
+                    "data": base.data(rows),
+                    "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.55, "color": base.BLUE},
                     "encoding": {
                         "x": x,
                         "y": y,
                         "yOffset": {"field": "jitter", "type": "quantitative", "scale": {"domain": [-0.4, 1.4]}},
-                        "tooltip": style.tip(side="side", us="µs", number="sample"),
+                        "tooltip": base.tip(side="side", us="µs", number="sample"),
                     },
                 },
                 {
-                    "data": style.data(medians),
-                    "mark": {"type": "rule", "strokeWidth": 3, "color": style.VERMILLION},
+                    "data": base.data(medians),
+                    "mark": {"type": "rule", "strokeWidth": 3, "color": base.VERMILLION},
                     "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
                 },
                 {
-                    "data": style.data(medians),
-                    "mark": {"type": "tick", "thickness": 2.5, "size": 26, "color": style.VERMILLION},
+                    "data": base.data(medians),
+                    "mark": {"type": "tick", "thickness": 2.5, "size": 26, "color": base.VERMILLION},
                     "encoding": {
                         "y": y,
                         "x": x,
-                        "tooltip": style.tip(side="side", us="median µs", low="from", high="to"),
+                        "tooltip": base.tip(side="side", us="median µs", low="from", high="to"),
                     },
                 },
             ],
@@ -92,13 +91,13 @@ def samples(timing: Timing | None) -> Drawing:
 def _in_words(side: SideTimes) -> str:
     low, high = side.interval_us
     median = f"{number(side.median_us)} µs [{number(low)}, {number(high)}]"
-    return f"{style.words(side.name)} {median}, {len(side.samples_us)} samples"
+    return f"{base.words(side.name)} {median}, {len(side.samples_us)} samples"
 
 
 def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
     """Relative change of each metric against the parent, those that the Judge named first."""
     name = "metrics"
-    moved = [one for one in metrics if style.finite(one.change) and one.change]
+    moved = [one for one in metrics if base.finite(one.change) and one.change]
     if not moved:
         return Absent(name=name, why="no metric changed, or there is no parent with a profile")
     moved.sort(key=lambda one: (not one.named, -abs(one.change or 0), one.name))
@@ -106,19 +105,19 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
     origins = sorted({one.origin for one in shown})
     rows: list[Row] = [
         {
-            "metric": style.words(one.name),
+            "metric": base.words(one.name),
             "change": one.change,
             "before": one.before,
             "after": one.after,
-            "unit": style.words(one.unit),
-            "origin": style.words(one.origin),
+            "unit": base.words(one.unit),
+            "origin": base.words(one.origin),
             "named": "named by the Judge" if one.named else "others",
         }
         for one in shown
     ]
     groups = [group for group in ("named by the Judge", "others") if any(row["named"] == group for row in rows)]
-    y = style.names("metric")
-    x = style.below(style.quantity("change", f"change from the parent ({', '.join(origins)})", ticks="+.0%"), ticks=4)
+    y = base.names("metric")
+    x = base.below(base.quantity("change", f"change from the parent ({', '.join(origins)})", ticks="+.0%"), ticks=4)
     changes = [row["change"] for row in rows]
     if max(map(abs, changes)) > 3:
         x["scale"] = {"type": "symlog", "constant": 1}
@@ -128,20 +127,20 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
         name,
         "Metrics against the parent" + left_out,
         f"Relative change of {len(moved)} metrics against the parent ({', '.join(origins)}){left_out}: "
-        + "; ".join(f"{style.words(one.name)} {change(one.change)}" for one in shown[:6])
+        + "; ".join(f"{base.words(one.name)} {change(one.change)}" for one in shown[:6])
         + ("…" if len(shown) > 6 else "")
         + ".",
         {
-            "height": style.rows_height(len(rows)),
-            "data": style.data(rows),
+            "height": base.rows_height(len(rows)),
+            "data": base.data(rows),
             "layer": [
                 {
                     "mark": {"type": "bar", "height": {"band": 0.62}},
                     "encoding": {
                         "y": y,
                         "x": x,
-                        "color": style.coloured("named", groups, (style.BLUE, style.GREY)) | {"legend": {"columns": 1}},
-                        "tooltip": style.tip(
+                        "color": base.coloured("named", groups, (base.BLUE, base.GREY)) | {"legend": {"columns": 1}},
+                        "tooltip": base.tip(
                             metric="metric",
                             before="parent",
                             after="this",
@@ -151,7 +150,7 @@ def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
                         ),
                     },
                 },
-                style.reference("x", 0, dash=(1, 0)),
+                base.reference("x", 0, dash=(1, 0)),
             ],
         },
     )

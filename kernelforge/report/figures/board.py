@@ -1,14 +1,13 @@
-"""The figures of a leaderboard: its entries side by side."""
+"""Charts of a leaderboard: its entries side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from kernelforge.records import Origin
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
-from kernelforge.report.figures.style import figure
-from kernelforge.report.text import number, percent
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, Figure, figure, figures_of
+from kernelforge.report.formatting import number, percent
 from kernelforge.report.views.board import Board, Entry
 
 MOST_ENTRIES = 25
@@ -32,7 +31,7 @@ def board_figures(view: Board, links: Mapping[str, str] | None = None) -> tuple[
 
 def _label(entry: Entry) -> str:
     """Told apart by the rank, which is in the board's table too; the run is in the tooltip."""
-    return style.words(f"{entry.rank}. {entry.coder}, {entry.by or entry.strategy}")
+    return base.words(f"{entry.rank}. {entry.coder}, {entry.by or entry.strategy}")
 
 
 def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
@@ -40,10 +39,10 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
     if view.key.origin is not Origin.MEASURED:
         return Absent(name=name, why="the times on this board are modelled, and a modelled time has no speedup")
     rows = [
-        style.linked(
+        base.linked(
             {
                 "entry": _label(entry),
-                "run": style.words(entry.run),
+                "run": base.words(entry.run),
                 "p": number(point.p),
                 "share": point.value,
                 "low": point.low,
@@ -58,22 +57,22 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
         return Absent(name=name, why="no entry has a fast_p")
     thresholds = list(dict.fromkeys(row["p"] for row in rows))
     first = view.entries[0]
-    y = style.names("entry")
+    y = base.names("entry")
     y["axis"] |= {"grid": True}
-    x = style.below(style.quantity("share", f"share of all {view.key.task_count} tasks (measured)", ticks="%"))
+    x = base.below(base.quantity("share", f"share of all {view.key.task_count} tasks (measured)", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     offset = {"field": "p", "type": "nominal", "sort": None}
-    colour = style.coloured("p", thresholds, title="fast_p at p =")
+    colour = base.coloured("p", thresholds, title="fast_p at p =")
     return figure(
         name,
         "fast_p of the entries",
         f"fast_p of {min(len(view.entries), MOST_ENTRIES)} entries with 95 % intervals over tasks (measured). First: "
-        f"{style.words(first.run)} with "
+        f"{base.words(first.run)} with "
         + ", ".join(f"{percent(one.value)} at p = {number(one.p)}" for one in first.fast_p)
         + ".",
         {
             "height": (11 * len(thresholds) + 14) * min(len(view.entries), MOST_ENTRIES),
-            "data": style.data(rows),
+            "data": base.data(rows),
             "layer": [
                 {
                     "mark": {"type": "rule", "strokeWidth": 1.2},
@@ -92,8 +91,8 @@ def _fast_p(view: Board, links: Mapping[str, str]) -> Drawing:
                         "yOffset": offset,
                         "x": x,
                         "color": colour,
-                        "shape": style.shaped("p", thresholds, title="fast_p at p ="),
-                        "tooltip": style.tip(entry="entry", run="run", p="p", share="share", low="from", high="to"),
+                        "shape": base.shaped("p", thresholds, title="fast_p at p ="),
+                        "tooltip": base.tip(entry="entry", run="run", p="p", share="share", low="from", high="to"),
                     },
                 },
             ],
@@ -106,10 +105,10 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
     if not view.entries:
         return Absent(name=name, why="the board has no entry")
     rows = [
-        style.linked(
+        base.linked(
             {
                 "entry": _label(entry),
-                "run": style.words(entry.run),
+                "run": base.words(entry.run),
                 "share": entry.correct.value,
                 "low": entry.correct.low,
                 "high": entry.correct.high,
@@ -119,27 +118,25 @@ def _correct(view: Board, links: Mapping[str, str]) -> Drawing:
         )
         for entry in view.entries[:MOST_ENTRIES]
     ]
-    y = style.names("entry")
-    x = style.below(style.quantity("share", f"correct, share of all {view.key.task_count} tasks", ticks="%"))
+    y = base.names("entry")
+    x = base.below(base.quantity("share", f"correct, share of all {view.key.task_count} tasks", ticks="%"))
     x["scale"] = {"domain": [0, 1]}
     first = view.entries[0]
     return figure(
         name,
         "Correct tasks of the entries",
         f"Share of {view.key.task_count} tasks with something correct, of {len(rows)} entries, with 95 % intervals "
-        f"over tasks. First: {style.words(first.run)} with {percent(first.correct.value)}.",
+        f"over tasks. First: {base.words(first.run)} with {percent(first.correct.value)}.",
         {
-            "height": style.rows_height(len(rows)),
-            "data": style.data(rows),
+            "height": base.rows_height(len(rows)),
+            "data": base.data(rows),
             "layer": [
                 {
-                    "mark": {"type": "bar", "height": {"band": 0.62}, "color": style.BLUE},
+                    "mark": {"type": "bar", "height": {"band": 0.62}, "color": base.BLUE},
                     "encoding": {
                         "y": y,
                         "x": x,
-                        "tooltip": style.tip(
-                            entry="entry", run="run", ok="tasks", share="share", low="from", high="to"
-                        ),
+                        "tooltip": base.tip(entry="entry", run="run", ok="tasks", share="share", low="from", high="to"),
                     },
                 },
                 {

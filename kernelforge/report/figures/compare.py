@@ -1,16 +1,15 @@
-"""The figure of two runs: each task's best of one against that of the other."""
+"""Chart of two runs: the best of each task in one against the other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
-from kernelforge.report.figures.style import figure
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, Figure, figure, figures_of
 from kernelforge.report.views.compare import CompareView
 
 _OUTCOMES = {"win": "b is better", "tie": "a tie", "loss": "a is better"}
-_COLOURS = (style.GREEN, style.GREY, style.VERMILLION)
+_COLOURS = (base.GREEN, base.GREY, base.VERMILLION)
 _AXES = {"time_us": "µs (measured)", "dram_bytes": "DRAM bytes (modelled)"}
 
 
@@ -31,45 +30,45 @@ def compare_figures(view: CompareView, links: Mapping[str, str] | None = None) -
 def _scatter(view: CompareView, links: Mapping[str, str]) -> Drawing:
     name = "scatter"
     rows = [
-        style.linked(
+        base.linked(
             {
-                "task": style.words(pair.task),
+                "task": base.words(pair.task),
                 "a": pair.a_value,
                 "b": pair.b_value,
                 "outcome": _OUTCOMES[pair.outcome],
-                "why": style.words(pair.why),
+                "why": base.words(pair.why),
             },
             links.get(pair.task),
         )
         for pair in view.pairs
-        if style.positive(pair.a_value) and style.positive(pair.b_value) and pair.outcome in _OUTCOMES
+        if base.positive(pair.a_value) and base.positive(pair.b_value) and pair.outcome in _OUTCOMES
     ]
     if view.quantity == "none" or not rows:
         return Absent(name=name, why="no task has a value in both runs that may be compared")
     unit = _AXES[view.quantity]
     spread = [row[side] for row in rows for side in ("a", "b")]
-    ticks = style.PLAIN if view.quantity == "time_us" else "~s"
-    x = style.logarithmic("a", f"a: {style.words(view.a)}, {unit}", spread, ticks=ticks)
-    y = style.logarithmic("b", f"b: {style.words(view.b)}, {unit}", spread, ticks=ticks)
+    ticks = base.PLAIN if view.quantity == "time_us" else "~s"
+    x = base.logarithmic("a", f"a: {base.words(view.a)}, {unit}", spread, ticks=ticks)
+    y = base.logarithmic("b", f"b: {base.words(view.b)}, {unit}", spread, ticks=ticks)
     ends = x["scale"]["domain"]
     outcomes = tuple(_OUTCOMES.values())
     without = len(view.pairs) - len(rows)
     return figure(
         name,
         "Task by task",
-        f"Best of {len(rows)} tasks in run {style.words(view.a)} (a) against run {style.words(view.b)} (b), {unit}; "
+        f"Best of {len(rows)} tasks in run {base.words(view.a)} (a) against run {base.words(view.b)} (b), {unit}; "
         f"below the diagonal b is better. b wins {view.wins}, loses {view.losses}, ties {view.ties}; both failed "
         f"{view.both_failed}; {without} tasks without a value in both are not drawn.",
         {
             "height": 360,
             "layer": [
                 {
-                    "data": style.data([{"a": end, "b": end} for end in ends]),
-                    "mark": {"type": "line", "color": style.GREY, "strokeDash": [4, 3], "strokeWidth": 1.2},
+                    "data": base.data([{"a": end, "b": end} for end in ends]),
+                    "mark": {"type": "line", "color": base.GREY, "strokeDash": [4, 3], "strokeWidth": 1.2},
                     "encoding": {"x": x, "y": y},
                 },
                 {
-                    "data": style.data(rows),
+                    "data": base.data(rows),
                     "mark": {
                         "type": "point",
                         "filled": True,
@@ -80,9 +79,9 @@ def _scatter(view: CompareView, links: Mapping[str, str]) -> Drawing:
                     "encoding": {
                         "x": x,
                         "y": y,
-                        "color": style.coloured("outcome", outcomes, _COLOURS),
-                        "shape": style.shaped("outcome", outcomes),
-                        "tooltip": style.tip(task="task", a="a", b="b", outcome="", why="why"),
+                        "color": base.coloured("outcome", outcomes, _COLOURS),
+                        "shape": base.shaped("outcome", outcomes),
+                        "tooltip": base.tip(task="task", a="a", b="b", outcome="", why="why"),
                     },
                 },
             ],

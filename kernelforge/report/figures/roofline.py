@@ -1,21 +1,20 @@
-"""The roofline plot: where an attempt and its parent stand under the peak rates of their device."""
+"""Roofline chart: an attempt and its parent under the peak rates of their device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing
-from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.text import number
-from kernelforge.report.views.roofs import RooflinePlace, Roofs
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, Row, figure
+from kernelforge.report.formatting import number
+from kernelforge.report.views.roofline import DevicePeaks, RooflinePoint
 
-Places = Sequence[tuple[str, RooflinePlace]]
+Places = Sequence[tuple[str, RooflinePoint]]
 """Who stands where."""
 
 
-def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -> Drawing:
+def roofline(place: RooflinePoint | None, parent: RooflinePoint | None = None) -> Drawing:
     """Operations per second over operations per DRAM byte, under the roofs of the device, on logarithmic axes.
 
     The peaks of the tensor cores are shown where tensor cores worked.
@@ -27,7 +26,7 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         return Absent(name=name, why="the attempt has no profile")
     if place.roofs is None:
         return Absent(name=name, why="the peak rates of the device are not known")
-    if not all(map(style.positive, (place.flops, place.dram_bytes, place.arithmetic_intensity, place.flops_per_s))):
+    if not all(map(base.positive, (place.flops, place.dram_bytes, place.arithmetic_intensity, place.flops_per_s))):
         return Absent(
             name=name, why="the attempt counts no floating-point operation, or no DRAM byte: it has no intensity"
         )
@@ -41,7 +40,7 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
         "Roofline",
         f"{number(place.flops_per_s / 1e9)} Gflop/s ({place.time_origin.value}) at "
         f"{number(place.arithmetic_intensity)} flop per DRAM byte, {place.flops_per_s / roof:.0%} of the roof of "
-        f"{style.words(place.roofs.device)} there; bound: {style.words(place.bound)}. Roofs: "
+        f"{base.words(place.roofs.device)} there; bound: {base.words(place.bound)}. Roofs: "
         f"{number(place.roofs.dram_bandwidth_gbps)} GB/s of DRAM, "
         + ", ".join(f"{number(rate / 1e12)} Tflop/s in {what}" for what, rate in peaks.items())
         + f". The dashed line is the task's least DRAM traffic, {number(least)} flop/byte.",
@@ -49,12 +48,12 @@ def roofline(place: RooflinePlace | None, parent: RooflinePlace | None = None) -
     )
 
 
-def _comparable(parent: RooflinePlace, place: RooflinePlace) -> bool:
+def _comparable(parent: RooflinePoint, place: RooflinePoint) -> bool:
     same = parent.time_origin is place.time_origin
-    return same and style.positive(parent.flops_per_s) and style.positive(parent.arithmetic_intensity)
+    return same and base.positive(parent.flops_per_s) and base.positive(parent.arithmetic_intensity)
 
 
-def _peaks(roofs: Roofs, places: Places) -> dict[str, float]:
+def _peaks(roofs: DevicePeaks, places: Places) -> dict[str, float]:
     """Peaks of arithmetic in operations per second, the highest last."""
     peaks = {"FP32": roofs.fp32_flops_per_s}
     if any(place.tensor_cores for _, place in places):
@@ -65,7 +64,7 @@ def _peaks(roofs: Roofs, places: Places) -> dict[str, float]:
     return {name: peak for name, peak in peaks.items() if peak}  # Volta and Turing have no TF32
 
 
-def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: float) -> list[Row]:
+def _under_roofs(roofs: DevicePeaks, peaks: dict[str, float], places: Places, least: float) -> list[Row]:
     """Roofs, least traffic and points, one layer over another.
 
     Args:
@@ -74,17 +73,17 @@ def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: f
     points = [
         {
             "who": who,
-            "attempt": style.words(place.attempt),
+            "attempt": base.words(place.attempt),
             "intensity": place.arithmetic_intensity,
             "rate": place.flops_per_s,
-            "bound": style.words(place.bound),
+            "bound": base.words(place.bound),
         }
         for who, place in places
     ]
     lines = _lines(roofs, peaks, [place.arithmetic_intensity for _, place in places] + [least])
     corners = [corner for line in lines for corner in line]
     origin = places[0][1].time_origin.value
-    x = style.logarithmic(
+    x = base.logarithmic(
         "intensity",
         "operations per DRAM byte (flop/byte)",
         [row["intensity"] for row in corners + points],
@@ -92,15 +91,15 @@ def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: f
     )
     rates = [row["rate"] for row in corners + points]
     above = 1.5 * max(peaks.values())  # room for its name
-    y = style.logarithmic("rate", f"operations per second (flop/s, {origin})", rates, ticks="~s", about=(above,))
+    y = base.logarithmic("rate", f"operations per second (flop/s, {origin})", rates, ticks="~s", about=(above,))
     who = [who for who, _ in places]
     low, high = lines[0][0]["intensity"], lines[0][-1]["intensity"]
     beside = {"align": "left", "dx": 9} if least < low**0.3 * high**0.7 else {"align": "right", "dx": -9}
     return [
         *(
             {
-                "data": style.data(line),
-                "mark": {"type": "line", "color": style.GREY, "strokeWidth": 2},
+                "data": base.data(line),
+                "mark": {"type": "line", "color": base.GREY, "strokeWidth": 2},
                 "encoding": {"x": x, "y": y},
             }
             for line in lines
@@ -108,8 +107,8 @@ def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: f
         *_roof_names(roofs, peaks, lines[0], x, y),
         {
             "data": {"values": [{"intensity": least, "what": "least DRAM traffic of the task"}]},
-            "mark": {"type": "rule", "color": style.GREY, "strokeDash": [4, 3]},
-            "encoding": {"x": x, "tooltip": style.tip(what="line", intensity="flop/byte")},
+            "mark": {"type": "rule", "color": base.GREY, "strokeDash": [4, 3]},
+            "encoding": {"x": x, "tooltip": base.tip(what="line", intensity="flop/byte")},
         },
         {
             "data": {"values": [{"intensity": least, "what": "least traffic"}]},
@@ -117,20 +116,20 @@ def _under_roofs(roofs: Roofs, peaks: dict[str, float], places: Places, least: f
             "encoding": {"x": x, "y": {"value": {"expr": "height"}}, "text": {"field": "what"}},
         },
         {
-            "data": style.data(points[::-1]),
+            "data": base.data(points[::-1]),
             "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
             "encoding": {
                 "x": x,
                 "y": y,
-                "color": style.coloured("who", who),
-                "shape": style.shaped("who", who),
-                "tooltip": style.tip(who="", attempt="attempt", intensity="flop/byte", rate="flop/s", bound="bound"),
+                "color": base.coloured("who", who),
+                "shape": base.shaped("who", who),
+                "tooltip": base.tip(who="", attempt="attempt", intensity="flop/byte", rate="flop/s", bound="bound"),
             },
         },
     ]
 
 
-def _lines(roofs: Roofs, peaks: dict[str, float], intensities: Sequence[float]) -> list[list[Row]]:
+def _lines(roofs: DevicePeaks, peaks: dict[str, float], intensities: Sequence[float]) -> list[list[Row]]:
     """The roof over all that is shown by its corners, then each lower ceiling from the slope on."""
     per_byte = roofs.dram_bandwidth_gbps * 1e9
     *lower, highest = peaks.values()
@@ -141,7 +140,7 @@ def _lines(roofs: Roofs, peaks: dict[str, float], intensities: Sequence[float]) 
 
 
 def _roof_names(
-    roofs: Roofs, peaks: dict[str, float], roof: Sequence[Row], x: style.Encoding, y: style.Encoding
+    roofs: DevicePeaks, peaks: dict[str, float], roof: Sequence[Row], x: base.Encoding, y: base.Encoding
 ) -> list[Row]:
     """What the roofs are, beside them: below the slope, and above each flat part."""
     low, ridge, high = (corner["intensity"] for corner in roof)
@@ -155,12 +154,12 @@ def _roof_names(
     encoding = {"x": x, "y": y, "text": {"field": "name"}}
     return [
         {
-            "data": style.data([dram]),
+            "data": base.data([dram]),
             "mark": {"type": "text", "align": "left", "dx": 10, "dy": 8},
             "encoding": encoding,
         },
         {
-            "data": style.data(flat),
+            "data": base.data(flat),
             "mark": {"type": "text", "align": "right", "dx": -2, "dy": -8},
             "encoding": encoding,
         },

@@ -1,4 +1,4 @@
-"""The figures of a run."""
+"""Charts of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kernelforge.report.figures.anytime import anytime
 from kernelforge.report.figures.base import Drawing, Figure, figures_of
-from kernelforge.report.figures.speeds import fast_p, speedups, task_bars, task_dram
+from kernelforge.report.figures.speedups import fast_p, speedups, task_bars, task_dram
 from kernelforge.report.figures.spending import funnel, spent_money, spent_time
 from kernelforge.report.views.run import RunView
 

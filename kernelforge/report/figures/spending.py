@@ -1,19 +1,18 @@
-"""Figures of how far attempts came, and of where time and money went."""
+"""Charts of how far attempts got, and of time and money spent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing
-from kernelforge.report.figures.style import figure
-from kernelforge.report.text import duration, number, percent
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, figure
+from kernelforge.report.formatting import duration, number, percent
 from kernelforge.report.views.anytime import Spent
 from kernelforge.report.views.funnel import FunnelStep
 
-_BAR = {"type": "bar", "height": {"band": 0.66}, "color": style.BLUE}
+_BAR = {"type": "bar", "height": {"band": 0.66}, "color": base.BLUE}
 _KINDS = {"agent": "agents", "evaluation": "evaluations", "rest": "the rest"}
-_COLOURS = {"agents": style.BLUE, "evaluations": style.GREEN, "the rest": style.GREY}
+_COLOURS = {"agents": base.BLUE, "evaluations": base.GREEN, "the rest": base.GREY}
 _BESIDE = {"type": "text", "align": "left", "dx": 5}
 
 
@@ -23,10 +22,10 @@ def funnel(steps: Sequence[FunnelStep]) -> Drawing:
     if not steps or not steps[0].count:
         return Absent(name=name, why="there is no attempt")
     total = steps[0].count
-    rows = [{"step": style.words(step.step), "count": step.count, "share": step.count / total} for step in steps]
-    x = style.quantity("count", "attempts that came through", ticks="d")
+    rows = [{"step": base.words(step.step), "count": step.count, "share": step.count / total} for step in steps]
+    x = base.quantity("count", "attempts that came through", ticks="d")
     x["axis"] |= {"tickMinStep": 1}
-    y = style.names("step")
+    y = base.names("step")
     return figure(
         name,
         "How far attempts came",
@@ -34,12 +33,12 @@ def funnel(steps: Sequence[FunnelStep]) -> Drawing:
         + ", ".join(f"{step.step} {step.count} ({percent(step.count / total)})" for step in steps)
         + ".",
         {
-            "height": style.rows_height(len(rows)),
-            "data": style.data(rows),
+            "height": base.rows_height(len(rows)),
+            "data": base.data(rows),
             "layer": [
                 {
                     "mark": _BAR,
-                    "encoding": {"y": y, "x": x, "tooltip": style.tip(step="gate", count="attempts", share="share")},
+                    "encoding": {"y": y, "x": x, "tooltip": base.tip(step="gate", count="attempts", share="share")},
                 },
                 {"mark": _BESIDE, "encoding": {"y": y, "x": x, "text": {"field": "count", "type": "quantitative"}}},
             ],
@@ -49,7 +48,7 @@ def funnel(steps: Sequence[FunnelStep]) -> Drawing:
 
 def spent_time(spent: Sequence[Spent]) -> Drawing:
     """Seconds by agent and by stage of evaluation."""
-    parts = sorted((one for one in spent if style.positive(one.seconds)), key=lambda one: -one.seconds)
+    parts = sorted((one for one in spent if base.positive(one.seconds)), key=lambda one: -one.seconds)
     if not parts:
         return Absent(name="spent-time", why="no time is recorded")
     rows = _rows(parts, [one.seconds for one in parts])
@@ -58,7 +57,7 @@ def spent_time(spent: Sequence[Spent]) -> Drawing:
         "spent-time",
         "Where the time went",
         f"{duration(total)} of work, summed over workers (measured): "
-        + ", ".join(f"{style.words(one.what)} {duration(one.seconds)}" for one in parts)
+        + ", ".join(f"{base.words(one.what)} {duration(one.seconds)}" for one in parts)
         + ".",
         rows,
         "seconds of wall time, summed over workers (measured)",
@@ -69,16 +68,16 @@ def spent_time(spent: Sequence[Spent]) -> Drawing:
 def spent_money(spent: Sequence[Spent]) -> Drawing:
     """Dollars by agent."""
     name = "spent-money"
-    parts = sorted((one for one in spent if style.positive(one.dollars)), key=lambda one: -(one.dollars or 0))
+    parts = sorted((one for one in spent if base.positive(one.dollars)), key=lambda one: -(one.dollars or 0))
     if not parts:
         return Absent(name=name, why="nothing was bought, or no price is known")
-    unknown = [style.words(one.what) for one in spent if one.kind == "agent" and one.dollars is None]
+    unknown = [base.words(one.what) for one in spent if one.kind == "agent" and one.dollars is None]
     rows = _rows(parts, [one.dollars for one in parts])
     return _bars(
         name,
         "Where the money went" + (" (not all prices are known)" if unknown else ""),
         "US dollars paid to models: "
-        + ", ".join(f"{style.words(one.what)} ${number(one.dollars)}" for one in parts)
+        + ", ".join(f"{base.words(one.what)} ${number(one.dollars)}" for one in parts)
         + (f"; the price is unknown for {', '.join(unknown)}" if unknown else "")
         + ".",
         rows,
@@ -87,19 +86,19 @@ def spent_money(spent: Sequence[Spent]) -> Drawing:
     )
 
 
-def _rows(parts: Sequence[Spent], amounts: Sequence[float | None]) -> list[style.Row]:
-    whats = style.labels([one.what for one in parts])
+def _rows(parts: Sequence[Spent], amounts: Sequence[float | None]) -> list[base.Row]:
+    whats = base.labels([one.what for one in parts])
     return [
         {"what": what, "amount": amount, "kind": _KINDS[one.kind]}
         for one, what, amount in zip(parts, whats, amounts, strict=True)
     ]
 
 
-def _bars(name: str, title: str, description: str, rows: list[style.Row], axis: str, ticks: str) -> Drawing:
-    x = style.below(style.quantity("amount", axis, ticks=ticks), ticks=5)
-    y = style.names("what")
+def _bars(name: str, title: str, description: str, rows: list[base.Row], axis: str, ticks: str) -> Drawing:
+    x = base.below(base.quantity("amount", axis, ticks=ticks), ticks=5)
+    y = base.names("what")
     kinds = [kind for kind in _KINDS.values() if any(row["kind"] == kind for row in rows)]
-    colour = style.coloured("kind", kinds, [_COLOURS[kind] for kind in kinds])
+    colour = base.coloured("kind", kinds, [_COLOURS[kind] for kind in kinds])
     if len(kinds) == 1:
         colour["legend"] = None
     return figure(
@@ -107,12 +106,12 @@ def _bars(name: str, title: str, description: str, rows: list[style.Row], axis: 
         title,
         description,
         {
-            "height": style.rows_height(len(rows)),
-            "data": style.data(rows),
+            "height": base.rows_height(len(rows)),
+            "data": base.data(rows),
             "layer": [
                 {
                     "mark": {"type": "bar", "height": {"band": 0.66}},
-                    "encoding": {"y": y, "x": x, "color": colour, "tooltip": style.tip(what="for", amount=axis)},
+                    "encoding": {"y": y, "x": x, "color": colour, "tooltip": base.tip(what="for", amount=axis)},
                 },
                 {
                     "mark": _BESIDE,

@@ -1,4 +1,4 @@
-"""The figures of a task: what each attempt came to, and the best so far."""
+"""Charts of a task: each attempt's result, and the best so far."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kernelforge.records import Origin, Verdict
-from kernelforge.report.figures import style
-from kernelforge.report.figures.base import Absent, Drawing, Figure, figures_of
-from kernelforge.report.figures.speeds import MODELLED, NO_SPEEDUP
-from kernelforge.report.figures.style import Row, figure
-from kernelforge.report.text import number
+from kernelforge.report.figures import base
+from kernelforge.report.figures.base import Absent, Drawing, Figure, Row, figure, figures_of
+from kernelforge.report.figures.speedups import MODELLED, NO_SPEEDUP
+from kernelforge.report.formatting import number
 from kernelforge.report.views.task import LineageNode, TaskView
 
 _BEST, _KEPT_OUT, _FAILED = "became the best", "correct", "not correct"
 _KINDS = (_BEST, _KEPT_OUT, _FAILED)
-_COLOURS = (style.GREEN, style.BLUE, style.VERMILLION)
+_COLOURS = (base.GREEN, base.BLUE, base.VERMILLION)
 
 
 class _Quantity(NamedTuple):
@@ -74,61 +73,61 @@ def _attempts(nodes: Sequence[LineageNode], what: _Quantity, links: Mapping[str,
     failed: list[Row] = []
     for node in nodes:
         value = getattr(node, what.field)
-        row = style.linked(
-            {"number": node.number, "step": style.words(node.step), "verdict": node.outcome}, links.get(node.id)
+        row = base.linked(
+            {"number": node.number, "step": base.words(node.step), "verdict": node.outcome}, links.get(node.id)
         )
         if node.verdict is not Verdict.OK or node.uncompared:
             failed.append(row | {"kind": _FAILED})
-        elif style.positive(value):
+        elif base.positive(value):
             shown.append(row | {"kind": _BEST if node.accepted else _KEPT_OUT, "value": value})
     if not shown:
         return Absent(name=what.name, why=why)
     values = [row["value"] for row in shown]
     last = nodes[-1].number
-    x = style.quantity("number", "attempt", ticks="d", zero=False, grid=False)
+    x = base.quantity("number", "attempt", ticks="d", zero=False, grid=False)
     x["axis"] |= {"tickMinStep": 1}
     x["scale"] = {"domain": [min(node.number for node in nodes) - 0.5, last + 0.5], "nice": False}
-    y = style.logarithmic("value", what.axis, values, about=(1.0,) if what.field != "time_us" else ())
+    y = base.logarithmic("value", what.axis, values, about=(1.0,) if what.field != "time_us" else ())
     best = [row for row in shown if row["kind"] == _BEST]
     steps = [*best, *([best[-1] | {"number": last}] if best else [])]
     look = {
-        "color": style.coloured("kind", _KINDS, _COLOURS),
-        "shape": style.shaped("kind", _KINDS),
+        "color": base.coloured("kind", _KINDS, _COLOURS),
+        "shape": base.shaped("kind", _KINDS),
     }
     look["shape"]["scale"]["range"] = ["circle", "square", "cross"]
     mark = {"type": "point", "filled": True, "size": 48, "opacity": 1, **({"cursor": "pointer"} if links else {})}
     layers = [
         {
-            "data": style.data(steps),
-            "mark": {"type": "line", "interpolate": "step-after", "color": style.GREY, "strokeWidth": 1.6},
+            "data": base.data(steps),
+            "mark": {"type": "line", "interpolate": "step-after", "color": base.GREY, "strokeWidth": 1.6},
             "encoding": {"x": x, "y": y},
         },
         {
-            "data": style.data(shown),
+            "data": base.data(shown),
             "mark": mark,
             "encoding": {
                 "x": x,
                 "y": y,
                 **look,
-                "tooltip": style.tip(number="attempt", step="step", value=what.axis, kind=""),
+                "tooltip": base.tip(number="attempt", step="step", value=what.axis, kind=""),
             },
         },
     ]
     if failed:
         layers.append(
             {
-                "data": style.data(failed),
+                "data": base.data(failed),
                 "mark": mark | {"size": 40},
                 "encoding": {
                     "x": x,
                     "y": {"value": {"expr": "height"}},  # on the axis: it has no value
                     **look,
-                    "tooltip": style.tip(number="attempt", step="step", verdict="verdict"),
+                    "tooltip": base.tip(number="attempt", step="step", verdict="verdict"),
                 },
             }
         )
     if what.field != "time_us":
-        layers.insert(0, style.reference("y", 1.0))
+        layers.insert(0, base.reference("y", 1.0))
     best_words = f"; the best is {number(best[-1]['value'])} (attempt {best[-1]['number']})" if best else ""
     return figure(
         what.name,

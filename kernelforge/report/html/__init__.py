@@ -1,4 +1,4 @@
-"""Views as web pages: a folder of files, or one file, that needs no network."""
+"""Web pages of views: a folder of files or a single file, without network access."""
 
 from kernelforge.report.html.site import Page, Site
 

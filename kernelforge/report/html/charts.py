@@ -1,4 +1,4 @@
-"""Figures of views on a page: the drawing, and the table of its numbers beside it."""
+"""Charts on a page, each with the table of its numbers."""
 
 from __future__ import annotations
 

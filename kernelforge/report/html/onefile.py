@@ -1,4 +1,4 @@
-"""A site as one HTML file: its pages are sections, and the fragment of the address says which is seen."""
+"""A site as one HTML file: pages are sections, selected by the URL's fragment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Where each page lies, and how pages point at each other. Names come from task files and databases: none of them can
-lead out of the folder, meet another one on a file system that ignores case, or be too long for one.
-"""
+"""Paths of pages and links between them, safe for any task name and file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The templates, compiled once. Every text on a page is escaped, and its control characters are written out."""
+"""Jinja templates, compiled once. All text is escaped; control characters are written out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kernelforge.report import formatting as texts
 from kernelforge.report import phrases
-from kernelforge.report import text as texts
 from kernelforge.report.html.tables import raw_number
 
 HERE = Path(__file__).parent

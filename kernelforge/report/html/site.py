@@ -1,6 +1,4 @@
-"""A report as pages: which there are, and what each holds. Whoever asks decides whether they become files of a folder,
-sections of one file, or answers of a server.
-"""
+"""The pages of a report; written to a folder, to one file, or served."""
 
 from __future__ import annotations
 
@@ -14,11 +12,17 @@ from typing import Any
 from markupsafe import Markup
 
 from kernelforge.records import Attempt, Origin
-from kernelforge.report.documents.leaderboard import leaderboard_csv
+from kernelforge.report.exports import leaderboard_csv
 from kernelforge.report.html import paths
-from kernelforge.report.html.contexts.across import boards_context, compare_context, integrity_context
-from kernelforge.report.html.contexts.run import run_context, runs_context, tasks_table
-from kernelforge.report.html.contexts.task import attempt_context, task_context
+from kernelforge.report.html.context_run import (
+    boards_context,
+    compare_context,
+    integrity_context,
+    run_context,
+    runs_context,
+    tasks_table,
+)
+from kernelforge.report.html.context_task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import (
     CHART_SCRIPTS,
@@ -29,12 +33,12 @@ from kernelforge.report.html.rendering import (
     environment,
     policy,
 )
-from kernelforge.report.html.shown import Full, ShownRun
-from kernelforge.report.tables.compare import compare_table
+from kernelforge.report.html.run_pages import Full, RunPages
+from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.board import Leaderboard, leaderboard
 from kernelforge.report.views.compare import CompareView, compare_view
 from kernelforge.report.views.run import RunView
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.version import __version__
 
 _PAIRED = 4
@@ -55,7 +59,7 @@ class Page:
     context: Callable[[Links], Context]
     above: tuple[Crumb, ...] = ()
     """Pages that it is under, the outermost first."""
-    run: ShownRun | None = None
+    run: RunPages | None = None
     """The run that it belongs to, if it is of one."""
     data: tuple[Crumb, ...] = ()
     """Files of data with its numbers: what each is called, and its path."""
@@ -81,7 +85,7 @@ class Site:
         news: int = 0,
         templates: Sequence[Path] = (),
     ) -> None:
-        self.runs = {records.run.id: ShownRun(records, full) for records in runs}
+        self.runs = {records.run.id: RunPages(records, full) for records in runs}
         self.live = live
         self.news = news
         self._environment = environment(*templates)
@@ -184,7 +188,7 @@ class Site:
         return any(run.origin is Origin.MODELLED for run in self.runs.values())
 
     @cached_property
-    def pairs(self) -> list[tuple[ShownRun, ShownRun]]:
+    def pairs(self) -> list[tuple[RunPages, RunPages]]:
         """Runs that are compared."""
         runs = list(self.runs.values())
         if len(runs) <= _PAIRED:
@@ -213,20 +217,20 @@ class Site:
         for run in runs:
             yield from self._pages_of(run)
 
-    def _compare_context(self, a: ShownRun, b: ShownRun, links: Links) -> Context:
+    def _compare_context(self, a: RunPages, b: RunPages, links: Links) -> Context:
         return compare_context(a, b, self._compared(a, b), links)
 
-    def _compared(self, a: ShownRun, b: ShownRun) -> CompareView:
+    def _compared(self, a: RunPages, b: RunPages) -> CompareView:
         if (a.id, b.id) not in self._comparisons:
             self._comparisons[a.id, b.id] = compare_view(a.records, b.records)
         return self._comparisons[a.id, b.id]
 
-    def _run_page(self, run: ShownRun, path: str) -> Page:
+    def _run_page(self, run: RunPages, path: str) -> Page:
         above = () if len(self.runs) == 1 else ((self.front, paths.INDEX),)
         context = partial(run_context, run)
         return Page(path, f"Run {run.id}", "run.html.j2", context, above, run, _files(run.id, "json", "csv"))
 
-    def _pages_of(self, run: ShownRun) -> Iterator[Page]:
+    def _pages_of(self, run: RunPages) -> Iterator[Page]:
         data = _files(run.id, "json", "csv")
         above: tuple[Crumb, ...] = ((self.front, paths.INDEX),)
         if len(self.runs) > 1:
@@ -241,7 +245,7 @@ class Site:
             for attempt in run.records.of_task(task):
                 yield self._attempt_page(run, attempt, below, data)
 
-    def _attempt_page(self, run: ShownRun, attempt: Attempt, above: tuple[Crumb, ...], data: tuple[Crumb, ...]) -> Page:
+    def _attempt_page(self, run: RunPages, attempt: Attempt, above: tuple[Crumb, ...], data: tuple[Crumb, ...]) -> Page:
         path = paths.attempt_page(run.id, attempt.task, attempt.number)
         title = f"{attempt.task} / {attempt.number:02d}"
         return Page(path, title, "attempt.html.j2", partial(attempt_context, run, attempt), above, run, data)
@@ -261,15 +265,15 @@ def _files(name: str, *suffixes: str) -> tuple[Crumb, ...]:
     return tuple((suffix.upper(), paths.data_file(name, suffix)) for suffix in suffixes)
 
 
-def _pair_name(a: ShownRun, b: ShownRun) -> str:
+def _pair_name(a: RunPages, b: RunPages) -> str:
     return f"compare {a.id} {b.id}"
 
 
-def _view(run: ShownRun) -> RunView:
+def _view(run: RunPages) -> RunView:
     return run.view
 
 
-def _tasks_csv(run: ShownRun) -> str:
+def _tasks_csv(run: RunPages) -> str:
     return tasks_table(run.view).to_csv()
 
 

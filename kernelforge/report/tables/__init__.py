@@ -1,1 +1,1 @@
-"""Which attributes of which view make a table, under which heading: said once for every format."""
+"""Table definitions: which attributes of a view, under which heading; used by every format."""

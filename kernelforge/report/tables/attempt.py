@@ -1,16 +1,60 @@
-"""Tables of an attempt: gates, sizes, times, tuning, metrics, kernels and its place on the roofline."""
+"""Tables of an attempt, and of its rewards under other policies."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kernelforge.records import KernelFacts, Origin, SizeCheck
-from kernelforge.report.tables.table import Column, Table
-from kernelforge.report.text import byte_count, change, choices, number, times
-from kernelforge.report.views.attempt import SideRow, TrialRow
-from kernelforge.report.views.gates import Gate
-from kernelforge.report.views.roofs import RooflinePlace
+from kernelforge.report.formatting import ABSENT, byte_count, change, choices, number, times
+from kernelforge.report.phrases import short_outcome
+from kernelforge.report.tables.base import Column, Table
+from kernelforge.report.views.attempt import Gate, SideRow, TrialRow
+from kernelforge.report.views.recomputed_rewards import RescoredView
+from kernelforge.report.views.roofline import RooflinePoint
 from kernelforge.report.views.task import MetricChange
+
+
+def rescored_table(view: RescoredView) -> Table:
+    """For people: columns that would be empty in every row are left out."""
+    columns = [one for one in _COLUMNS if any(getattr(row, one.key) or one in _ALWAYS for row in view.rows)]
+    return Table.of(_TITLE, columns or _COLUMNS, view.rows, keys=2)
+
+
+def rescored_csv(view: RescoredView) -> str:
+    """One line per row; components are an object of JSON."""
+    table = Table.of(_TITLE, _COLUMNS, view.rows)
+    rows = tuple(tuple(json.dumps(one) if isinstance(one, dict) else one for one in row) for row in table.rows)
+    return replace(table, rows=rows).to_csv()
+
+
+def _short(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4g}"
+
+
+def _parts(components: dict[str, float | None]) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in components.items())
+
+
+_TITLE = "Rewards from stored evaluations"
+_ALWAYS = (
+    Column("id", "evaluation of"),
+    Column("policy", "policy"),
+    Column("value", "value", _short, "right"),
+    Column("stored", "stored", _short, "right"),
+    Column("stored_policy", "stored policy"),
+)
+_COLUMNS = (
+    *_ALWAYS,
+    Column("differs", "differs", lambda differs: "differs" if differs else ABSENT),
+    Column("verdict", "verdict", short_outcome, attribute="outcome"),
+    Column("stage", "stage"),
+    Column("origin", "origin"),
+    Column("speedup", "speedup", number, "right"),
+    Column("components", "components", _parts, wide=True),
+    Column("why", "why no value", wide=True),
+)
 
 
 def check_table(checks: Iterable[SizeCheck], *, title: str = "Is it right") -> Table:
@@ -97,7 +141,7 @@ def kernel_table(kernels: Iterable[KernelFacts]) -> Table:
     return Table.of("Kernels as compiled", columns, kernels)
 
 
-def place_table(places: Iterable[RooflinePlace]) -> Table:
+def place_table(places: Iterable[RooflinePoint]) -> Table:
     """Where attempts stand under the roofs of their device."""
     columns = (
         Column("attempt", "attempt"),

@@ -1,15 +1,15 @@
-"""Tables of a board: its entries, and the best per task."""
+"""Tables of a leaderboard and of a mutation audit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from kernelforge.records import Origin
-from kernelforge.report.tables.table import Column, Table
+from kernelforge.report.formatting import fine_percent, number, percent, times
+from kernelforge.report.tables.base import Column, Table
 from kernelforge.report.tables.task import task_table
-from kernelforge.report.text import number, percent, times
-from kernelforge.report.views.board import Board, Entry
-from kernelforge.report.views.board_key import FASTEST_UNCOMPILED, BoardKey
+from kernelforge.report.views.audit import AuditView
+from kernelforge.report.views.board import FASTEST_UNCOMPILED, Board, BoardKey, Entry
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.statistics import Estimate
 
@@ -152,3 +152,29 @@ def board_tables(board: Board) -> tuple[Table, Table]:
         entry_table("Runs", board.entries, origin=board.key.origin),
         task_table("Best per task", board.records, origin=board.key.origin, with_run=many),
     )
+
+
+def fault_table(view: AuditView) -> Table:
+    """Kinds of faults with how many mutants each rule rejects."""
+    columns = (
+        Column("fault", "fault"),
+        Column("judged", "mutants", number, "right"),
+        Column("killed", "rejected", number, "right"),
+        Column("kernelbench_killed", "by KernelBench's rule", number, "right"),
+    )
+    return Table.of("Faults", columns, view.faults)
+
+
+def suite_table(view: AuditView) -> Table:
+    """Suites with how many mutants each rule rejects, and how many could not be judged at all."""
+    columns = (
+        Column("suite", "suite"),
+        Column("tasks", "tasks", number, "right"),
+        Column("judged", "mutants", number, "right"),
+        Column("killed", "rejected", number, "right"),
+        Column("equivalent", "equivalent", number, "right"),
+        Column("invalid", "invalid", number, "right"),
+        Column("kill_rate", "rate", fine_percent, "right"),
+        Column("kernelbench_kill_rate", "KernelBench's", fine_percent, "right"),
+    )
+    return Table.of("Suites", columns, view.suites)

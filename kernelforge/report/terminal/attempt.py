@@ -1,4 +1,4 @@
-"""An attempt: what changed, is it right, is it fast, and why."""
+"""One attempt in the terminal."""
 
 from __future__ import annotations
 
@@ -8,19 +8,45 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from kernelforge.report.formatting import ABSENT, byte_count, duration, number, one_line, percent
 from kernelforge.report.phrases import cost_words, note_words, timing_words, where_words
 from kernelforge.report.tables.attempt import check_table, metric_table, trial_table
 from kernelforge.report.terminal.diff import diff_parts
-from kernelforge.report.terminal.parts import Block, field, hanging, heading
-from kernelforge.report.terminal.speed import speed_lines
-from kernelforge.report.text import ABSENT, duration, number, one_line, percent
+from kernelforge.report.terminal.run import speed_lines
+from kernelforge.report.terminal.widgets import Block, field, hanging, heading
+from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
     from kernelforge.records import Fingerprint, Message, Origin
-    from kernelforge.report.views.attempt import AttemptView
-    from kernelforge.report.views.gates import Gate
-    from kernelforge.report.views.roofs import RooflinePlace
+    from kernelforge.report.views.attempt import AttemptView, EvaluationView, Gate
+    from kernelforge.report.views.roofline import RooflinePoint
     from kernelforge.report.views.task import MetricChange
+
+
+def evaluation_lines(view: EvaluationView) -> Group:
+    """One evaluation: verdict, reason, checks by size, speed, profile."""
+    evaluation, profile = view.evaluation, view.profile
+    parts: list[RenderableType] = [
+        field("verdict", f"{evaluation.outcome} at stage {evaluation.stage}"),
+        field("candidate", evaluation.candidate),
+        field("where", where_words(evaluation.fingerprint)),
+        field("took", timing_words(evaluation.seconds) or ABSENT),
+    ]
+    if evaluation.reason:
+        parts += [*heading("Reason"), Block(evaluation.reason)]
+    if evaluation.correctness:
+        parts += [Text(), check_table(evaluation.correctness.sizes).to_rich()]
+    parts += [*heading("Is it fast"), *speed_lines(evaluation.performance, evaluation.build)]
+    if profile is not None:
+        roof = profile.roofline
+        parts += [
+            field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
+            Text(),
+            metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
+            *(field("note", note) for note in profile.notes),
+        ]
+    return Group(*parts)
+
 
 _GLYPHS = {
     "passed": ("✓", "green"),
@@ -128,7 +154,7 @@ def _shares(view: AttemptView) -> Iterator[RenderableType]:
         yield field("parent", _place(view.parent_place))
 
 
-def _place(place: RooflinePlace) -> str:
+def _place(place: RooflinePoint) -> str:
     ridge = "" if place.roofs is None else f", the ridge is at {number(place.roofs.ridge)}"
     ceiling = "" if place.ceiling_us is None else f"; the roof allows {number(place.ceiling_us)} µs"
     return (

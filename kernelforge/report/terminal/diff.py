@@ -10,8 +10,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from kernelforge.report.terminal.parts import field, folded
-from kernelforge.report.text import one_line, printable
+from kernelforge.report.formatting import one_line, printable
+from kernelforge.report.terminal.widgets import field, folded
 
 if TYPE_CHECKING:
     from kernelforge.report.views.diff import Diff, DiffLine, DiffView

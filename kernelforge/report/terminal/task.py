@@ -1,4 +1,4 @@
-"""A task of a run: what is asked, what it is measured against, and its lineage as an indented tree."""
+"""One task of a run in the terminal: task, baselines, and the lineage as an indented tree."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
+from kernelforge.report.formatting import byte_count, change, number, one_line, percent, times
 from kernelforge.report.phrases import cost_words, note_words
 from kernelforge.report.tables.task import baseline_table, size_table
-from kernelforge.report.terminal.parts import STYLES, field, heading
-from kernelforge.report.text import byte_count, change, number, one_line, percent, times
+from kernelforge.report.terminal.widgets import STYLES, field, heading
 
 if TYPE_CHECKING:
     from kernelforge.report.views.task import GeneratorView, LineageNode, TaskView

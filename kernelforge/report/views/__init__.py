@@ -1,1 +1,1 @@
-"""What came of runs, as plain data: pure functions over records, for every form alike."""
+"""Views: results of runs as plain data, from pure functions over records."""

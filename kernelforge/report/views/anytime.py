@@ -1,4 +1,4 @@
-"""A run over its time: where it stood after each evaluation, and where time and money went."""
+"""A run over time: the best after each evaluation, and where time and money went."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelforge.records import Attempt, Message
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid, total_cost
 from kernelforge.report.views.curves import FASTEST, speedup_over
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.summary import dram_ratio
 
 

@@ -1,24 +1,27 @@
-"""One attempt, answering four questions: what changed, is it right, is it fast, and why."""
+"""The data of one attempt's report: stages passed, sizes, performance, profile."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, get_args
 
 from kernelforge.candidate import chosen_values
-from kernelforge.commands import command
-from kernelforge.evaluate.generators import caught_by
+from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.records import (
     Attempt,
     Build,
+    Evaluation,
     Finding,
     Fingerprint,
     Message,
     Operator,
     Performance,
+    Profile,
     Reward,
     SizeCheck,
+    Stage,
     Task,
     TaskFacts,
     Timing,
@@ -26,13 +29,130 @@ from kernelforge.records import (
     outcome_words,
 )
 from kernelforge.records.timing import UNRANKED
+from kernelforge.report.formatting import number
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
-from kernelforge.report.views.gates import Gate, gates_of
-from kernelforge.report.views.roofs import RooflinePlace, floor_us, place_of, spec_of
+from kernelforge.report.views.roofline import RooflinePoint, floor_us, place_of, spec_of
 from kernelforge.report.views.task import MetricChange, believed_time, compulsory_bytes, metric_changes
 from kernelforge.tasks import list_suites
+from kernelforge.utils.shell_hints import shell_command
+
+
+class EvaluationView(View):
+    """An evaluation and the profile of a correct candidate."""
+
+    evaluation: Evaluation
+    profile: Profile | None
+
+
+def evaluation_view(evaluation: Evaluation, profile: Profile | None) -> EvaluationView:
+    """View of an evaluation."""
+    return EvaluationView(evaluation=evaluation, profile=profile)
+
+
+GateStatus = Literal["passed", "failed", "not compared", "not reached", "not applicable"]
+
+_ORDER: tuple[str, ...] = get_args(Stage)
+_OF_BUILD = ("plan", "compile", "policy")
+"""Gates that a class of lane ``modelnew`` does not have: it is no launch plan, and nothing of it is built by us."""
+
+
+class Gate(View):
+    """One gate of the cascade."""
+
+    name: Stage
+    status: GateStatus
+    """``not compared``: no value was, ``detail`` says why. ``not reached``: an earlier gate ended the cascade, or this
+    one could not judge (verdict ``INFRA``)."""
+    detail: str
+    """Why it failed or does not apply, or what it saw; may be empty."""
+    error: float | None
+    """Largest error over its sizes, as a multiple of the tolerance: above 1 fails."""
+    checks: tuple[SizeCheck, ...]
+    """Of the gates ``small``, ``hidden`` and ``full``: each size with its error."""
+
+
+def gates_of(evaluation: Evaluation) -> tuple[Gate, ...]:
+    """Every gate in the cascade's order."""
+    return tuple(_gate(name, evaluation) for name in get_args(Stage) if name != "done")
+
+
+def _gate(name: Stage, evaluation: Evaluation) -> Gate:
+    checks = _checks(name, evaluation)
+    status, detail = _judged(name, evaluation, checks)
+    errors = [check.error for check in checks if check.error is not None]
+    return Gate(name=name, status=status, detail=detail, error=max(errors, default=None), checks=checks)
+
+
+def _judged(name: Stage, evaluation: Evaluation, checks: Sequence[SizeCheck]) -> tuple[GateStatus, str]:
+    ended = evaluation.verdict is not Verdict.OK and evaluation.stage == name
+    if ended and evaluation.verdict is Verdict.INFRA:
+        return "not reached", f"INFRA, no statement about the candidate: {evaluation.reason}"
+    if ended:
+        return "failed", evaluation.reason
+    reached = evaluation.verdict is Verdict.OK or _ORDER.index(evaluation.stage) > _ORDER.index(name)
+    if evaluation.lane == "modelnew" and name in _OF_BUILD:
+        return "not applicable", "a ModelNew class is Python: it has no launch plan and no build of ours"
+    if name in ("small", "hidden", "full"):
+        return _at_sizes(checks, reached)
+    if name == "sanitizer":
+        return _sanitizer(evaluation, reached)
+    if name == "timing":
+        return _timing(evaluation, evaluation.performance, reached)
+    return ("passed", "") if reached else ("not reached", "")
+
+
+def _checks(name: Stage, evaluation: Evaluation) -> tuple[SizeCheck, ...]:
+    if name not in ("small", "hidden", "full") or evaluation.correctness is None:
+        return ()
+    return tuple(
+        check
+        for check in evaluation.correctness.sizes
+        if check.size == name or (name == "hidden" and check.size.startswith("hidden"))
+    )
+
+
+def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, str]:
+    """Of sizes that did not end the cascade. A further test may fail the small size once the hidden ones passed."""
+    states = {check.status for check in checks}
+    refused = sum(check.status == "guarded" for check in checks)
+    told = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
+    if "passed" in states:
+        return "passed", "; ".join(filter(None, (told, *(check.message for check in checks if _noted(check)))))
+    if not reached:
+        return "not reached", ""
+    if "skipped" in states:
+        why = next(check.message for check in checks if check.status == "skipped")
+        return "not compared", why.removeprefix("values not compared: ")
+    return ("passed", told) if refused else ("not applicable", "the task has no such size")
+
+
+def _noted(check: SizeCheck) -> bool:
+    """Whether a size passed with a note: compared in part, or without its profile."""
+    return check.status == "passed" and bool(check.message)
+
+
+def _sanitizer(evaluation: Evaluation, reached: bool) -> tuple[GateStatus, str]:
+    if evaluation.fingerprint.device_kind == "emulated":
+        return "not applicable", "the emulated device checks every access itself"
+    if "sanitizer" in evaluation.seconds and reached:
+        return "passed", ""
+    return ("not applicable", "compute-sanitizer was not asked for") if reached else ("not reached", "")
+
+
+def _timing(evaluation: Evaluation, speed: Performance | None, reached: bool) -> tuple[GateStatus, str]:
+    kind = evaluation.fingerprint.device_kind
+    if kind != "cuda":
+        why = "times are modelled, not measured" if kind == "emulated" else "nothing is timed on this device"
+        return "not applicable", why
+    if not reached:
+        return "not reached", ""
+    if speed is None:
+        return "not applicable", "it was not timed"
+    if speed.quarantined is not None:
+        return "failed", f"quarantined: {speed.quarantined}"
+    return "passed", f"{speed.samples} samples, {number(speed.time_us)} µs"
 
 
 class TrialRow(View):
@@ -119,9 +239,9 @@ class AttemptView(View):
     """Share of the governing ceiling that is reached: the roofline time of what the candidate itself moves and
     computes (``place.ceiling_us``) over its time. Only where the profile and the time are of one origin, both
     measured or both modelled; None where the time is quarantined."""
-    place: RooflinePlace | None
+    place: RooflinePoint | None
     """Under the device's roofs; None without a profile."""
-    parent_place: RooflinePlace | None
+    parent_place: RooflinePoint | None
     finding: Finding | None
     metrics: tuple[MetricChange, ...]
     profile_notes: tuple[str, ...]
@@ -298,12 +418,12 @@ def _shipped() -> frozenset[str]:
 def _replay(attempt: Attempt, task: Task | None, results: str) -> tuple[str, ...]:
     """Commands for a shell. Where a suite lies that did not come with KernelForge is not journalled, so its candidates
     can be shown but there is no line that evaluates them."""
-    lines = [command("show", attempt.id, options=["--messages"], results=results)]
+    lines = [shell_command("show", attempt.id, options=["--messages"], results=results)]
     if attempt.candidate is not None and attempt.candidate.lane == "plan":
         file = f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md"
-        shown = command("show", attempt.id, options=["--candidate"], results=results)
+        shown = shell_command("show", attempt.id, options=["--candidate"], results=results)
         lines.append(f"{shown} > {shlex.quote(file)}")
         if task is not None and task.suite in _shipped():
             where = ["--task", f"{task.suite}/{task.name}", "--device", attempt.evaluation.fingerprint.device]
-            lines.append(command("eval", file, options=where))
+            lines.append(shell_command("eval", file, options=where))
     return tuple(lines)

@@ -1,11 +1,11 @@
-"""Views of an audit: how many injected faults the check rejects, which it misses, and KernelBench's rule beside it."""
+"""Views of an audit: rejected and missed mutants, beside KernelBench's rule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from kernelforge.evaluate.audit.outcome import MutantOutcome, TaskAudit
+from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
 from kernelforge.report.views.base import View
 
 

@@ -1,4 +1,4 @@
-"""What every view is."""
+"""Base class of views."""
 
 from __future__ import annotations
 

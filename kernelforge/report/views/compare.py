@@ -1,4 +1,4 @@
-"""Two runs side by side, task by task: only tasks that both have are compared, and the others are named.
+"""Two runs compared task by task; tasks in only one of them are listed.
 
 What comes first is correctness: correct beats failed, whatever the times. Where both are correct, what is compared is
 the measured time of the two bests, or on a device that models time their DRAM bytes, which are counted and so the same
@@ -20,10 +20,10 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Origin, Verdict
-from kernelforge.report.text import byte_count, times
+from kernelforge.report.formatting import byte_count, times
 from kernelforge.report.views.base import View
-from kernelforge.report.views.board_key import board_key, key_differences
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.board import board_key, key_differences
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.statistics import Estimate, geomean_correct
 from kernelforge.report.views.summary import best_of
 from kernelforge.report.views.task import believed_time

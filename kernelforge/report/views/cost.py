@@ -1,4 +1,4 @@
-"""What the models of a run were paid: calls, tokens and dollars, by agent and provider. Unknown is None, never zero."""
+"""Model usage of a run: calls, tokens and dollars, by agent and provider. Unknown is None, never zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The difference of two texts as numbered lines, from which terminal and pages are written.
+"""Difference of two texts as numbered lines, for terminal and pages.
 
 ``difflib`` takes time that grows with the product of the lengths. So what two texts begin and end with is set aside
 first, and a long middle is cut at lines that occur once in both (the patience diff of Bram Cohen); what is still long

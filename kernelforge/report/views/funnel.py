@@ -1,4 +1,4 @@
-"""How far attempts came: from a reply to a kernel that is faster beyond its noise."""
+"""How far attempts got: from a reply to a kernel that is faster beyond its noise."""
 
 from __future__ import annotations
 

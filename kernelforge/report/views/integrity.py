@@ -1,4 +1,4 @@
-"""What stands between a number and belief: times that are quarantined or vary, gates that were hit, missing jails."""
+"""Integrity concerns: quarantined or varying times, gates that were hit, missing confinement."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from kernelforge.records import Attempt, Origin, Performance, Verdict
-from kernelforge.report.text import one_line
+from kernelforge.report.formatting import one_line
 from kernelforge.report.views.base import View
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 
 Concern = Literal[
     "quarantined",

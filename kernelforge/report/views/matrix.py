@@ -1,15 +1,15 @@
-"""Every task of a run with all its attempts: what a reader filters."""
+"""All tasks of a run with all attempts, for filtering."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from kernelforge.records import Attempt, Stage, Verdict, outcome_words
-from kernelforge.report.text import one_line
+from kernelforge.report.formatting import one_line
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import paid
 from kernelforge.report.views.funnel import Step, step_reached
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.summary import TaskSummary, step_name
 
 _REASON_CHARS = 200

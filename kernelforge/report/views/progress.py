@@ -1,4 +1,4 @@
-"""A run while it goes on: what was spent of which budget, what every worker is at, and what was gained lately."""
+"""A run in progress: budgets used, current work of each worker, latest gains."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from kernelforge.records import UNCOMPARED, Attempt, Origin, RunConfig, RunState
-from kernelforge.report.text import byte_count, clock, number, one_line, times
+from kernelforge.report.formatting import byte_count, clock, number, one_line, times
 from kernelforge.report.views.base import View
 from kernelforge.report.views.funnel import funnel
 from kernelforge.report.views.summary import step_name
 
 if TYPE_CHECKING:
-    from kernelforge.report.views.source import RunRecords
+    from kernelforge.report.views.run_records import RunRecords
     from kernelforge.run.events import Event
 
 BUILTIN = "builtin"

@@ -1,4 +1,4 @@
-"""A run at a glance: what it achieved, how far attempts came, what they cost, and where each task stands."""
+"""A run at a glance: results, funnel, cost, and the state of each task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelforge.report.views.curves import FastCurve, FastPoint, Headline, fast
 from kernelforge.report.views.funnel import FunnelStep, StageEnd, funnel, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.matrix import Cell, MatrixRow, matrix
-from kernelforge.report.views.source import RunRecords, ShownState
+from kernelforge.report.views.run_records import RunRecords, ShownState
 from kernelforge.report.views.summary import TaskSummary
 from kernelforge.search import pass_at_k
 

@@ -1,4 +1,4 @@
-"""Statistics of boards and runs: fast_p, geometric means, and what a draw of other tasks would have made of them.
+"""Statistics of leaderboards and runs: fast_p, geometric means, task bootstrap.
 
 Every statistic takes one value per task, in any order. NaN stands for a task without that value: it failed, or nothing
 was timed. A denominator is always the number of all tasks, but where a name says ``correct``.

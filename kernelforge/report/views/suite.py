@@ -1,10 +1,10 @@
-"""Suites and tasks as they are before any run: what ``kernelforge tasks`` prints."""
+"""Suites and tasks before any run, for ``kernelforge tasks``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernelforge.evaluate.timing import floor
+from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.report.views.base import View
@@ -145,7 +145,7 @@ def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
             device=spec.key,
             title=spec.title,
             dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
-            floor_us=floor(full.compulsory_bytes, spec.dram_bandwidth_gbps),
+            floor_us=physical_floor_us(full.compulsory_bytes, spec.dram_bandwidth_gbps),
             arithmetic_us=full.flops / spec.fp32_flops_per_s * 1e6,
         )
         for spec in map(SPECS.__getitem__, FLOOR_GPUS)

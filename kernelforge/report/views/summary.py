@@ -1,4 +1,4 @@
-"""What became of one task in one run: the row that the run view and the leaderboard share."""
+"""Result of one task in one run, shared by run view and leaderboard."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict, outcome_words
 from kernelforge.records.timing import COMPILED
-from kernelforge.report.text import choices
+from kernelforge.report.formatting import choices
 from kernelforge.report.views.base import View
-from kernelforge.report.views.roofs import floor_us, spec_of
+from kernelforge.report.views.roofline import floor_us, spec_of
 
 
 class TaskSummary(View):

@@ -1,4 +1,4 @@
-"""A task's lineage: every attempt under the one it came from, with what it did to the metric it was after."""
+"""Lineage of a task: every attempt under its parent, with the change of its target metric."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from kernelforge.evaluate.generators import caught_by
+from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.records import (
     Attempt,
     InputGenerator,
@@ -26,8 +26,8 @@ from kernelforge.records import (
 )
 from kernelforge.report.views.base import View
 from kernelforge.report.views.cost import Cost, total_cost
-from kernelforge.report.views.roofs import Roofs, floor_us, roofs_of, spec_of
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.roofline import DevicePeaks, floor_us, roofs_of, spec_of
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.suite import spec_text
 from kernelforge.report.views.summary import TaskSummary, step_name, summarise
 
@@ -159,7 +159,7 @@ class TaskView(View):
     """Sequential C that Coders were shown in its place."""
     sizes: tuple[TaskSize, ...]
     device: str
-    roofs: Roofs | None
+    roofs: DevicePeaks | None
     """Of the run's device; None where its figures are unknown."""
     floor_us: float | None
     """Least time on that device, also where it only models time: compulsory bytes of the full size at peak bandwidth.

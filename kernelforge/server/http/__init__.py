@@ -1,1 +1,1 @@
-"""The native API over HTTP: the application, who may ask, what one request may take, and the process around it."""
+"""The native API over HTTP: application, authorisation, limits and process."""

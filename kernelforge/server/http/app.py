@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application."""
+"""The ASGI application."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import Core
-from kernelforge.server.http.auth import Gate, TokenBook
-from kernelforge.server.http.held import ClientGone, Held
-from kernelforge.server.http.limits import Bodies, Limits
+from kernelforge.server.base import RewardService
+from kernelforge.server.http.auth import AuthMiddleware, TokenBook
+from kernelforge.server.http.errors import answer_problems
+from kernelforge.server.http.limits import BodyLimit, Limits
 from kernelforge.server.http.logs import RequestLog
+from kernelforge.server.http.long_poll import ClientGone, LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
-from kernelforge.server.http.problems import answer_problems
 from kernelforge.server.http.routes import jobs, operations, runs, tasks
 from kernelforge.version import __version__
 
@@ -28,7 +28,7 @@ same without holding a connection. Every answer with a status of 400 or more has
 
 
 def create_app(
-    core: Core,
+    core: RewardService,
     *,
     tokens: TokenBook | None = None,
     public: bool = False,
@@ -47,7 +47,7 @@ def create_app(
             :mod:`kernelforge.server.http.auth`.
     """
     limits = limits or Limits()
-    held = Held(limits.held)
+    held = LongPollLimiter(limits.held)
     metrics = Metrics(core, held)
     # Both pages are routes of ours, so that they are refused like all others.
     app = FastAPI(
@@ -70,8 +70,8 @@ def create_app(
     ):
         app.include_router(router)
     # The last that is added is the first to see a request.
-    app.add_middleware(Bodies, limits=limits)
-    app.add_middleware(Gate, tokens=tokens, public=public)
+    app.add_middleware(BodyLimit, limits=limits)
+    app.add_middleware(AuthMiddleware, tokens=tokens, public=public)
     app.add_middleware(RequestLog, observe=metrics.observe_request)
     return app
 

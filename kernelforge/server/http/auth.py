@@ -1,4 +1,4 @@
-"""Who may ask what.
+"""Authentication and scopes.
 
 A server on a loopback address without tokens is open to whoever can reach that address, and to nobody's browser:
 requests must name a loopback host (against DNS rebinding) and must not come from another site's page. As soon as there
@@ -19,8 +19,8 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelforge.server.base import Caller, Refusal
-from kernelforge.server.http.problems import problem_response
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.http.errors import problem_response
 
 TokenScope = Literal["submit", "read", "admin"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
@@ -42,7 +42,7 @@ class TokenBook(Protocol):
         ...
 
 
-class Gate:
+class AuthMiddleware:
     """Lets in who may come in, before anything else looks at the request. Pure ASGI.
 
     Args:
@@ -62,11 +62,11 @@ class Gate:
         try:
             if not scope.get("raw_path", b"/").startswith((b"/", b"*")):
                 # Of a whole URL as the target the host counts, whatever the header says.
-                raise Refusal(400, "bad_request", "ask for a path of this server, not for a whole URL")
+                raise RequestRejected(400, "bad_request", "ask for a path of this server, not for a whole URL")
             if sum(name == b"host" for name, _ in scope["headers"]) > 1:
-                raise Refusal(400, "bad_request", "send one Host header")
+                raise RequestRejected(400, "bad_request", "send one Host header")
             scope.setdefault("state", {})["caller"] = self._admit(dict(scope["headers"]))
-        except Refusal as refusal:
+        except RequestRejected as refusal:
             await _refuse(refusal, scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -77,14 +77,14 @@ class Gate:
             caller = self._tokens.caller(token) if self._tokens and token else None
             if caller is None:
                 message = "send a valid token: 'Authorization: Bearer TOKEN', or KERNELFORGE_TOKEN of our clients"
-                raise Refusal(401, "unauthorised", message)
+                raise RequestRejected(401, "unauthorised", message)
             return caller
         host = headers.get(b"host", b"")
         if not _is_loopback(host):
-            raise Refusal(403, "forbidden_host", "this server answers only to loopback names such as 127.0.0.1")
+            raise RequestRejected(403, "forbidden_host", "this server answers only to loopback names such as 127.0.0.1")
         origin = headers.get(b"origin")
         if origin is not None and origin.lower().partition(b"://")[2] != host.lower():
-            raise Refusal(403, "forbidden_origin", "this server takes no requests from other sites' pages")
+            raise RequestRejected(403, "forbidden_origin", "this server takes no requests from other sites' pages")
         return LOCAL
 
 
@@ -114,7 +114,7 @@ def _is_loopback(host: bytes) -> bool:
         return False
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(refusal: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
     # The body was not read. A connection that goes on sending one would keep the server busy for nothing.
     response = problem_response(refusal, scope, {"Connection": "close"} if _has_body(scope) else None)
     if scope["type"] != "websocket":
@@ -135,7 +135,7 @@ def _has_body(scope: Scope) -> bool:
     return any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"])
 
 
-class Needs(SecurityBase):
+class RequireScope(SecurityBase):
     """A dependency that gives the caller, if its token has a scope.
 
     Args:
@@ -150,15 +150,15 @@ class Needs(SecurityBase):
     async def __call__(self, connection: HTTPConnection) -> Caller:
         caller: Caller = connection.scope["state"]["caller"]
         if self.scope is not None and self.scope not in caller.scopes:
-            raise Refusal(403, "forbidden", f"token {caller.name!r} lacks the scope {self.scope!r}")
+            raise RequestRejected(403, "forbidden", f"token {caller.name!r} lacks the scope {self.scope!r}")
         return caller
 
 
-Submitter = Annotated[Caller, Depends(Needs("submit"))]
+Submitter = Annotated[Caller, Depends(RequireScope("submit"))]
 """A parameter of routes that submit or cancel."""
-Reader = Annotated[Caller, Depends(Needs("read"))]
+Reader = Annotated[Caller, Depends(RequireScope("read"))]
 """A parameter of routes that tell of jobs, runs and tasks."""
-Admin = Annotated[Caller, Depends(Needs("admin"))]
+Admin = Annotated[Caller, Depends(RequireScope("admin"))]
 """A parameter of routes that change how the server treats others."""
-Anyone = Annotated[Caller, Depends(Needs(None))]
+Anyone = Annotated[Caller, Depends(RequireScope(None))]
 """A parameter of routes for whoever has a token at all."""

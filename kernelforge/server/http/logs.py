@@ -1,4 +1,4 @@
-"""One line per request, as JSON or for people: who asked what, and what came of it. No tokens, no completions."""
+"""Request log, one line each, as JSON or text. No tokens, no completions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
-from kernelforge.server.base import Refusal
-from kernelforge.server.http.problems import problem_response
+from kernelforge.server.base import RequestRejected
+from kernelforge.server.http.errors import problem_response
 
 LogFormat = Literal["json", "text"]
 RequestObserver = Callable[[str, str, int, float], None]
@@ -91,7 +91,9 @@ class RequestLog:
         except Exception:
             log.exception("fault", request_id=name, path=scope["path"])
             if status == 0 and scope["type"] == "http":
-                refusal = Refusal(500, "internal", "a fault of the server; its log says more under this request's id")
+                refusal = RequestRejected(
+                    500, "internal", "a fault of the server; its log says more under this request's id"
+                )
                 await problem_response(refusal, scope)(scope, receive, send_named)
         finally:
             self._note(scope, name, status, perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Labels take few values: nothing that callers choose is one."""
+"""Prometheus metrics. No label takes a value that callers choose."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from kernelforge.client.wire import Job
-from kernelforge.server.base import Core
-from kernelforge.server.http.held import Held
+from kernelforge.client.models import Job
+from kernelforge.server.base import RewardService
+from kernelforge.server.http.long_poll import LongPollLimiter
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -23,7 +23,7 @@ _JOB_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 class Metrics:
     """What a server counts, and what it reads from the gateway when it is asked."""
 
-    def __init__(self, core: Core, held: Held) -> None:
+    def __init__(self, core: RewardService, held: LongPollLimiter) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._requests = Counter(
             "kernelforge_http_requests", "Requests.", ("method", "route", "status"), registry=self.registry
@@ -88,7 +88,7 @@ class Metrics:
 class _Now(Collector):
     """Gauges that are read from the gateway when somebody asks."""
 
-    def __init__(self, core: Core, held: Held) -> None:
+    def __init__(self, core: RewardService, held: LongPollLimiter) -> None:
         self._core = core
         self._held = held
 

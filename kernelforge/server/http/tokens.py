@@ -1,4 +1,4 @@
-"""Tokens: made once, shown once, kept as hashes in the results folder, revoked without a restart."""
+"""Tokens: shown once, stored as hashes in the results folder, revocable without a restart."""
 
 from __future__ import annotations
 

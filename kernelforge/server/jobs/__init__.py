@@ -1,1 +1,1 @@
-"""The gateway: from accepted requests to jobs that end exactly once, free of any protocol."""
+"""The job service: from accepted requests to jobs that end exactly once, independent of any protocol."""

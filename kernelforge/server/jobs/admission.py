@@ -1,4 +1,4 @@
-"""Accepting jobs: answered at once, joined to a work that is under way, or queued; or refused.
+"""Admission of jobs: answer from the cache, join a running evaluation, queue, or refuse.
 
 All of a request is decided in one step of the event loop, so that no two requests can race; the step ends in rows for
 the journal. Only when these are committed is the caller told.
@@ -12,18 +12,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kernelforge.client.wire import Job, JobRequest, JobStatus, RewardResult
+from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult
 from kernelforge.records import Candidate, Fingerprint
-from kernelforge.server.base import Caller, Refusal, utc_seconds
-from kernelforge.server.jobs.archive import aged
-from kernelforge.server.jobs.book import Book
-from kernelforge.server.jobs.cache import EvaluationCache, Scored, Stored
-from kernelforge.server.jobs.intake import Reading, candidate_in
-from kernelforge.server.jobs.journal import Batch, NewJob, NewKey, NewText, NewWork
+from kernelforge.server.base import Caller, RequestRejected, utc_seconds
+from kernelforge.server.jobs.cache import EvaluationCache, Scored, Stored, with_cache_age
+from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewText, NewWork
+from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, SharedEvaluation
+from kernelforge.server.jobs.request_parser import ParsedCompletion, candidate_in
 from kernelforge.server.jobs.results import failed, scored, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.settings import GatewaySettings
-from kernelforge.server.jobs.works import LiveJob, Work
+from kernelforge.server.jobs.settings import JobServiceSettings
 
 _MOST_RETRY_AFTER_S = 60.0
 _ID_BYTES = 8
@@ -35,7 +33,7 @@ class Asked:
 
     request: JobRequest
     caller: Caller
-    reading: Reading
+    reading: ParsedCompletion
     candidate: Candidate | None
     """What was read, if it was read just now."""
     policy: str
@@ -50,11 +48,11 @@ class Accepted:
     batch: Batch = field(default_factory=Batch)
     ended: list[Job] = field(default_factory=list)
     """Answered at once."""
-    live: list[LiveJob] = field(default_factory=list)
+    live: list[ActiveJob] = field(default_factory=list)
     keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     """By caller and key: job and hash of the request."""
 
-    def jobs(self) -> list[Job | LiveJob]:
+    def jobs(self) -> list[Job | ActiveJob]:
         return [*self.live, *self.ended]
 
 
@@ -67,10 +65,10 @@ class Admission:
 
     def __init__(
         self,
-        book: Book,
+        book: ActiveJobs,
         cache: EvaluationCache,
         scheduler: Scheduler,
-        settings: GatewaySettings,
+        settings: JobServiceSettings,
         counters: Counter[str],
         fingerprint: Callable[[], Fingerprint],
     ) -> None:
@@ -84,10 +82,10 @@ class Admission:
         self.next_seq = 1
         self.next_work = 1
 
-    def accept(self, asked: Asked, into: Accepted) -> Job | LiveJob:
+    def accept(self, asked: Asked, into: Accepted) -> Job | ActiveJob:
         """
         Raises:
-            Refusal: 429 or 503: too much is waiting.
+            RequestRejected: 429 or 503: too much is waiting.
         """
         now = utc_seconds()
         run = self._book.run(asked.request.run_id)
@@ -102,7 +100,7 @@ class Admission:
             answer = score_with(stored, asked.policy)
             if not _may_pass(answer.result):
                 self._counters["cached"] += old
-                result = aged(answer.result, stored.finished_at, now) if old else answer.result
+                result = with_cache_age(answer.result, stored.finished_at, now) if old else answer.result
                 return self._ended(
                     asked, into, now, stored.work, JobStatus.FINISHED, result, answer.text,
                     evaluated_at=stored.finished_at if old else None,
@@ -156,12 +154,12 @@ class Admission:
         book, limits = self._book, self._settings
         waiting = len(book.run(run).jobs)
         if len(book.jobs) >= limits.max_jobs or book.chars >= limits.max_queued_chars:
-            raise Refusal(
+            raise RequestRejected(
                 503, "queue_full", f"{len(book.jobs):,} jobs are waiting, which is all that this server takes",
                 retry_after_s=self._retry_after(len(book.jobs)),
             )  # fmt: skip
         if waiting >= limits.max_jobs_per_run:
-            raise Refusal(
+            raise RequestRejected(
                 429, "run_queue_full", f"run {run} has {waiting:,} jobs waiting, which is all that one run may have",
                 retry_after_s=self._retry_after(waiting),
             )  # fmt: skip
@@ -171,12 +169,12 @@ class Admission:
         rate = self._scheduler.rate()
         return _MOST_RETRY_AFTER_S / 6 if rate is None else min(max(0.1 * waiting / rate, 1.0), _MOST_RETRY_AFTER_S)
 
-    def _live(self, asked: Asked, into: Accepted, now: float) -> LiveJob:
+    def _live(self, asked: Asked, into: Accepted, now: float) -> ActiveJob:
         request, reading = asked.request, asked.reading
         work = self._book.open_work(reading.key, profile=request.profile)
         if work is None:
             candidate = asked.candidate or candidate_in(request)
-            work = Work(
+            work = SharedEvaluation(
                 self._new_work(), reading.key, reading.registered, candidate, reading.candidate, request.profile
             )
             into.batch.works.append(
@@ -196,7 +194,7 @@ class Admission:
         else:
             self._counters["joined"] += 1
             work.profile = work.profile or request.profile
-        job = LiveJob(
+        job = ActiveJob(
             seq=self._new_seq(),
             id=self._ids.new(now),
             caller=asked.caller.name,

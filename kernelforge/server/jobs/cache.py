@@ -1,8 +1,4 @@
-"""What was evaluated, by content: a part in memory, all of it in the journal.
-
-A key binds candidate, task, evaluator, device and toolchain; the newest evaluation of a key answers. Only evaluations
-are kept: trouble of ours is never answered twice.
-"""
+"""Known rewards: by content, by idempotency key, and of finished jobs."""
 
 from __future__ import annotations
 
@@ -11,13 +7,98 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Origin, Profile, Verdict
-from kernelforge.server.jobs.journal import Journal
+from kernelforge.server.jobs.job_store import JobStore
 from kernelforge.store.database import Database, as_text, readable
+
+_JOB_COLUMNS = (
+    "id, status, task, run, policy_version, priority, tag, submitted_at, started_at, finished_at, tries, evaluated_at, "
+    "result"
+)
+
+
+class IdempotencyRecord(NamedTuple):
+    """What an idempotency key stands for."""
+
+    job: str
+    request: str
+    """Hash of the request that it came with."""
+
+
+class CompletedJobs:
+    """Ended jobs."""
+
+    def __init__(self, journal: JobStore, most_in_memory: int) -> None:
+        self._journal = journal
+        self._jobs: Recent[str, Job] = Recent(most_in_memory)
+        self.known_keys = KeyFilter("SELECT caller, key FROM keys", journal)
+
+    def put(self, job: Job) -> None:
+        """Hold ready a job whose end is in the journal."""
+        self._jobs.put(job.id, job)
+
+    def get(self, job_id: str) -> Job | None:
+        """None: there is no such job, or it has not ended, or it is no longer kept.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        found = self._jobs.get(job_id)
+        if found is None:
+            rows = self._journal.read(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,))
+            if not rows:
+                return None
+            with readable(self._journal.path, f"job {job_id}"):
+                found = _job(rows[0])
+            self._jobs.put(job_id, found)
+        return found
+
+    def drop(self, job_id: str) -> None:
+        """It is no longer kept."""
+        self._jobs.drop(job_id)
+
+    def keyed(self, caller: str, key: str) -> IdempotencyRecord | None:
+        if not self.known_keys.may_have(caller, key):
+            return None
+        rows = self._journal.read("SELECT job, request FROM keys WHERE caller = ? AND key = ?", (caller, key))
+        return IdempotencyRecord(*rows[0]) if rows else None
+
+    def work_of(self, job_id: str) -> int | None:
+        """The work that answered a job."""
+        rows = self._journal.read("SELECT work FROM jobs WHERE id = ?", (job_id,))
+        return rows[0][0] if rows else None
+
+
+def with_cache_age(result: RewardResult, evaluated_at: float | None, now: float) -> RewardResult:
+    """A result as it is told by a job that ended now and was answered from the cache, if it was."""
+    if evaluated_at is None:
+        return result
+    return result.model_copy(update={"cached": True, "age_s": round(max(now - evaluated_at, 0.0), 3)})
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    (job_id, status, task, run, policy_version, priority, tag, submitted, started, finished, tries, evaluated, text) = (
+        row
+    )
+    return Job(
+        id=job_id,
+        status=JobStatus(status),
+        task=task,
+        run_id=run,
+        policy_version=policy_version,
+        priority=priority,
+        tag=tag,
+        submitted_at=submitted,
+        started_at=started,
+        finished_at=finished,
+        tries=tries,
+        result=with_cache_age(RewardResult.model_validate_json(text), evaluated, finished),
+    )
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,7 +132,7 @@ class Recent(Generic[Key, Value]):
         self._values.pop(key, None)
 
 
-class Known:
+class KeyFilter:
     """Which keys may be in the journal. Most that are asked for are new, and a query for each would cost the event loop
     more than all else: it gives up the interpreter lock, and has to wait for it.
 
@@ -59,7 +140,7 @@ class Known:
         sql: a query for all keys.
     """
 
-    def __init__(self, sql: str, journal: Journal) -> None:
+    def __init__(self, sql: str, journal: JobStore) -> None:
         self._sql = sql
         self._hashes = _hashes(journal.read(sql))
         self._added: set[int] | None = None
@@ -120,16 +201,16 @@ class Stored:
         return not measured or now - self.finished_at <= max_age_s
 
 
-_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at"
+_EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at"
 
 
 class EvaluationCache:
     """Evaluations by key."""
 
-    def __init__(self, journal: Journal, most_in_memory: int) -> None:
+    def __init__(self, journal: JobStore, most_in_memory: int) -> None:
         self._journal = journal
         self._by_key: Recent[str, Stored] = Recent(most_in_memory)
-        self.known = Known("SELECT key FROM works WHERE state = 'done'", journal)
+        self.known = KeyFilter("SELECT key FROM works WHERE state = 'done'", journal)
         self._condemned: set[int] = set()
         """Works that are about to be pruned: nothing may refer to them any more."""
 
@@ -167,7 +248,7 @@ class EvaluationCache:
         self._condemned.difference_update(works)
 
     def _load(self, where: str, parameter: str | int) -> Stored | None:
-        rows = self._journal.read(f"SELECT {_COLUMNS} FROM works WHERE {where}", (parameter,))
+        rows = self._journal.read(f"SELECT {_EVALUATION_COLUMNS} FROM works WHERE {where}", (parameter,))
         if not rows or rows[0][0] in self._condemned:
             return None
         work, key, evaluation, profile, profiled, source, finished_at = rows[0]

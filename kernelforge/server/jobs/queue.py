@@ -1,4 +1,4 @@
-"""Which work goes next: fair between runs in proportion to their weights, by priority inside a run, then by age.
+"""The evaluation queue: fair between runs by weight, by priority within a run, then by age.
 
 Start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996): every run has a tag, the
 virtual time at which its next work starts; the run with the lowest tag goes next, and its tag then grows by the cost
@@ -23,18 +23,18 @@ _SLACK = 64
 """Entries that a line may hold beside twice those that wait, and lines that are kept in any case."""
 
 
-class Bill(NamedTuple):
+class Charge(NamedTuple):
     """Who was charged for a work, and how much each."""
 
     runs: tuple[str, ...]
     share: float
 
 
-class Taken(NamedTuple, Generic[Item]):
+class Dispatch(NamedTuple, Generic[Item]):
     """A work whose turn it is."""
 
     item: Item
-    bill: Bill
+    bill: Charge
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class FairQueue(Generic[Item]):
             for run in self._entries.pop(identity).places:
                 self._leave(run)
 
-    def pop(self) -> Taken[Item] | None:
+    def pop(self) -> Dispatch[Item] | None:
         """The item whose turn it is; those who wait for it are charged. None: there is none."""
         line = min((line for line in self._lines.values() if line.waiting), key=lambda line: line.tag, default=None)
         if line is None:
@@ -125,16 +125,16 @@ class FairQueue(Generic[Item]):
         identity = self._head(line)
         entry = self._entries[identity]
         self._now = max(self._now, line.tag)
-        bill = Bill(tuple(entry.places), entry.cost / len(entry.places))
+        bill = Charge(tuple(entry.places), entry.cost / len(entry.places))
         self._charge(bill.runs, bill.share)
         self.discard(entry.item)
         if not self._entries:  # the end of a busy period: all start level again
             self._now = max(one.tag for one in self._lines.values())
-        return Taken(entry.item, bill)
+        return Dispatch(entry.item, bill)
 
-    def settle(self, bill: Bill, cost: float) -> Bill:
+    def settle(self, bill: Charge, cost: float) -> Charge:
         """Correct what was charged for an item, now that its cost is known, or known better. Returns the new bill."""
-        paid = Bill(bill.runs, cost / len(bill.runs))
+        paid = Charge(bill.runs, cost / len(bill.runs))
         self._charge(bill.runs, paid.share - bill.share)
         return paid
 

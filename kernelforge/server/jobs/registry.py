@@ -1,4 +1,4 @@
-"""Which task a request means: by name, by digest, or by the text of its file. Nothing is opened or executed."""
+"""Resolve a request's task: by name, by digest, or by the text of its file. Nothing is opened or executed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 from typing import NamedTuple
 
 from kernelforge.records import Task
-from kernelforge.server.base import Refusal
+from kernelforge.server.base import RequestRejected
 from kernelforge.tasks.catalogue import Catalogue
-from kernelforge.tasks.syntax import plain_text
+from kernelforge.tasks.constants import plain_text
 
 
 class Registered(NamedTuple):
@@ -47,17 +47,17 @@ class Registry:
     def find(self, reference: str | None, reference_code: str | None = None) -> Registered:
         """
         Raises:
-            Refusal: 422: it is not registered, or the code is another task's.
+            RequestRejected: 422: it is not registered, or the code is another task's.
         """
         if reference is None:
             return self._of_code(reference_code or "")
         found = self._by_name.get(reference) or self._by_digest.get(reference)
         if found is None:
-            raise Refusal(
+            raise RequestRejected(
                 422, "unknown_task", f"there is no task {reference[:80]!r} here; GET /v1/tasks lists those there are"
             )
         if reference_code is not None and reference_hash(reference_code) != reference_hash(found.task.source):
-            raise Refusal(
+            raise RequestRejected(
                 422, "other_reference", f"the reference code is not that of {found.name}; nothing of it was executed"
             )
         return found
@@ -65,7 +65,7 @@ class Registry:
     def _of_code(self, code: str) -> Registered:
         found = self._by_code.get(reference_hash(code))
         if found is None:
-            raise Refusal(
+            raise RequestRejected(
                 422,
                 "unknown_reference",
                 "the reference code is no registered task's, and was not executed; name a task, or offer its suite "

@@ -1,4 +1,4 @@
-"""From an evaluation, or from trouble, to the result that a trainer is given."""
+"""Build a job's result from an evaluation or from an infrastructure failure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from kernelforge.client.wire import Fault, RewardResult
-from kernelforge.engine.base import Trouble
+from kernelforge.client.models import Fault, RewardResult
 from kernelforge.records import Evaluation, Fingerprint, Origin, Verdict
 from kernelforge.rewards import Context, components, reward, unscored
+from kernelforge.workers.base import Trouble
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Old answers make room: the oldest ended jobs go, then evaluations that no kept job refers to.
+"""Retention: delete the oldest finished jobs, then evaluations that no remaining job refers to.
 
 Nothing that is open ever goes. An evaluation leaves the cache before it leaves the journal, so that no answer can refer
 to one that is gone.
@@ -11,10 +11,9 @@ import logging
 from contextlib import suppress
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.archive import Archive
-from kernelforge.server.jobs.cache import EvaluationCache
-from kernelforge.server.jobs.journal import Batch, Journal
-from kernelforge.server.jobs.settings import GatewaySettings
+from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
+from kernelforge.server.jobs.job_store import Batch, JobStore
+from kernelforge.server.jobs.settings import JobServiceSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +25,9 @@ _AT_A_TIME = 500
 class Retention:
     """Prunes the journal in the background."""
 
-    def __init__(self, journal: Journal, archive: Archive, cache: EvaluationCache, settings: GatewaySettings) -> None:
+    def __init__(
+        self, journal: JobStore, archive: CompletedJobs, cache: EvaluationCache, settings: JobServiceSettings
+    ) -> None:
         self._journal = journal
         self._archive = archive
         self._cache = cache

@@ -1,4 +1,4 @@
-"""From the queue to workers and back: what is prepared when, which slot gets what, and what is tried again.
+"""Dispatch of queued evaluations to workers: preparation, slots, retries.
 
 A work goes queued → preparing (on CPU cores) → ready → evaluating (on a slot) → over. Few works are beyond the queue
 at a time, for only in the queue can a more urgent one overtake them. A worker that dies gives its work back: it goes
@@ -14,10 +14,10 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol, TypeVar
 
-from kernelforge.engine.base import Engine, Prepared, Report, Slot, Trouble, WorkerDied
 from kernelforge.server.base import utc_seconds
+from kernelforge.server.jobs.models import Phase, SharedEvaluation
 from kernelforge.server.jobs.queue import FairQueue
-from kernelforge.server.jobs.works import Phase, Work
+from kernelforge.workers.base import Engine, EvaluationReport, Prepared, Slot, Trouble, WorkerDied
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,22 +33,22 @@ _COST_WEIGHT = 0.2
 """Of the newest evaluation of a task in the running mean of their cost."""
 
 
-Answer = TypeVar("Answer", bound=Report | Prepared)
+Answer = TypeVar("Answer", bound=EvaluationReport | Prepared)
 """What an engine answers to an order."""
 
 
 class Owner(Protocol):
     """Who is told of what becomes of works."""
 
-    def work_moved(self, work: Work, phase: Phase) -> None:
+    def work_moved(self, work: SharedEvaluation, phase: Phase) -> None:
         """A work is in another phase than it was in: ``work.phase`` is ``phase`` already."""
         ...
 
-    def work_reported(self, work: Work, report: Report) -> None:
+    def work_reported(self, work: SharedEvaluation, report: EvaluationReport) -> None:
         """A work has its evaluation, or trouble that is not tried again."""
         ...
 
-    def work_died(self, work: Work, message: str) -> None:
+    def work_died(self, work: SharedEvaluation, message: str) -> None:
         """Workers died of a work, once more than may be."""
         ...
 
@@ -61,14 +61,14 @@ class Scheduler:
     """
 
     def __init__(self, engine: Engine, owner: Owner, counters: Counter[str], *, lease_s: float) -> None:
-        self.queue: FairQueue[Work] = FairQueue()
+        self.queue: FairQueue[SharedEvaluation] = FairQueue()
         self._counters = counters
         self._engine = engine
         self._owner = owner
         self._lease_s = lease_s
-        self._again: deque[Work] = deque()
+        self._again: deque[SharedEvaluation] = deque()
         """Works to be prepared that have had their turn."""
-        self._ready: deque[Work] = deque()
+        self._ready: deque[SharedEvaluation] = deque()
         self._preparing: set[asyncio.Task[None]] = set()
         self._evaluating: dict[asyncio.Task[None], str] = {}
         """Slots, by the calls that occupy them."""
@@ -82,20 +82,20 @@ class Scheduler:
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._dispatch()), asyncio.create_task(self._listen())]
 
-    def add(self, work: Work) -> None:
+    def add(self, work: SharedEvaluation) -> None:
         """Queue a work, for the runs of its jobs."""
         self._move(work, "queued")
         self.queue.push(work, work.places(), cost=self._costs.get(work.registered.digest, _FIRST_COST_S))
         self._wake.set()
 
-    def update(self, work: Work) -> None:
+    def update(self, work: SharedEvaluation) -> None:
         """The jobs of a work changed. Without any it is dropped, and what worked on it is freed."""
         if not work.jobs:
             self.drop(work)
         elif work in self.queue:
             self.queue.place(work, work.places())
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: SharedEvaluation) -> None:
         """Nobody waits for the work any more."""
         if work.phase == "over":
             return
@@ -162,7 +162,7 @@ class Scheduler:
             self._move(work, "preparing")
             self._preparing.add(self._call(work, self._prepare(work)))
 
-    def _next(self) -> Work | None:
+    def _next(self) -> SharedEvaluation | None:
         if self._again:
             return self._again.popleft()
         taken = self.queue.pop()
@@ -181,7 +181,7 @@ class Scheduler:
             self._move(work, "evaluating")
             self._evaluating[self._call(work, self._evaluate(work, slot.name))] = slot.name
 
-    def _call(self, work: Work, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _call(self, work: SharedEvaluation, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a call of the engine.
 
         What the call occupies is given back by a callback of its task, never by the coroutine: a task that is cancelled
@@ -192,7 +192,7 @@ class Scheduler:
         call.add_done_callback(lambda _: self._call_ended(work, call))
         return call
 
-    def _call_ended(self, work: Work, call: asyncio.Task[None]) -> None:
+    def _call_ended(self, work: SharedEvaluation, call: asyncio.Task[None]) -> None:
         self._calls.discard(call)
         self._preparing.discard(call)
         self._evaluating.pop(call, None)
@@ -200,23 +200,25 @@ class Scheduler:
             work.bill = self.queue.settle(work.bill, work.seconds)
         self._wake.set()
 
-    async def _prepare(self, work: Work) -> None:
+    async def _prepare(self, work: SharedEvaluation) -> None:
         report = await self._leased(work, self._engine.prepare(work.order()))
         if work.phase != "preparing":
             return
-        if isinstance(report, Report):
+        if isinstance(report, EvaluationReport):
             self._reported(work, report)
         elif report is not None:
             work.call, work.prepared = None, report.seconds
             self._ready.append(work)
             self._move(work, "ready")
 
-    async def _evaluate(self, work: Work, slot: str) -> None:
+    async def _evaluate(self, work: SharedEvaluation, slot: str) -> None:
         report = await self._leased(work, self._engine.evaluate(work.order(), slot))
         if work.phase == "evaluating" and report is not None:
             self._reported(work, report)
 
-    async def _leased(self, work: Work, call: Coroutine[Any, Any, Answer]) -> Answer | Report | None:
+    async def _leased(
+        self, work: SharedEvaluation, call: Coroutine[Any, Any, Answer]
+    ) -> Answer | EvaluationReport | None:
         """What the engine answers, timed. A worker's death, or a lease that ran out, is dealt with here."""
         start = time.monotonic()
         try:
@@ -233,12 +235,12 @@ class Scheduler:
             trouble = Trouble(
                 code="internal", message=f"the engine failed: {type(error).__name__}: {error}", retryable=False
             )
-            return Report(order=work.order().id, trouble=trouble)
+            return EvaluationReport(order=work.order().id, trouble=trouble)
         finally:
             work.seconds += time.monotonic() - start
         return None
 
-    def _died(self, work: Work, message: str) -> None:
+    def _died(self, work: SharedEvaluation, message: str) -> None:
         if work.phase == "over":
             return
         work.deaths += 1
@@ -249,12 +251,12 @@ class Scheduler:
             work.phase = "over"
             self._owner.work_died(work, f"{work.deaths} workers were lost with it; the last: {message}")
 
-    def _repeat(self, work: Work) -> None:
+    def _repeat(self, work: SharedEvaluation) -> None:
         work.call = None
         self._again.append(work)
         self._move(work, "queued")
 
-    def _reported(self, work: Work, report: Report) -> None:
+    def _reported(self, work: SharedEvaluation, report: EvaluationReport) -> None:
         if report.trouble is not None and report.trouble.retryable:
             work.troubles += 1
             if work.troubles < MAX_TROUBLES:
@@ -270,21 +272,21 @@ class Scheduler:
         except Exception as error:  # its jobs must end all the same
             _LOG.exception("the evaluation of work %d cannot be used", work.id)
             trouble = Trouble(code="internal", message=f"{type(error).__name__}: {error}", retryable=False)
-            self._owner.work_reported(work, Report(order=report.order, trouble=trouble))
+            self._owner.work_reported(work, EvaluationReport(order=report.order, trouble=trouble))
 
-    def _learn_cost(self, work: Work) -> None:
+    def _learn_cost(self, work: SharedEvaluation) -> None:
         digest = work.registered.digest
         old = self._costs.get(digest, work.seconds)
         if len(self._costs) >= _MOST_COSTS:
             self._costs.clear()
         self._costs[digest] = old + _COST_WEIGHT * (work.seconds - old)
 
-    def _move(self, work: Work, phase: Phase) -> None:
+    def _move(self, work: SharedEvaluation, phase: Phase) -> None:
         work.phase = phase
         self._owner.work_moved(work, phase)
 
 
-def match(idle: Iterable[Slot], ready: deque[Work]) -> tuple[Slot, Work]:
+def match(idle: Iterable[Slot], ready: deque[SharedEvaluation]) -> tuple[Slot, SharedEvaluation]:
     """A slot and the work for it: the oldest that is ready, on a slot where its oracle is warm if there is one.
 
     Where none is, a younger one may go first on a slot that is warm for it, which the oldest has to suffer

@@ -1,4 +1,4 @@
-"""What an operator may set of a gateway."""
+"""Operator settings of the job service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernelforge.rewards import DEFAULT_POLICY
 
 
 @dataclass(frozen=True)
-class GatewaySettings:
+class JobServiceSettings:
     """Limits and habits of a gateway."""
 
     policy: str = DEFAULT_POLICY

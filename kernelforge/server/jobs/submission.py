@@ -1,4 +1,4 @@
-"""From requests to accepted jobs: read, decided, written down, and only then told."""
+"""Submission of requests: parse, decide, commit, then answer."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from kernelforge.client.wire import Job, JobRequest
+from kernelforge.client.models import Job, JobRequest
 from kernelforge.errors import StoreError
 from kernelforge.records import Fingerprint
-from kernelforge.server.base import Caller, Refusal
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.admission import Accepted, Admission, Asked
-from kernelforge.server.jobs.archive import Archive
-from kernelforge.server.jobs.book import Book
-from kernelforge.server.jobs.cache import EvaluationCache
-from kernelforge.server.jobs.ending import Ending
-from kernelforge.server.jobs.intake import Intake
-from kernelforge.server.jobs.journal import Journal
+from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
+from kernelforge.server.jobs.completion import JobCompletion
+from kernelforge.server.jobs.job_store import JobStore
+from kernelforge.server.jobs.models import ActiveJob, ActiveJobs
+from kernelforge.server.jobs.notifications import Deadlines, JobWatchers
+from kernelforge.server.jobs.request_parser import RequestParser
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.waiting import Deadlines, Watchers
-from kernelforge.server.jobs.works import LiveJob
 
 _LOG = logging.getLogger(__name__)
 
-Outcome = Job | LiveJob | Refusal
+Outcome = Job | ActiveJob | RequestRejected
 
 _MOST_AT_A_STRETCH_S = 0.005
 """After so long with one batch, others get their turn on the event loop."""
@@ -42,16 +40,16 @@ class Submission:
     def __init__(
         self,
         *,
-        intake: Intake,
+        intake: RequestParser,
         admission: Admission,
-        book: Book,
-        journal: Journal,
-        archive: Archive,
+        book: ActiveJobs,
+        journal: JobStore,
+        archive: CompletedJobs,
         cache: EvaluationCache,
-        ending: Ending,
+        ending: JobCompletion,
         scheduler: Scheduler,
         deadlines: Deadlines,
-        watchers: Watchers,
+        watchers: JobWatchers,
         must_be_ready: Callable[[], None],
         fingerprint: Callable[[], Fingerprint],
     ) -> None:
@@ -69,7 +67,7 @@ class Submission:
         self._fingerprint = fingerprint
         self._claims: dict[tuple[str, str], tuple[str, str]] = {}
         """Idempotency keys on their way to the journal."""
-        self._under_way: dict[str, tuple[asyncio.Future[None], Job | LiveJob]] = {}
+        self._under_way: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
         """Jobs on their way to the journal, with their commits."""
 
     def under_way(self, job_id: str) -> bool:
@@ -78,15 +76,15 @@ class Submission:
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None
-    ) -> list[Job | Refusal]:
+    ) -> list[Job | RequestRejected]:
         """What became of each request, once it is in the journal."""
         told: list[tuple[Outcome, asyncio.Future[None] | None]] = []
-        read: list[Asked | Refusal] = []
+        read: list[Asked | RequestRejected] = []
         since = time.monotonic()
         for index, request in enumerate(requests):
             try:
                 read.append(await self._read(request, caller, None if keys is None else keys[index]))
-            except Refusal as refusal:
+            except RequestRejected as refusal:
                 read.append(refusal)
             if index == len(requests) - 1 or time.monotonic() - since > _MOST_AT_A_STRETCH_S:
                 told += self._decide_all(read)
@@ -96,14 +94,14 @@ class Submission:
                 since = time.monotonic()
         return [await self._told(outcome, commit) for outcome, commit in told]
 
-    def _decide_all(self, read: Sequence[Asked | Refusal]) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
+    def _decide_all(self, read: Sequence[Asked | RequestRejected]) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
         """Decide, and hand the rows to the journal, in one step: nothing may happen to a work in between."""
         accepted = Accepted()
         outcomes: list[Outcome] = []
         for asked in read:
             try:
-                outcomes.append(asked if isinstance(asked, Refusal) else self._decide(asked, accepted))
-            except Refusal as refusal:
+                outcomes.append(asked if isinstance(asked, RequestRejected) else self._decide(asked, accepted))
+            except RequestRejected as refusal:
                 outcomes.append(refusal)
             except StoreError as error:
                 outcomes.append(not_stored(error))
@@ -115,7 +113,7 @@ class Submission:
         return [(outcome, self._commit_of(outcome)) for outcome in outcomes]
 
     def _commit_of(self, outcome: Outcome) -> asyncio.Future[None] | None:
-        under_way = None if isinstance(outcome, Refusal) else self._under_way.get(outcome.id)
+        under_way = None if isinstance(outcome, RequestRejected) else self._under_way.get(outcome.id)
         return None if under_way is None else under_way[0]
 
     async def _read(self, request: JobRequest, caller: Caller, key: str | None) -> Asked:
@@ -131,7 +129,7 @@ class Submission:
             raise not_stored(error) from error
         return asked
 
-    def _decide(self, asked: Asked, into: Accepted) -> Job | LiveJob:
+    def _decide(self, asked: Asked, into: Accepted) -> Job | ActiveJob:
         self._must_be_ready()
         if asked.key is not None:
             place = (asked.caller.name, asked.key)
@@ -139,7 +137,7 @@ class Submission:
             if earlier is not None and not self._is_forgotten(earlier[0]):
                 job_id, request_hash = earlier
                 if request_hash != asked.request_hash:
-                    raise Refusal(
+                    raise RequestRejected(
                         409,
                         "key_reused",
                         f"idempotency key {asked.key} came with another request before; use a new one",
@@ -151,7 +149,7 @@ class Submission:
         live = self._book.jobs.get(job_id)
         return live is not None and live.forgotten
 
-    def _live_or_ended(self, job_id: str, into: Accepted) -> Job | LiveJob:
+    def _live_or_ended(self, job_id: str, into: Accepted) -> Job | ActiveJob:
         live = self._book.jobs.get(job_id)
         if live is not None:
             return live
@@ -164,7 +162,7 @@ class Submission:
     def _archived(self, job_id: str) -> Job:
         found = self._archive.get(job_id)
         if found is None:
-            raise Refusal(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")
+            raise RequestRejected(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")
         return found
 
     def _commit(self, accepted: Accepted) -> None:
@@ -213,9 +211,9 @@ class Submission:
         self._ending.forget(accepted.live)
         self._cache.forget({work.id: work.key for work in accepted.batch.works})
 
-    async def _told(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | Refusal:
+    async def _told(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | RequestRejected:
         """What a caller is told, once it is in the journal."""
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, RequestRejected):
             return outcome
         if commit is not None:
             try:
@@ -227,6 +225,6 @@ class Submission:
         return outcome.shown() if outcome.id in self._book.jobs else self._archived(outcome.id)
 
 
-def not_stored(error: StoreError) -> Refusal:
+def not_stored(error: StoreError) -> RequestRejected:
     """How a request is refused that could not be written down."""
-    return Refusal(503, "storage", f"this could not be written down: {error}", retry_after_s=5.0)
+    return RequestRejected(503, "storage", f"this could not be written down: {error}", retry_after_s=5.0)

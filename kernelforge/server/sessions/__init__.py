@@ -1,1 +1,1 @@
-"""Conversations of several turns: each turn is a job, and the Judge's words come back."""
+"""Conversations of several turns: each turn is a job, and the Judge's finding comes back."""

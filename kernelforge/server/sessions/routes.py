@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from kernelforge.client.wire import JobId, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.client.models import JobId, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.server.http.auth import Reader, Submitter
-from kernelforge.server.http.held import held_by
-from kernelforge.server.http.problems import documented
-from kernelforge.server.http.reading import api_router
+from kernelforge.server.http.errors import documented
+from kernelforge.server.http.long_poll import held_by
+from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.sessions.service import Sessions
 
 SessionPath = Annotated[JobId, Path(description="A session's id.")]

@@ -1,4 +1,4 @@
-"""Conversations of several turns: each is a job, and the Judge's words come back as what to ask the model next.
+"""Sessions: each turn is a job; the Judge's finding is the next user message.
 
 A turn that trouble of ours ended is not counted and may be repeated. A turn that its client lost sight of goes on, and
 an identical request joins it or gets its answer.
@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.agents.base import Brief
-from kernelforge.client.wire import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.agents.base import TaskContext
+from kernelforge.client.models import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
-from kernelforge.evaluate.preparation import as_told
+from kernelforge.evaluation.stages.compile_stage import as_told
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
-from kernelforge.server.base import Caller, Core, Evaluated, Refusal, utc_seconds
+from kernelforge.server.base import Caller, Evaluated, RequestRejected, RewardService, utc_seconds
+from kernelforge.server.http.errors import GRACE_S, trouble
 from kernelforge.server.jobs.results import scored
-from kernelforge.server.jobs.trouble import GRACE_S, trouble
-from kernelforge.server.sessions.conversation import Asked, attempt_of, follow
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
+from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 
 MAX_SESSIONS = 10_000
 MAX_SESSION_CHARS = 8 << 20
@@ -67,7 +67,7 @@ class Sessions:
 
     def __init__(
         self,
-        core: Core,
+        core: RewardService,
         path: Path,
         *,
         limit: int = MAX_SESSIONS,
@@ -90,33 +90,33 @@ class Sessions:
         that is done goes, or else the least recently used that has not been for some minutes.
 
         Raises:
-            Refusal: 422: the task is not registered, or agents can be told nothing of it; 429: all sessions are in use.
+            RequestRejected: 422: the task is not registered, or has no facts for agents; 429: all sessions are in use.
         """
         reference, task = self._core.find_task(request.task)
         await self._sweep()
         policy = _policy(request.policy or self._core.default_policy)
         brief = await self._brief(reference)
-        first = await self._off(lambda: follow(brief, (), request.turns))
+        first = await self._off(lambda: next_turn(brief, (), request.turns))
         row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
         unused = utc_seconds() - self._spared_s
         if not await self._off(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
             message = f"{self._limit:,} sessions are in use; delete those that are done"
-            raise Refusal(429, "too_many_sessions", message, retry_after_s=10)
+            raise RequestRejected(429, "too_many_sessions", message, retry_after_s=10)
         return _session(row, [])
 
     async def first_prompt(self, reference: str) -> str:
         """What a model is asked first about a task.
 
         Raises:
-            Refusal: as :meth:`open`.
+            RequestRejected: as :meth:`open`.
         """
         brief = await self._brief(reference)
-        return (await self._off(lambda: follow(brief, (), 1))).prompt
+        return (await self._off(lambda: next_turn(brief, (), 1))).prompt
 
     async def get(self, session: str, caller: Caller) -> Session:
         """
         Raises:
-            Refusal: 404: there is no such session of this caller.
+            RequestRejected: 404: there is no such session of this caller.
         """
         return _session(*await self._found(session, caller))
 
@@ -124,15 +124,15 @@ class Sessions:
         """Evaluate a turn, or give the answer of one that was evaluated.
 
         Raises:
-            Refusal: 404: there is no such session; 409: it has ended, another turn is running, or the number is of
-                another turn; 413: it has said too much; 503, 504: trouble of ours, and the turn is not counted.
+            RequestRejected: 404: no such session; 409: the session has ended, another turn is running, or the number is
+                of another turn; 413: the session is too long; 503, 504: infrastructure failure; not counted.
         """
         running = self._running.get(session)
         if running is not None:
             if running.owner != caller.name and "admin" not in caller.scopes:
                 raise _unknown(session)
             if request.number is None or running.request != request:
-                raise Refusal(409, "turn_running", "another turn of this session is running", retry_after_s=1)
+                raise RequestRejected(409, "turn_running", "another turn of this session is running", retry_after_s=1)
         else:
             running = _Running(caller.name, request, asyncio.create_task(self._take(session, request, caller)))
             self._running[session] = running
@@ -140,14 +140,16 @@ class Sessions:
         # A client that goes away takes its wait with it, and not the turn.
         await asyncio.wait([running.task])
         if running.task.cancelled():
-            raise Refusal(409, "turn_ended", "the turn was ended: its session was deleted, or the server closes")
+            raise RequestRejected(
+                409, "turn_ended", "the turn was ended: its session was deleted, or the server closes"
+            )
         return running.task.result()
 
     async def delete(self, session: str, caller: Caller) -> None:
         """End a session, and the turn that is running.
 
         Raises:
-            Refusal: 404: there is no such session of this caller.
+            RequestRejected: 404: there is no such session of this caller.
         """
         await self._found(session, caller)
         await self._stop(session)
@@ -197,7 +199,7 @@ class Sessions:
             attempt = attempt_of(
                 row.id, asked, request.completion, stored.evaluation, stored.profile, reward, earlier, started
             )
-            following = follow(brief, [*earlier, attempt], row.request.turns)
+            following = next_turn(brief, [*earlier, attempt], row.request.turns)
             turn = Turn(
                 number=len(turns) + 1,
                 completion=request.completion,
@@ -218,16 +220,16 @@ class Sessions:
             raise _unknown(session)
         return found
 
-    async def _brief(self, reference: str) -> Brief:
+    async def _brief(self, reference: str) -> TaskContext:
         _, task = self._core.find_task(reference)
         try:
             return await self._core.brief(task)
-        except Refusal:
+        except RequestRejected:
             raise
         except TaskError as error:
-            raise Refusal(422, "task_unusable", f"task {reference!r} cannot be worked on: {error}") from error
+            raise RequestRejected(422, "task_unusable", f"task {reference!r} cannot be worked on: {error}") from error
         except KernelForgeError as error:
-            raise Refusal(503, "infra_error", f"task {reference!r}: {error}", retry_after_s=2) from error
+            raise RequestRejected(503, "infra_error", f"task {reference!r}: {error}", retry_after_s=2) from error
 
     async def _stop(self, session: str) -> None:
         running = self._running.get(session)
@@ -255,7 +257,7 @@ class Sessions:
             try:
                 return await asyncio.to_thread(work)
             except StoreError as error:
-                raise Refusal(503, "not_stored", str(error), retry_after_s=5) from error
+                raise RequestRejected(503, "not_stored", str(error), retry_after_s=5) from error
 
 
 def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
@@ -265,7 +267,7 @@ def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
     before = turns[request.number - 1].turn
     if before.completion != request.completion:
         message = f"turn {request.number} was another completion; the next is {len(turns) + 1}"
-        raise Refusal(409, "turn_differs", message)
+        raise RequestRejected(409, "turn_differs", message)
     return before
 
 
@@ -280,27 +282,31 @@ def _policy(name: str) -> str:
     try:
         return find_policy(name).name
     except UsageError as error:
-        raise Refusal(422, "unknown_policy", str(error)) from error
+        raise RequestRejected(422, "unknown_policy", str(error)) from error
 
 
-def _unknown(session: str) -> Refusal:
-    return Refusal(404, "unknown_session", f"there is no session {session[:64]!r}; it may have been idle too long")
+def _unknown(session: str) -> RequestRejected:
+    return RequestRejected(
+        404, "unknown_session", f"there is no session {session[:64]!r}; it may have been idle too long"
+    )
 
 
-def _asked(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -> Asked:
+def _asked(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -> PendingTurn:
     """What the session's next turn was asked.
 
     Raises:
-        Refusal: this cannot be the session's next turn.
+        RequestRejected: this cannot be the session's next turn.
     """
     if request.number is not None and request.number != len(turns) + 1:
-        raise Refusal(409, "turn_out_of_order", f"the next turn is {len(turns) + 1}, not {request.number}")
+        raise RequestRejected(409, "turn_out_of_order", f"the next turn is {len(turns) + 1}, not {request.number}")
     asked = (turns[-1].next if turns else row.first).asked
     if asked is None:
-        raise Refusal(409, "session_done", f"the session ended after {len(turns)} turns")
+        raise RequestRejected(409, "session_done", f"the session ended after {len(turns)} turns")
     said = sum(len(one.turn.completion) for one in turns) + len(request.completion)
     if said > MAX_SESSION_CHARS:
-        raise Refusal(413, "too_large", f"a session's completions may have {MAX_SESSION_CHARS:,} characters together")
+        raise RequestRejected(
+            413, "too_large", f"a session's completions may have {MAX_SESSION_CHARS:,} characters together"
+        )
     return asked
 
 

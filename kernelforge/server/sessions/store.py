@@ -1,4 +1,4 @@
-"""Sessions on disk: what was asked, answered and found, so that a restart goes on where it stood."""
+"""Session storage: requests, replies and findings, so that a restart continues where it stopped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from kernelforge.client.wire import SessionRequest, Turn
+from kernelforge.client.models import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
 from kernelforge.server.base import utc_seconds
-from kernelforge.server.sessions.conversation import Next
+from kernelforge.server.sessions.turns import NextTurn
 from kernelforge.store.database import readable
 
 _BUSY_MS = 10_000
@@ -63,7 +63,7 @@ class SessionRow:
     policy: str
     """Reward policy of its turns."""
     request: SessionRequest
-    first: Next
+    first: NextTurn
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TurnRow:
     job: str
     turn: Turn
     attempt: Attempt
-    next: Next
+    next: NextTurn
 
 
 class SessionStore:
@@ -155,14 +155,14 @@ class SessionStore:
             return None
         name, owner, task, digest, policy, request, first = found
         with readable(self._path, f"session {session}"):
-            began = SessionRequest.model_validate_json(request), Next.model_validate_json(first)
+            began = SessionRequest.model_validate_json(request), NextTurn.model_validate_json(first)
             row = SessionRow(name, owner, task, digest, policy, *began)
             return row, [
                 TurnRow(
                     job,
                     Turn.model_validate_json(turn),
                     Attempt.model_validate_json(attempt),
-                    Next.model_validate_json(following),
+                    NextTurn.model_validate_json(following),
                 )
                 for job, turn, attempt, following in turns
             ]

@@ -1,4 +1,4 @@
-"""Loaders of other people's task sets, by name. Each is imported only when it is asked for."""
+"""Loaders of other benchmarks' tasks, by name; imported on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FORMATS", "ExternalTask", "Loaded", "Loader", "NotLoaded", "loader_f
 
 _MODULES = {
     "kernelbench": ("kernelbench", "KernelBench"),
-    "kernelbench-parquet": ("kernelbench_parquet", "KernelBenchParquet"),
+    "kernelbench-parquet": ("kernelbench", "KernelBenchParquet"),
     "robust-kbench": ("robust_kbench", "RobustKBench"),
     "ops-6k": ("ops_6k", "Ops6K"),
     "flashinfer-bench": ("flashinfer", "FlashInferBench"),

@@ -1,4 +1,4 @@
-"""What every loader of somebody else's task set gives, and how one is found by name.
+"""Interface of the loaders of other benchmarks' tasks.
 
 A loader reads files as text or data; nothing that came from them is imported, executed or unpickled here. What it makes
 of each problem is the text of a task file in KernelBench's format (docs/tasks.md), which later runs in the oracle.

@@ -24,16 +24,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kernelforge.commands import install_hint
 from kernelforge.errors import TaskError
 from kernelforge.records import first_fault
-from kernelforge.tasks.constants import Scalar, evaluate_expression
-from kernelforge.tasks.files import parse_task_file
+from kernelforge.tasks.constants import Scalar, evaluate_expression, parse_python
+from kernelforge.tasks.files import lies_within, parse_task_file, read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask
-from kernelforge.tasks.loaders.naming import Taken, distinct
 from kernelforge.tasks.loaders.reference_text import Reference, read_reference
-from kernelforge.tasks.reading import lies_within, read_plain_file
-from kernelforge.tasks.syntax import parse_python
+from kernelforge.tasks.loaders.rows import Taken, distinct
+from kernelforge.utils.shell_hints import install_hint
 
 _MAX_JSON_BYTES = 4 << 20
 _MAX_WORKLOADS = 1024

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import TaskError, UsageError
+from kernelforge.tasks.constants import plain_text
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
 from kernelforge.tasks.loaders.kernelbench import kernelbench_task, reason
-from kernelforge.tasks.loaders.naming import Taken, distinct, task_name
-from kernelforge.tasks.loaders.rows import Row, columns_of, data_files, rows_of
-from kernelforge.tasks.syntax import plain_text
+from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, distinct, rows_of, task_name
 
 _COLUMNS = ("code", "ops", "data_source")
 _LONGEST_OPS, _MOST_OPS = 4096, 64

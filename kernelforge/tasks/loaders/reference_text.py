@@ -1,4 +1,4 @@
-"""The text of a foreign reference, made fit to stand in a task file: read and edited as text, never run."""
+"""Edit the text of another benchmark's reference to fit a task file. The text is never executed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kernelforge.errors import TaskError
-from kernelforge.tasks.loaders.lifting import spliced
-from kernelforge.tasks.syntax import parse_python, plain_text
+from kernelforge.tasks.constants import parse_python, plain_text
+from kernelforge.tasks.loaders.source_rewrite import spliced
 
 _KNOWN_IMPORTS = frozenset({
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "einops", "enum", "functools", "itertools",

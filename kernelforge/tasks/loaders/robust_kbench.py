@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import TaskError, UsageError
-from kernelforge.tasks.files import read_task_source
+from kernelforge.tasks.constants import parse_python
+from kernelforge.tasks.files import read_plain_file, read_task_source
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
 from kernelforge.tasks.loaders.kernelbench import kernelbench_task, reason
-from kernelforge.tasks.loaders.lifting import edited
-from kernelforge.tasks.loaders.naming import Taken, distinct, task_name, task_title
-from kernelforge.tasks.reading import read_plain_file
-from kernelforge.tasks.syntax import parse_python
+from kernelforge.tasks.loaders.rows import Taken, distinct, task_name, task_title
+from kernelforge.tasks.loaders.source_rewrite import edited
 
 _MODULE, _CONFIG = "func_forward.py", "config_forward.json"
 _BACKWARD = "func_backward.py"

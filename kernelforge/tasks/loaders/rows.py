@@ -1,15 +1,45 @@
-"""Rows of data sets: parquet and JSON lines, read as data, some columns alone."""
+"""Rows of other benchmarks' files, validated, and the names of their tasks."""
 
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import install_hint
+
+_LONGEST = 80
+
+Taken = dict[str, int]
+"""Names that are taken, each with the last number that was put behind it."""
+
+
+def task_name(text: str) -> str:
+    """Lower case, digits and single underscores: ``1_Square_matrix_multiplication_`` → ``1_square_matrix_...``."""
+    plain = unicodedata.normalize("NFKD", text[: 4 * _LONGEST]).encode("ascii", "ignore").decode()
+    return re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")[:_LONGEST].strip("_") or "task"
+
+
+def task_title(text: str) -> str:
+    """A file's name as words: ``19_ReLU`` → ``ReLU``."""
+    return re.sub(r"[_\s]+", " ", re.sub(r"^\d+_", "", text)).strip() or text
+
+
+def distinct(name: str, taken: Taken) -> str:
+    """The name, with a number behind it where it is taken; adds what it gives to ``taken``."""
+    found, number = name, taken.get(name, 0) + 1
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken[name] = number
+    taken.setdefault(found, 1)
+    return found
+
 
 _MAX_LINE_BYTES = 4 << 20
 _BATCH_ROWS = 64

@@ -7,7 +7,7 @@ from pathlib import Path
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
 from kernelforge.tasks.loaders.definitions import Writer, read_definition, read_text, read_workloads
-from kernelforge.tasks.loaders.naming import Taken
+from kernelforge.tasks.loaders.rows import Taken
 
 
 class SolExecBench:

@@ -15,7 +15,7 @@ from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.discovery import missing_packages
 from kernelforge.errors import DeviceError
 from kernelforge.records import MeasureSettings
-from kernelforge.sandbox import probe
+from kernelforge.sandbox import select_tier
 
 DEVICES = [
     "emulated:h100",
@@ -40,7 +40,7 @@ def gpu(runtime: str) -> Device:
 
 @pytest.fixture(scope="package", params=DEVICES)
 def device(request: pytest.FixtureRequest, open_warm: Callable[..., Device]) -> Iterator[Device]:
-    if probe().tier == "none":
+    if select_tier().tier == "none":
         pytest.skip("no jail tier works on this machine")
     made: Device
     if request.param == "software":

@@ -11,7 +11,7 @@ from devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact
-from kernelforge.devices.base import Device, RunFaulted
+from kernelforge.devices.base import Device, RunFailed
 
 pytestmark = pytest.mark.usefixtures("timing")
 
@@ -120,7 +120,7 @@ def test_coverage_counts_own_kernels_alone(device: Device, make: Make) -> None:
 def test_a_plan_that_faults_is_not_armed(device: Device, make: Make, source: str, text: str) -> None:
     arrays = [randoms(100)] * (2 if text is plans.OVERRUN_PLAN else 1)
     plan, artifact = make(source, text, *arrays)
-    with device.open(artifact) as session, pytest.raises(RunFaulted):
+    with device.open(artifact) as session, pytest.raises(RunFailed):
         session.arm([request(plan, *arrays)])
 
 
@@ -163,7 +163,7 @@ def test_a_module_variable_that_only_timed_samples_write_is_found(device: Device
         armed.outputs()
         armed.refresh([request(plan, np.full(32, 42, np.float32))])
         armed.block(2)
-        with pytest.raises(RunFaulted, match="'seen'") as caught:
+        with pytest.raises(RunFailed, match="'seen'") as caught:
             armed.outputs()
         assert caught.value.fault.kind == "sanitizer"
         armed.close()
@@ -175,7 +175,7 @@ def test_sets_that_do_not_fit_are_a_fault_of_memory(device: Device, make: Make) 
     sets = device.memory_bytes // (12 << 20) + 1
     if sets > 1000:
         pytest.skip("too many sets to describe")
-    with device.open(artifact) as session, pytest.raises(RunFaulted) as caught:
+    with device.open(artifact) as session, pytest.raises(RunFailed) as caught:
         session.arm([request(plan, a, a)] * sets)
     assert caught.value.fault.kind == "memory"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernelforge.devices.cuda import worker
+from kernelforge.devices.cuda.worker import main
 from kernelforge.sandbox.channel import Channel
 
-warm_up = worker.warm_up
+warm_up = main.warm_up
 
 
 def serve(channel: Channel) -> None:
-    worker._options |= channel.receive().data
+    main._options |= channel.receive().data
     channel.send({})
-    worker.serve(channel)
+    main.serve(channel)

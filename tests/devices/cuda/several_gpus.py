@@ -9,7 +9,7 @@ from typing import Any
 from devices.cuda import software
 from devices.cuda.stopwatch_driver import TimedDriver
 
-from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.worker.driver import DriverError
 
 
 class Numbered(TimedDriver):

@@ -16,13 +16,14 @@ from typing import Any
 from kernelforge.candidate.resolved import TensorView
 from kernelforge.compile import Artifact
 from kernelforge.devices.cuda.device import CudaDevice
-from kernelforge.devices.cuda.driver import DriverError, Feature, GpuFacts, LaunchShape, TensorMapSpec
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.devices.emulated import layout, machine
+from kernelforge.devices.cuda.worker.driver import DriverError, Feature, GpuFacts, LaunchShape, TensorMapSpec
+from kernelforge.devices.emulated import layout
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.machine import Machine, Memory
-from kernelforge.devices.emulated.ptx import PtxSyntaxError
-from kernelforge.devices.library import cpu_tensor
+from kernelforge.devices.emulated.execute import loaded_module as machine
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule, Memory
+from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
+from kernelforge.devices.library_calls import cpu_tensor
 
 MARK = b"\0PTX of this cubin\0"
 FACTS = GpuFacts(
@@ -66,7 +67,7 @@ def warm_up() -> None:
 
 @dataclass
 class Module:
-    machine: Machine
+    machine: LoadedModule
     unloaded: bool = False
 
 
@@ -172,7 +173,7 @@ class SoftwareDriver:
                 raise DriverError("CUDA_ERROR_INVALID_IMAGE", "loading a cubin that no PTX rides on")
             ptx = text
         try:
-            loaded = Machine(ptx.decode(), self._memory)
+            loaded = LoadedModule(ptx.decode(), self._memory)
         except PtxSyntaxError as error:
             raise DriverError("CUDA_ERROR_NOT_SUPPORTED", f"loading PTX that cannot be emulated: {error}") from error
         # A GPU does not protect module variables.

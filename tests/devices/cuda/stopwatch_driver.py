@@ -14,8 +14,8 @@ from typing import Any
 from devices.cuda import software
 from devices.cuda.software import Module, SoftwareDriver
 
-from kernelforge.devices.cuda import flush
-from kernelforge.devices.cuda.driver import LaunchShape
+from kernelforge.devices.cuda.worker import l2_flush
+from kernelforge.devices.cuda.worker.driver import LaunchShape
 
 LEAST_US = 1000.0
 FLUSH_US = 1.0
@@ -40,8 +40,8 @@ class TimedDriver(SoftwareDriver):
         module, symbol = function
         static = module.machine.entries[symbol].static_shared_bytes
         self._put(lambda: self._wait_for(static + shape.shared_bytes))
-        if symbol in (flush.FLUSH, flush.SCRUB, flush.EMPTY):
-            self._put(lambda: self._pass(0.0 if symbol == flush.EMPTY else FLUSH_US))
+        if symbol in (l2_flush.FLUSH, l2_flush.SCRUB, l2_flush.EMPTY):
+            self._put(lambda: self._pass(0.0 if symbol == l2_flush.EMPTY else FLUSH_US))
             return
         super().launch(function, shape, arguments)
         self._put(lambda: self._pass(LEAST_US))

@@ -13,13 +13,13 @@ from devices.cuda.software import BYTES_PER_US, INSTRUCTIONS_PER_US, LAUNCH_US, 
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.cubin import read_cubin
-from kernelforge.devices.base import RunFaulted
-from kernelforge.devices.cuda.variables import unwritten_variables
-from kernelforge.sandbox import probe
+from kernelforge.devices.base import RunFailed
+from kernelforge.devices.cuda.worker.module_globals import unwritten_variables
+from kernelforge.sandbox import select_tier
 
 DeviceOf = Callable[[str], SoftwareDevice]
 
-pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_what_setup_prepared_may_not_be_written(compiler: Compiler, device: Soft
     x, weight = randoms(64), randoms(64, seed=1)
     plan = resolve(plans.DAMAGE_PLAN, [x], {"weight": weight})
     with device.open(build(compiler, plans.SCALE, plan)) as session:
-        with pytest.raises(RunFaulted, match="write to what setup prepared"):
+        with pytest.raises(RunFailed, match="write to what setup prepared"):
             session.arm([request(plan, x, weights={"weight": weight})])
         assert device.spares._quiet == 0
 
@@ -172,7 +172,7 @@ def test_a_write_that_only_timed_samples_do_is_found(compiler: Compiler, device:
         b[2] = 42
         armed.refresh([request(plan, a, b)])
         armed.block(4)
-        with pytest.raises(RunFaulted, match="write to a read-only buffer, 4 bytes into 'a'") as caught:
+        with pytest.raises(RunFailed, match="write to a read-only buffer, 4 bytes into 'a'") as caught:
             armed.outputs()
         assert caught.value.fault.kind == "sanitizer"
 
@@ -182,7 +182,7 @@ def test_a_module_variable_written_refuses_to_be_timed(compiler: Compiler, devic
     plan = resolve(plans.COUNTER_PLAN, [x])
     with (
         device.open(build(compiler, plans.COUNTER, plan)) as session,
-        pytest.raises(RunFaulted, match="write to a __device__ or __constant__ variable"),
+        pytest.raises(RunFailed, match="write to a __device__ or __constant__ variable"),
     ):
         session.arm([request(plan, x)])
 
@@ -191,7 +191,7 @@ def test_a_module_variable_that_nobody_can_watch_refuses_to_be_timed(compiler: C
     x = randoms(16)
     plan = resolve(plans.COUNTER_PLAN, [x])
     with device_of("create_blind") as device, device.open(build(compiler, plans.COUNTER, plan)) as session:
-        with pytest.raises(RunFaulted, match="'calls' cannot be found") as caught:
+        with pytest.raises(RunFailed, match="'calls' cannot be found") as caught:
             session.arm([request(plan, x)])
         assert caught.value.fault.kind == "unsupported"
 
@@ -287,7 +287,7 @@ def test_a_fault_while_timed_ends_the_runner_alone(compiler: Compiler, device: S
     with device.open(build(compiler, source, plan)) as session:
         armed = session.arm([request(plan, a, b)])
         armed.refresh([request(plan, bad, b)])
-        with pytest.raises(RunFaulted, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        with pytest.raises(RunFailed, match="CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
             armed.block(3)
         assert caught.value.fault.kind == "crash"
         armed.close()
@@ -303,10 +303,10 @@ def test_a_hang_while_timed_is_a_timeout(compiler: Compiler, device: SoftwareDev
     with device.open(build(compiler, source, plan)) as session:
         armed = session.arm([request(plan, x, deadline_s=0.2)])
         armed.refresh([request(plan, np.full(4, 42, np.float32))])
-        with pytest.raises(RunFaulted) as caught:
+        with pytest.raises(RunFailed) as caught:
             armed.block(1)
         assert caught.value.fault.kind == "timeout"
-        with pytest.raises(RunFaulted, match="the runner was lost"):
+        with pytest.raises(RunFailed, match="the runner was lost"):
             armed.block(1)
         armed.close()
         assert device.spares._quiet == 0
@@ -338,7 +338,7 @@ def test_a_rating_is_the_plans_time_without_the_flush(compiler: Compiler, device
         assert rating.time_us == pytest.approx(alone)
         assert rating.settled
         bad = resolve(plans.OVERRUN_PLAN, [a, b])
-        with pytest.raises(RunFaulted, match="out-of-bounds write"):
+        with pytest.raises(RunFailed, match="out-of-bounds write"):
             session.rate(request(bad, a, b), 1.0)
 
 

@@ -14,18 +14,18 @@ from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, r
 from devices.cuda.software import FACTS, SoftwareDevice
 
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import RunFaulted, RunRequest
-from kernelforge.devices.cuda import worker
+from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.cuda.device import CudaDevice
-from kernelforge.devices.cuda.driver import DriverError
-from kernelforge.devices.cuda.facts import description
 from kernelforge.devices.cuda.session import TORCH_S, CudaSession
+from kernelforge.devices.cuda.target import description
+from kernelforge.devices.cuda.worker import main
+from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.errors import ChildTimeout, DeviceError, SandboxError
-from kernelforge.sandbox import Frame, probe
+from kernelforge.sandbox import Frame, select_tier
 
 DeviceOf = Callable[[str], SoftwareDevice]
 
-pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_out_of_device_memory_is_a_verdict_and_the_next_candidate_is_unaffected(
         assert ran.faults[0].kind == "memory"
         assert "60000000 bytes of device memory" in ran.faults[0].message
         half = resolve(ADD_PLAN, [a[:2_000_000], b[:2_000_000]])
-        with pytest.raises(RunFaulted, match="2 sets of 24000000 bytes") as caught:
+        with pytest.raises(RunFailed, match="2 sets of 24000000 bytes") as caught:
             session.arm([request(half, a[:2_000_000], b[:2_000_000])] * 2)
         assert caught.value.fault.kind == "memory"
         a_good_candidate_passes(compiler, device)
@@ -166,7 +166,7 @@ def test_memory_that_only_the_driver_misses_is_a_verdict_too(compiler: Compiler,
     plan = resolve(ADD_PLAN, [a, b])
     with device_of("create_crowded") as device, device.open(build(compiler, ADD, plan)) as session:
         assert session.run(request(plan, a, b)).faults == ()
-        with pytest.raises(RunFaulted, match="CUDA_ERROR_OUT_OF_MEMORY") as caught:
+        with pytest.raises(RunFailed, match="CUDA_ERROR_OUT_OF_MEMORY") as caught:
             session.arm([request(plan, a, b)] * 3)
         assert caught.value.fault.kind == "memory"
         assert session._child is None
@@ -196,9 +196,9 @@ def test_a_gpu_that_does_not_start_says_why(device_of: DeviceOf) -> None:
 
 
 def test_no_context_is_made_before_the_fork() -> None:
-    worker.warm_up({"driver": "devices.cuda.software:create_nothing", "ordinal": 0})
+    main.warm_up({"driver": "devices.cuda.software:create_nothing", "ordinal": 0})
     with pytest.raises(DriverError, match="CUDA_ERROR_NO_DEVICE while opening GPU 3"):
-        worker.open_driver({"driver": "devices.cuda.software:create_nothing", "ordinal": 3})
+        main.open_driver({"driver": "devices.cuda.software:create_nothing", "ordinal": 3})
 
 
 def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -401,8 +401,8 @@ def test_a_plan_may_take_all_memory_that_the_device_gives(compiler: Compiler) ->
     session = CudaSession(device, build(compiler, plans.SPIN, plan))  # type: ignore[arg-type]
     asked = replace(request(plan, x), plan=large)
     session._refuse_excess([asked])
-    with pytest.raises(RunFaulted, match="8589934592 are allowed"):
+    with pytest.raises(RunFailed, match="8589934592 are allowed"):
         session._refuse_excess([replace(asked, memory_bytes=8 << 30)])
     device.memory_bytes = 11 << 30
-    with pytest.raises(RunFaulted, match="12884901888 bytes of device memory, 11811160064 are allowed"):
+    with pytest.raises(RunFailed, match="12884901888 bytes of device memory, 11811160064 are allowed"):
         session._refuse_excess([asked])

@@ -6,8 +6,8 @@ import pytest
 from devices.cuda.software import FACTS
 
 from kernelforge.devices.base import Capabilities
-from kernelforge.devices.cuda.driver import GpuFacts
-from kernelforge.devices.cuda.facts import description, figures_note
+from kernelforge.devices.cuda.target import description, figures_note
+from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.hardware.generations import MULTIPROCESSORS
 
 ALL = Capabilities(measures_time=True, checks_accesses=False, counts_ptx=False, clusters=True, cooperative=True)

@@ -13,9 +13,9 @@ from devices.cuda.plans import given, randoms, resolve
 from devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
 from kernelforge.compile import installed_toolchain
-from kernelforge.devices.cuda.driver import DriverError
-from kernelforge.devices.cuda.flush import PTX, Flush
-from kernelforge.devices.cuda.tensors import Tensors
+from kernelforge.devices.cuda.worker.driver import DriverError
+from kernelforge.devices.cuda.worker.l2_flush import PTX, L2Flush
+from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.hardware.wheels import RELEASES, nvidia_folder
 
 NBYTES = 100_000
@@ -27,14 +27,14 @@ def driver() -> SoftwareDriver:
 
 
 @pytest.fixture
-def flush(driver: SoftwareDriver) -> Iterator[Flush]:
-    made = Flush(driver, NBYTES, 0x5A)
+def flush(driver: SoftwareDriver) -> Iterator[L2Flush]:
+    made = L2Flush(driver, NBYTES, 0x5A)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("at", [0, 15, 4096, NBYTES // 2, NBYTES - 1])
-def test_every_byte_is_read(driver: SoftwareDriver, flush: Flush, at: int) -> None:
+def test_every_byte_is_read(driver: SoftwareDriver, flush: L2Flush, at: int) -> None:
     flush.run()
     assert flush.faults() == []
     driver.fill(flush._buffer + at, 1, 1)
@@ -44,7 +44,7 @@ def test_every_byte_is_read(driver: SoftwareDriver, flush: Flush, at: int) -> No
     assert "harness reads to empty the L2" in fault.message
 
 
-def test_what_was_written_there_in_between_is_remembered(driver: SoftwareDriver, flush: Flush) -> None:
+def test_what_was_written_there_in_between_is_remembered(driver: SoftwareDriver, flush: L2Flush) -> None:
     driver.fill(flush._buffer, 1, 1)
     flush.run()
     driver.fill(flush._buffer, 0, 1)
@@ -54,7 +54,7 @@ def test_what_was_written_there_in_between_is_remembered(driver: SoftwareDriver,
 
 def test_all_shared_memory_of_every_sm_is_filled(driver: SoftwareDriver) -> None:
     """The emulator gives each block fresh shared memory; what can be seen is that every word is stored in bounds."""
-    flush = Flush(driver, 16, 0x5A)
+    flush = L2Flush(driver, 16, 0x5A)
     start = driver.event()
     flush.run()
     stores = driver.facts.sm_count * driver.facts.shared_bytes_per_block / 16
@@ -64,10 +64,10 @@ def test_all_shared_memory_of_every_sm_is_filled(driver: SoftwareDriver) -> None
 
 def test_nothing_stays_allocated(driver: SoftwareDriver) -> None:
     before = driver.memory()
-    Flush(driver, NBYTES, 0x5A).close()
+    L2Flush(driver, NBYTES, 0x5A).close()
     assert driver.memory() == before
     with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
-        Flush(driver, 2 << 30, 0x5A)
+        L2Flush(driver, 2 << 30, 0x5A)
     assert driver.memory() == before
 
 
@@ -78,7 +78,7 @@ class Jitless(SoftwareDriver):
 
 def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None:
     with pytest.raises(RuntimeError, match=r"libnvidia-ptxjitcompiler\.so\.1"):
-        Flush(Jitless(), NBYTES, 0x5A)
+        L2Flush(Jitless(), NBYTES, 0x5A)
 
 
 @pytest.mark.parametrize("major", RELEASES)

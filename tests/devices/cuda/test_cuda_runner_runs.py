@@ -15,24 +15,24 @@ from devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.cuda.driver import DriverError
-from kernelforge.devices.cuda.faults import faulted
-from kernelforge.devices.cuda.limits import Kernel
-from kernelforge.devices.cuda.runner import Ran, Runner, Work
+from kernelforge.devices.cuda.worker.driver import DriverError
+from kernelforge.devices.cuda.worker.errors import faulted
+from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
+from kernelforge.devices.cuda.worker.runner import PlanRun, Runner, RunOutput
 
 
 def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:
     made = driver or SoftwareDriver()
     kernels = {
-        k.expression: Kernel(k.symbol, k.registers_per_thread, k.static_shared_bytes, k.max_threads_per_block)
+        k.expression: KernelLimits(k.symbol, k.registers_per_thread, k.static_shared_bytes, k.max_threads_per_block)
         for k in artifact.build.kernels
     }
     return Runner(made, with_ptx(artifact).cubin, kernels, made.tensor)
 
 
-def work(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> Work:
+def work(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> PlanRun:
     given_fields = {"plan": plan, "tensors": given(plan, arrays, weights), "poison": 0xA5, "mutable": frozenset()}
-    return Work(**(given_fields | changes))
+    return PlanRun(**(given_fields | changes))
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     weights: Weights | None = None,
     library: Sequence[str] = (),
     **changes: Any,
-) -> Ran:
+) -> RunOutput:
     plan = resolve(text, arrays, weights, library)
     made = runner(plans.build(compiler, source, plan), driver)
     return made.run(work(plan, *arrays, weights=weights, **changes))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernelforge.devices.base import Armed, SampleWork, TimedSide
-from kernelforge.evaluate.stopwatch import Stopwatch
+from kernelforge.devices.base import SampleWork, Timeable, TimedPlan
+from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
 from kernelforge.records import Timing
 
 BASELINE_US = 100.0
@@ -30,10 +30,10 @@ class ToldClock:
         return self.seconds
 
 
-class Watched(TimedSide):
+class Watched(Timeable):
     """A side whose blocks move the clock by their own times. Reading events takes no time there."""
 
-    def __init__(self, side: TimedSide, clock: ToldClock) -> None:
+    def __init__(self, side: Timeable, clock: ToldClock) -> None:
         self.name = side.name
         self._side = side
         self._clock = clock
@@ -67,7 +67,7 @@ class Watched(TimedSide):
 class MadeUp(Watched):
     """A baseline that takes the same time in every run, whatever torch took."""
 
-    def __init__(self, side: TimedSide, clock: ToldClock, sets: int, flushed: bool) -> None:
+    def __init__(self, side: Timeable, clock: ToldClock, sets: int, flushed: bool) -> None:
         super().__init__(side, clock)
         flush_us = FLUSH_US if flushed else 0.0
         empty_us = flush_us + sets * NODE_GAP_US if flushed else 0.0
@@ -78,12 +78,10 @@ class MadeUp(Watched):
         return (self._all_us[work],) * len(times)
 
 
-class ToldStopwatch(Stopwatch):
+class ToldStopwatch(CandidateTimer):
     """See the module."""
 
-    def _clocked(self, armed: Armed, baselines: Sequence[TimedSide], sets: Any, reset_us: float) -> Timing:
+    def _clocked(self, armed: TimedPlan, baselines: Sequence[Timeable], sets: Any, reset_us: float) -> Timing:
         self.host_clock = clock = ToldClock()
-        made_up: list[TimedSide] = [
-            MadeUp(one, clock, self.shape.sets, self.shape.flush_bytes > 0) for one in baselines
-        ]
+        made_up: list[Timeable] = [MadeUp(one, clock, self.shape.sets, self.shape.flush_bytes > 0) for one in baselines]
         return super()._clocked(Watched(armed, clock), made_up, sets, reset_us)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from nvrtc import compile_ptx
 
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.emulated.execution import Work
-from kernelforge.devices.emulated.runner import Kernel, Ran, Runner
+from kernelforge.devices.emulated.execute.plan_execution import PlanRun
+from kernelforge.devices.emulated.execute.plan_runner import Kernel, Runner, RunOutput
 from kernelforge.hardware.specs import H100, DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
 
@@ -41,7 +41,7 @@ def runner(source: str, *, spec: DeviceSpec = H100, memory_bytes: int = 1 << 30,
     return Runner(compile_ptx(source), kernels, spec, memory_bytes=memory_bytes, threads=threads)
 
 
-def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> Work:
+def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> PlanRun:
     fields: dict[str, Any] = {
         "plan": plan,
         "tensors": given(plan, arrays),
@@ -51,10 +51,10 @@ def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> Work:
         "memory_bytes": 1 << 30,
         "max_thread_instructions": None,
     }
-    return Work(**(fields | changes))
+    return PlanRun(**(fields | changes))
 
 
-def run(source: str, plan: str, *arrays: Array, **changes: Any) -> Ran:
+def run(source: str, plan: str, *arrays: Array, **changes: Any) -> RunOutput:
     resolved = resolve(plan, arrays)
     return runner(source).run(work(resolved, arrays, **changes))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nvrtc import compile_ptx
 
-from kernelforge.devices.emulated import LaunchReport, Machine, Memory
+from kernelforge.devices.emulated import LaunchReport, LoadedModule, Memory
 
 _SCALARS = {"f32": np.float32, "f64": np.float64, "u64": np.uint64, "s64": np.int64, "b64": np.uint64}
 
@@ -20,7 +20,7 @@ class Device:
 
     def __init__(self, ptx: str, threads: int = 1, capacity: int = 1 << 26) -> None:
         self.memory = Memory(capacity)
-        self.machine = Machine(ptx, self.memory, threads)
+        self.machine = LoadedModule(ptx, self.memory, threads)
 
     def run(
         self,
@@ -66,7 +66,7 @@ class Device:
 def compiled_at(level: int) -> Iterator[None]:
     """Launches meanwhile run code of this level of optimisation, which their size chooses otherwise."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("machine", "program"):
+        for module in ("execute.loaded_module", "codegen.program"):
             patch.setattr(f"kernelforge.devices.emulated.{module}.level_for", lambda flow, warps: level)
         yield
 

@@ -48,11 +48,11 @@ extern "C" __global__ void memory(const int* x, const unsigned char* bytes, int4
 
 
 def digests(ptx: str) -> list[str]:
-    from kernelforge.devices.emulated import Machine, Memory
+    from kernelforge.devices.emulated import LoadedModule, Memory
 
     rng = np.random.default_rng(3)
     floats = (rng.standard_normal(1000) * 3).astype(np.float32)
-    machine = Machine(ptx, Memory(1 << 20))
+    machine = LoadedModule(ptx, Memory(1 << 20))
     launches = {
         "arithmetic": (8, 128, [floats, np.zeros(1000, np.float32), np.zeros(1000), 1000]),
         "halves": (1, 64, [floats[:128].astype(np.float16), *(np.zeros(128, np.uint16) for _ in range(2)), floats]),
@@ -82,12 +82,12 @@ def digests(ptx: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    from kernelforge.devices.emulated import jit
+    from kernelforge.devices.emulated.codegen import llvm_jit
 
     # The processor is chosen once in a process; what is loaded now is the same for all.
     for processor in sys.argv[2:]:
         if os.fork() == 0:
-            jit.PROCESSOR = processor
+            llvm_jit.PROCESSOR = processor
             print("\n".join(f"{processor} {line}" for line in digests(Path(sys.argv[1]).read_text())), flush=True)
             os._exit(0)
         os.wait()

@@ -7,7 +7,7 @@ import pytest
 from harness import cuda
 
 from kernelforge.devices.emulated import CacheModel
-from kernelforge.devices.emulated.profile.addresses import distinct, distinct_in_grid
+from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid
 
 
 def only(report, space: str, access: str):  # type: ignore[no-untyped-def]

@@ -15,13 +15,13 @@ from kernelforge.candidate.plan import signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
-from kernelforge.devices.base import RunFaulted, RunRequest
+from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.records import Origin
-from kernelforge.sandbox import Child, Frame, probe
+from kernelforge.sandbox import Child, Frame, select_tier
 
-pytestmark = pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_rating_of_a_kernel_that_faults_has_no_time(compiler: Compiler, device
     plan = resolve(ADD_PLAN, [a, a[:50]])
     with (
         device.open(build(compiler, ADD, plan)) as session,
-        pytest.raises(RunFaulted, match="out-of-bounds"),
+        pytest.raises(RunFailed, match="out-of-bounds"),
     ):
         session.rate(request(plan, a, a[:50]), 0.5)
 
@@ -150,7 +150,7 @@ def test_faults_cross_the_channel_and_the_session_goes_on(compiler: Compiler, de
         assert ran.outputs == ()
         assert ran.faults[0].kind == "sanitizer"
         assert "(400 bytes) at candidate.cu:4 (block" in ran.faults[0].message
-        with pytest.raises(RunFaulted, match="out-of-bounds"):
+        with pytest.raises(RunFailed, match="out-of-bounds"):
             session.profile(request(bad, a, b), facts(bad, [a, b], 1200))
         assert session.run(request(good, a, b)).faults == ()
 
@@ -166,7 +166,7 @@ def test_an_endless_kernel_is_a_timeout(compiler: Compiler, device: EmulatedDevi
     plan = resolve(SPIN_PLAN, [x])
     with device.open(build(compiler, SPIN, plan)) as session:
         assert session.run(request(plan, x, deadline_s=0.5)).faults[0].kind == "timeout"
-        with pytest.raises(RunFaulted) as caught:
+        with pytest.raises(RunFailed) as caught:
             session.profile(request(plan, x, deadline_s=0.5), facts(plan, [x], 1))
         assert caught.value.fault.kind == "timeout"
 

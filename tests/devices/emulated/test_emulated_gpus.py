@@ -17,7 +17,7 @@ from kernelforge.devices.base import RunRequest
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.sandbox import probe
+from kernelforge.sandbox import select_tier
 
 BUILT = [SPECS[name.removeprefix("emulated:")] for name in device_names() if name.startswith("emulated:")]
 ONE_OF_EACH = {spec.arch: spec for spec in reversed(BUILT)}
@@ -42,7 +42,7 @@ def forward(x):
 """
 
 
-@pytest.mark.skipif(probe().tier == "none", reason="no jail tier works on this machine")
+@pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 @pytest.mark.parametrize("spec", ONE_OF_EACH.values(), ids=lambda spec: spec.arch)
 def test_a_kernel_is_built_for_the_architecture_and_runs(
     compiler: Compiler, open_warm: Callable[..., Any], spec: DeviceSpec

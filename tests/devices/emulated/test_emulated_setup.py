@@ -10,7 +10,7 @@ from emulated_plans import Array, facts, randoms, runner, work
 
 from kernelforge.candidate import ResolvedPlan, parse_plan
 from kernelforge.candidate.resolved import Launch
-from kernelforge.devices.emulated.execution import LaunchFaulted, Work
+from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed, PlanRun
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import DType, TensorSpec
@@ -48,7 +48,7 @@ def resolve(plan: str, n: int, **options: Any) -> ResolvedPlan:
     return parse_plan(plan).resolve([spec], {"a": spec}, {}, **options)
 
 
-def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> Work:
+def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> PlanRun:
     tensors = {b.id: (x if b.kind == "input" else a).tobytes() for b in plan.buffers if b.given}
     return work(plan, [x], tensors=tensors, **changes)
 
@@ -89,7 +89,7 @@ def test_a_fault_in_setup_says_so() -> None:
     assert ran.faults[0].kind == "sanitizer"
     assert "out-of-bounds" in ran.faults[0].message
     assert "'twice' is launched in plan line 5, in setup" in ran.faults[0].message
-    with pytest.raises(LaunchFaulted, match="plan line 5, in setup"):
+    with pytest.raises(LaunchFailed, match="plan line 5, in setup"):
         runner(SOURCE).profile(given(resolve(plan, 63), randoms(63), randoms(63)))
 
 
@@ -186,7 +186,7 @@ def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, messag
     assert message in ran.faults[0].message
     assert ran.faults[0].message.endswith(f"plan line {number}" + (", in setup" if place == "setup" else ""))
     assert ran.thread_instructions == 0
-    with pytest.raises(LaunchFaulted, match="plan line"):
+    with pytest.raises(LaunchFailed, match="plan line"):
         runs.profile(given(resolved, randoms(64), randoms(64)))
 
 

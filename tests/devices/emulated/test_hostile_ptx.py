@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from harness import Device, ptx_module
 
-from kernelforge.devices.emulated import EmulatorError, Machine, Memory, PtxSyntaxError, UnsupportedInstruction
+from kernelforge.devices.emulated import EmulatorError, LoadedModule, Memory, PtxSyntaxError, UnsupportedInstruction
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.ptx import Instruction, parse
+from kernelforge.devices.emulated.ptx.parser import Instruction, parse
 
 SECRET = np.arange(64, dtype=np.uint32)
 
@@ -140,7 +140,7 @@ def test_wide_accesses_at_a_buffers_end_fault() -> None:
 
 def test_freed_memory_faults() -> None:
     memory = Memory(1 << 20)
-    machine = Machine(ptx_module("ld.param.u64 %d1, [out]; mov.u32 %r1, 1; st.global.u32 [%d1], %r1;"), memory)
+    machine = LoadedModule(ptx_module("ld.param.u64 %d1, [out]; mov.u32 %r1, 1; st.global.u32 [%d1], %r1;"), memory)
     address = memory.allocate(64, "gone")
     memory.free(address)
     report = machine.launch("k", (1, 1, 1), (1, 1, 1), 0, address.to_bytes(8, "little"))
@@ -180,7 +180,7 @@ def test_local_frames_are_bounded_for_lane_dependent_offsets() -> None:
 )
 def test_malformed_ptx_is_an_error_not_a_crash(text: str) -> None:
     try:
-        machine = Machine(text, Memory(1 << 20))
+        machine = LoadedModule(text, Memory(1 << 20))
     except PtxSyntaxError:
         return
     if "k" in machine.entries:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.devices.emulated import native
-from kernelforge.devices.emulated.jit import Kept, Native
+from kernelforge.devices.emulated.codegen import numba_intrinsics
+from kernelforge.devices.emulated.codegen.llvm_jit import CachedObject, Native
 
 MODULE = """
 import ctypes
-from kernelforge.devices.emulated.native import exported, native
+from kernelforge.devices.emulated.codegen.numba_intrinsics import exported, native
 
 @native
 def doubled(value):
@@ -31,7 +31,7 @@ print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(answer.address)(20), flus
 """
 FORKING = """
 import os, runpy, sys
-import kernelforge.devices.emulated.native
+import kernelforge.devices.emulated.codegen.numba_intrinsics
 
 for line in sys.stdin:
     if os.fork() == 0:
@@ -92,9 +92,9 @@ def test_one_process_at_a_time_compiles_into_the_cache(tmp_path: Path, monkeypat
                 return True
         return False
 
-    monkeypatch.setattr(native, "_lock_file", lambda: lock)
-    monkeypatch.setattr(native.numba, "cfunc", lambda signature, **options: lambda function: is_held())
-    assert native.exported("int64(int64)")(lambda value: value) is True
+    monkeypatch.setattr(numba_intrinsics, "_lock_file", lambda: lock)
+    monkeypatch.setattr(numba_intrinsics.numba, "cfunc", lambda signature, **options: lambda function: is_held())
+    assert numba_intrinsics.exported("int64(int64)")(lambda value: value) is True
     assert not is_held()
 
 
@@ -104,7 +104,7 @@ def number(value: int) -> str:
 
 
 def gives(value: int, folder: Path) -> int:
-    code = Native(number(value), kept=Kept(folder, "number", number(value)))
+    code = Native(number(value), kept=CachedObject(folder, "number", number(value)))
     found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("number"))()
     return found
 
@@ -118,9 +118,9 @@ def object_in(folder: Path) -> Path:
 def test_machine_code_that_a_process_left_is_run_by_the_next(tmp_path: Path) -> None:
     assert gives(1, tmp_path / "one") == 1
     assert gives(2, tmp_path / "two") == 2
-    other = Kept(tmp_path / "two", "number", number(2)).read()
+    other = CachedObject(tmp_path / "two", "number", number(2)).read()
     assert other is not None
-    Kept(tmp_path / "one", "number", number(1)).write(other)
+    CachedObject(tmp_path / "one", "number", number(1)).write(other)
     assert gives(1, tmp_path / "one") == 2, "what was left under its name was not run"
 
 
@@ -146,4 +146,4 @@ def test_damaged_machine_code_is_made_again(tmp_path: Path, damage: str) -> None
 def test_machine_code_is_made_where_none_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert gives(1, tmp_path / "file") == 1
-    assert Kept(tmp_path / "file", "number", number(1)).read() is None
+    assert CachedObject(tmp_path / "file", "number", number(1)).read() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import ptx_module
 
-from kernelforge.devices.emulated import Machine, Memory, OutOfDeviceMemory, PtxSyntaxError, UnsupportedInstruction
+from kernelforge.devices.emulated import LoadedModule, Memory, OutOfDeviceMemory, PtxSyntaxError, UnsupportedInstruction
 
 
 def calls(depth: int, per_function: int, end: str) -> str:
@@ -22,17 +22,17 @@ def calls(depth: int, per_function: int, end: str) -> str:
     ids=["doubling calls", "doubling calls of empty functions", "deep calls"],
 )
 def test_calls_that_explode_are_refused(declarations: str) -> None:
-    machine = Machine(ptx_module("call f0;", declarations=declarations), Memory(1 << 20))
+    machine = LoadedModule(ptx_module("call f0;", declarations=declarations), Memory(1 << 20))
     with pytest.raises(UnsupportedInstruction, match="calls"):
         machine.launch("k", (1, 1, 1), (32, 1, 1), 0, bytes(8))
 
 
 def test_a_register_bomb_is_refused() -> None:
     with pytest.raises(PtxSyntaxError, match="more than 1048576 registers"):
-        Machine(ptx_module(".reg .b32 %bomb<2000000000>;"), Memory(1 << 20))
+        LoadedModule(ptx_module(".reg .b32 %bomb<2000000000>;"), Memory(1 << 20))
 
 
 def test_variables_larger_than_memory_are_refused() -> None:
     for space in ("global", "const"):
         with pytest.raises(OutOfDeviceMemory):
-            Machine(ptx_module("", declarations=f".{space} .b8 big[{1 << 45}];"), Memory(1 << 20))
+            LoadedModule(ptx_module("", declarations=f".{space} .b8 big[{1 << 45}];"), Memory(1 << 20))

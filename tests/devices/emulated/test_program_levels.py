@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness import Device, cuda
 
-from kernelforge.devices.emulated import program
+from kernelforge.devices.emulated.codegen import program
 
 BLOCK = 64
 CTAS = program.MANY_WARPS * 32 // BLOCK

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness import Device, cuda, ptx_module
 
-from kernelforge.devices.emulated.emit.warp import shuffle_indices
+from kernelforge.devices.emulated.codegen.emit.warp import shuffle_indices
 
 
 def shuffle_reference(mode: str, values: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

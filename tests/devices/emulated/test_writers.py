@@ -10,10 +10,10 @@ from harness import Device, cuda
 from nvrtc import compile_ptx
 
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
-from kernelforge.devices.emulated.execution import Work
-from kernelforge.devices.emulated.machine import writer_entry
-from kernelforge.devices.emulated.runner import Kernel, RanPart, Runner
-from kernelforge.devices.emulated.writers import NotSliceable
+from kernelforge.devices.emulated.execute.loaded_module import writer_entry
+from kernelforge.devices.emulated.execute.plan_execution import PlanRun
+from kernelforge.devices.emulated.execute.plan_runner import Kernel, RanPart, Runner
+from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import DType
 
@@ -200,7 +200,7 @@ def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, wanted: S
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
     plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
     tensors = {0: A.tobytes(), 1: B.tobytes()}
-    return runner.run_part(Work(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
+    return runner.run_part(PlanRun(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
 
 
 def values(ran: RanPart) -> tuple[np.ndarray, np.ndarray, int]:
@@ -251,7 +251,7 @@ def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeyp
     elements, found, _ = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]))
     assert (found == 1).all()
     assert 70 in elements
-    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 100)
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 100)
     assert "takes too long to be run whole" in run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]).reason
 
 
@@ -264,7 +264,7 @@ def test_a_block_that_can_tell_how_many_others_run_is_not_run_alone(
     """Else a kernel could work only where few blocks run."""
     arguments = ("b0", "b2", "b3") if kernel == "counts" else ("b0", "b2")
     steps = [Fill(3, 0, 4 * M, 1), step(kernel, (M * N // 32, 1, 1), 32, *arguments)]
-    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 5000)
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 5000)
     assert told in run_part(ptx, steps, C, [70, M * N - 1]).reason
 
 
@@ -278,8 +278,8 @@ def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytes
     elements, _, _ = values(run_part(ptx, [GEMM], C, [0]))
     one = len(elements)
     cost = run_part(ptx, [GEMM], C, [0]).thread_instructions
-    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", cost)
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", cost)
     elements, _, _ = values(run_part(ptx, [GEMM], C, list(range(0, M * N, 97))))
     assert one <= len(elements) < 15 * one
-    monkeypatch.setattr("kernelforge.devices.emulated.partial.RUN_INSTRUCTIONS", 10)
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 10)
     assert "one element of the output" in run_part(ptx, [GEMM], C, [0]).reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from devices.cuda.software import SoftwareDriver
 
-from kernelforge.devices.emulated import machine
+from kernelforge.devices.emulated.execute import loaded_module
 
 
 def warm_up() -> None:
-    machine.warm_up()
+    loaded_module.warm_up()
 
 
 def create(ordinal: int) -> SoftwareDriver:

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.devices.cuda.tool import ask_tool, find_tool, run_tool
+from kernelforge.devices.cuda.tools.tool_process import ask_tool, find_tool, run_tool
 from kernelforge.errors import DeviceError
 from kernelforge.profiling.ncu.catalogue import OF_SECTIONS, default_metrics, select
-from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments, kernel_filter
-from kernelforge.profiling.ncu.messages import trouble
-from kernelforge.profiling.ncu.query import base_names, chip, query_arguments, version
+from kernelforge.profiling.ncu.command import (
+    ProfileCommand,
+    base_names,
+    chip,
+    import_arguments,
+    kernel_filter,
+    query_arguments,
+    version,
+)
+from kernelforge.profiling.ncu.parse import trouble
 
 CAPTURES = Path(__file__).parent / "captures"
 

@@ -24,12 +24,12 @@ from devices.cuda.software import with_ptx
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.base import RunFaulted
-from kernelforge.devices.cuda import profiler, replay, stand_in, tool
+from kernelforge.devices.base import RunFailed
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.discovery import gpus
-from kernelforge.devices.cuda.profiler import chosen_launches, profile, profiler_status
-from kernelforge.devices.cuda.tool import find_tool, read_result, replay_command, request_folder, run_tool
+from kernelforge.devices.cuda.tools import fallback_profile, ncu, replay, tool_process
+from kernelforge.devices.cuda.tools.ncu import chosen_launches, profile, profiler_status
+from kernelforge.devices.cuda.tools.tool_process import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
@@ -80,8 +80,8 @@ class Stage:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    profiler._version.cache_clear()
-    profiler._selection.cache_clear()
+    ncu._version.cache_clear()
+    ncu._selection.cache_clear()
     return Stage(tmp_path)
 
 
@@ -127,12 +127,12 @@ def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_wi
     assert "ERR_NVGPUCTRPERM" in found.notes[0]
     assert "NVreg_RestrictProfilingToAdminUsers=0" in found.notes[0]
     by_origin = {metric.name: metric.origin for metric in (*found.metrics, *found.kernels[0].metrics)}
-    assert [name for name, origin in by_origin.items() if origin is Origin.MEASURED] == [stand_in.TIME]
+    assert [name for name, origin in by_origin.items() if origin is Origin.MEASURED] == [fallback_profile.TIME]
     assert by_origin["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] is Origin.COUNTED
     assert by_origin["dram__bytes.sum"] is Origin.MODELLED
     assert by_origin["launch__registers_per_thread"] is Origin.COMPILER
     assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
-    assert found.roofline.time_us == found.value(stand_in.TIME)
+    assert found.roofline.time_us == found.value(fallback_profile.TIME)
     assert found.device == "cuda:0"
     assert "for another GPU than Software GPU (nearest known: NVIDIA H100 PCIe 80 GB)" in found.notes[2]
 
@@ -145,7 +145,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def note(*arguments: object) -> None:
         reasons.append(str(arguments[4]))
 
-    monkeypatch.setattr(profiler, "stand_in", note)
+    monkeypatch.setattr(ncu, "estimate_profile", note)
     return reasons
 
 
@@ -173,15 +173,15 @@ def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
         table = "".join(f"{base_name(name)}  Counter  #\n" for name in default_metrics())
         return SimpleNamespace(output=table if good else "==ERROR== Unknown chip gb202.")
 
-    monkeypatch.setattr(profiler, "ask_tool", answer)
-    profiler._selection.cache_clear()
+    monkeypatch.setattr(ncu, "ask_tool", answer)
+    ncu._selection.cache_clear()
     if knows == "neither":
-        with pytest.raises(profiler._NoCounters, match="Unknown chip"):
-            profiler._selection("ncu", (12, 0))
+        with pytest.raises(ncu._NoCounters, match="Unknown chip"):
+            ncu._selection("ncu", (12, 0))
     else:
-        assert profiler._selection("ncu", (12, 0)).asked
+        assert ncu._selection("ncu", (12, 0)).asked
     assert asked == [["--chips", "gb202"], []][: 1 if knows == "its name" else 2]
-    profiler._selection.cache_clear()
+    ncu._selection.cache_clear()
 
 
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
@@ -193,8 +193,8 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene.play("hangs")
-    monkeypatch.setattr(profiler, "START_S", 1.0)
-    monkeypatch.setattr(profiler, "SECONDS_PER_LAUNCH", 0.1)
+    monkeypatch.setattr(ncu, "START_S", 1.0)
+    monkeypatch.setattr(ncu, "SECONDS_PER_LAUNCH", 0.1)
     plan = resolve(ADD_PLAN, arrays)
     profile(device, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
     (why,) = stood_in
@@ -205,7 +205,7 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
 def unreplayable(scene: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither ncu nor the replay program can be run."""
     scene.script.unlink()
-    monkeypatch.setattr(stand_in, "replay_command", lambda folder: ["/bin/sh", "-c", "echo no CUDA; exit 1"])
+    monkeypatch.setattr(fallback_profile, "replay_command", lambda folder: ["/bin/sh", "-c", "echo no CUDA; exit 1"])
 
 
 @pytest.mark.usefixtures("unreplayable")
@@ -227,7 +227,7 @@ def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
     arguments = (device, built(compiler, plan), request(plan, *arrays), facts())
-    monkeypatch.setattr(stand_in, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
+    monkeypatch.setattr(fallback_profile, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
     with pytest.raises(UnsupportedError, match=r"no hardware counters.*No times of single launches.*cannot run"):
         profile(*arguments)
 
@@ -246,7 +246,7 @@ def test_without_ncu_the_profile_says_what_to_install(
     stood_in: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(profiler, "find_tool", lambda name: None)
+    monkeypatch.setattr(ncu, "find_tool", lambda name: None)
     plan = resolve(ADD_PLAN, arrays)
     profile(device, built(compiler, plan), request(plan, *arrays), facts())
     (why,) = stood_in
@@ -257,7 +257,7 @@ def test_a_plan_that_faults_is_a_fault_and_no_profile(
     compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     plan = resolve(OVERRUN_PLAN, arrays)
-    with pytest.raises(RunFaulted) as caught:
+    with pytest.raises(RunFailed) as caught:
         profile(device, built(compiler, plan), request(plan, *arrays), facts())
     assert caught.value.fault.kind == "crash"
     assert "'add'" in caught.value.fault.message
@@ -306,7 +306,7 @@ def is_running(pid: int) -> bool:
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]) -> None:
     """Deadlines of tools go by another clock."""
-    monkeypatch.setattr(tool, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+    monkeypatch.setattr(tool_process, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
 
 
 def test_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_what_is_started_while_processes_are_looked_for_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    look = tool._working_in
+    look = tool_process._working_in
 
     def meanwhile(folder: str) -> list[int]:
         found = look(folder)
@@ -344,8 +344,8 @@ def test_what_is_started_while_processes_are_looked_for_is_ended_too(
         return found
 
     child = subprocess.Popen(["sleep", "600"], cwd=tmp_path)
-    monkeypatch.setattr(tool, "_working_in", meanwhile)
-    tool._kill_in(tmp_path)
+    monkeypatch.setattr(tool_process, "_working_in", meanwhile)
+    tool_process._kill_in(tmp_path)
     assert {child.wait(), started[0].wait()} == {-signal.SIGKILL}
 
 
@@ -381,7 +381,7 @@ def test_two_launches_of_each_shape_are_profiled() -> None:
 def test_never_more_launches_than_the_bound_and_every_kernel_among_them() -> None:
     many = [*launches(*range(1, 200)), *launches(7, expression="last")]
     chosen = chosen_launches(many)
-    assert len(chosen) == profiler.MAX_PROFILED
+    assert len(chosen) == ncu.MAX_PROFILED
     assert 199 in chosen
     assert len(chosen_launches(launches(*range(1, 50), *range(1, 50)))) == 49
 
@@ -400,15 +400,15 @@ def test_the_status_tells_people_what_is_there(scene: Stage, tmp_path: Path) -> 
 
 def test_a_missing_tool_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("kernelforge.devices.cuda.tool._PLACES", {"ncu": (), "compute-sanitizer": ()})
+    monkeypatch.setattr("kernelforge.devices.cuda.tools.tool_process._PLACES", {"ncu": (), "compute-sanitizer": ()})
     assert find_tool("ncu") is None
 
 
 def test_an_endless_kernel_ends_with_the_deadline(
     compiler: Compiler, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiler, "find_tool", lambda name: None)
-    monkeypatch.setattr(stand_in, "START_S", 3.0)
+    monkeypatch.setattr(ncu, "find_tool", lambda name: None)
+    monkeypatch.setattr(fallback_profile, "START_S", 3.0)
     x = randoms(32)
     plan = resolve("def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n", [x])
     # It was right and was timed before: that a tool does not end with it costs the profile, and nothing else.

@@ -13,10 +13,10 @@ from devices.cuda.plans import ADD, ADD_PLAN, build, randoms, request, resolve
 from kernelforge.compile import Compiler
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.discovery import gpus
-from kernelforge.devices.cuda.profiler import profile, profiler_status
-from kernelforge.devices.cuda.sanitizer import TOOLS, sanitize
-from kernelforge.devices.cuda.stand_in import TIME, stand_in
-from kernelforge.devices.cuda.tool import find_tool
+from kernelforge.devices.cuda.tools.fallback_profile import TIME, estimate_profile
+from kernelforge.devices.cuda.tools.ncu import profile, profiler_status
+from kernelforge.devices.cuda.tools.sanitizer import TOOLS, sanitize
+from kernelforge.devices.cuda.tools.tool_process import find_tool
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="no NVIDIA GPU on this machine")]
@@ -85,7 +85,7 @@ def test_events_and_the_emulator_stand_in(compiler: Compiler, device: CudaDevice
     arrays = [randoms(1 << 20), randoms(1 << 20, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    found = stand_in(device, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0)
+    found = estimate_profile(device, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0)
     assert 1 < (found.value(TIME) or 0) < 10_000
     assert [metric.name for metric in found.metrics if metric.origin is Origin.MEASURED] == [TIME]
 

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import DeviceError
-from kernelforge.profiling.ncu.profile import PlannedLaunch, Subject, bound, build_measured_profile, hot_spots
-from kernelforge.profiling.ncu.rollup import Weighted, roll_up
-from kernelforge.profiling.ncu.rows import Instruction, LaunchRow, rows_from_wire
-from kernelforge.profiling.ncu.table import parse_table
-from kernelforge.profiling.ncu.units import Value
+from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Value, parse_table, rows_from_wire
+from kernelforge.profiling.ncu.profile import (
+    PlannedLaunch,
+    Subject,
+    Weighted,
+    bound,
+    build_measured_profile,
+    hot_spots,
+    roll_up,
+)
 from kernelforge.records import DType, Origin, Profile, SizeFacts, TensorSpec
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -204,7 +209,7 @@ def samples() -> Path | None:
 @pytest.mark.skipif(samples() is None, reason="no sample reports of Nsight Compute (NSIGHT_COMPUTE_SAMPLES)")
 def test_a_report_reads_as_its_csv_does_with_every_instruction_at_its_address() -> None:
     module = pytest.importorskip("ncu_report")
-    from kernelforge.profiling.ncu.report import read_report
+    from kernelforge.profiling.ncu.report_reader import read_report
 
     folder = samples()
     assert folder is not None

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import DeviceError
-from kernelforge.profiling.ncu.table import parse_table
-from kernelforge.profiling.ncu.units import Value, normalise, number
+from kernelforge.profiling.ncu.parse import Value, normalise, number, parse_table
 
 CAPTURES = Path(__file__).parent / "captures"
 

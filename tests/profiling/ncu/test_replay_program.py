@@ -14,8 +14,8 @@ from devices.cuda.software import SoftwareDriver, with_ptx
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Compiler
-from kernelforge.devices.cuda.faults import PlanFaulted
-from kernelforge.devices.cuda.replay import Replay
+from kernelforge.devices.cuda.tools.replay import Replay
+from kernelforge.devices.cuda.worker.errors import PlanFailed
 
 FIVE_PLAN = """
 def forward(a, b):
@@ -130,5 +130,5 @@ def test_a_plan_that_cuda_would_refuse_is_a_fault(compiler: Compiler) -> None:
     plan = resolve(ADD_PLAN, arrays)
     (launch,) = plan.launches
     wide = replace(plan, steps=(replace(launch, block=(2048, 1, 1)),))
-    with pytest.raises(PlanFaulted, match=r"block .* is outside"):
+    with pytest.raises(PlanFailed, match=r"block .* is outside"):
         replay(compiler, ADD, wide, SoftwareDriver(), *arrays)

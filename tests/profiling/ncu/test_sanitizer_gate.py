@@ -16,12 +16,13 @@ from devices.cuda.software import with_ptx
 
 from kernelforge import devices
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import RunFault
-from kernelforge.devices.cuda import discovery, sanitizer, tool
+from kernelforge.devices.base import RunFailure
+from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import CudaDevice
-from kernelforge.devices.cuda.sanitizer import ERROR_EXIT, arguments, sanitize, verdict
-from kernelforge.devices.cuda.sanitizer_log import SanitizerLog, parse_log
-from kernelforge.devices.cuda.tool import Ended, find_tool, run_tool
+from kernelforge.devices.cuda.tools import sanitizer
+from kernelforge.devices.cuda.tools import tool_process as tool
+from kernelforge.devices.cuda.tools.sanitizer import ERROR_EXIT, SanitizerLog, arguments, parse_log, sanitize, verdict
+from kernelforge.devices.cuda.tools.tool_process import ToolResult, find_tool, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
@@ -76,7 +77,7 @@ INIT = """\
 =========
 ========= ERROR SUMMARY: 1 error
 """
-OK = Ended(0, "")
+OK = ToolResult(0, "")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def compiler() -> Iterator[Compiler]:
         yield made
 
 
-def judged(text: str, tool: sanitizer.Tool = "memcheck", ended: Ended = OK) -> tuple[RunFault, ...]:
+def judged(text: str, tool: sanitizer.Tool = "memcheck", ended: ToolResult = OK) -> tuple[RunFailure, ...]:
     return verdict(tool, parse_log(text), ended, (), {"_Z3addPfS_i": "add", "f": "f"}, 60.0)
 
 
@@ -140,7 +141,7 @@ def test_an_access_out_of_bounds_names_kernel_line_thread_and_address() -> None:
     assert (first.kernel, first.file, first.line) == ("_Z3addPfS_i", "candidate.cu", 12)
     assert (first.address, first.thread, first.block) == (0x7F6510C00404, "(31,0,0)", "(7,0,0)")
     assert second.address == 0x7F6510C00400
-    (fault,) = judged(MEMCHECK, ended=Ended(ERROR_EXIT, ""))
+    (fault,) = judged(MEMCHECK, ended=ToolResult(ERROR_EXIT, ""))
     assert fault.kind == "sanitizer"
     assert "Invalid __global__ write of size 4 bytes in 'add' at line 12 by thread (31,0,0)" in fault.message
     assert "5 bytes after the nearest allocation" in fault.message
@@ -182,23 +183,23 @@ def test_a_program_that_left_no_result_is_no_clean_run() -> None:
 
 
 def test_errors_that_cannot_be_read_are_errors_all_the_same() -> None:
-    for text, ended in (("========= ERROR SUMMARY: 3 errors\n", OK), (CLEAN, Ended(ERROR_EXIT, "new words"))):
+    for text, ended in (("========= ERROR SUMMARY: 3 errors\n", OK), (CLEAN, ToolResult(ERROR_EXIT, "new words"))):
         (fault,) = judged(text, ended=ended)
         assert fault.kind == "sanitizer"
 
 
 def test_findings_count_whatever_the_status_says() -> None:
-    assert judged(MEMCHECK, ended=Ended(0, ""))
+    assert judged(MEMCHECK, ended=ToolResult(0, ""))
 
 
 def test_a_check_that_does_not_end_is_a_timeout() -> None:
-    (fault,) = verdict("memcheck", parse_log(""), Ended(None, ""), None, {}, 60.0)
+    (fault,) = verdict("memcheck", parse_log(""), ToolResult(None, ""), None, {}, 60.0)
     assert fault.kind == "timeout"
 
 
 def test_what_the_program_itself_found_is_kept() -> None:
-    crash = RunFault("crash", "the build cannot be loaded")
-    assert verdict("memcheck", parse_log(CLEAN), Ended(3, ""), (crash,), {}, 60.0) == (crash,)
+    crash = RunFailure("crash", "the build cannot be loaded")
+    assert verdict("memcheck", parse_log(CLEAN), ToolResult(3, ""), (crash,), {}, 60.0) == (crash,)
 
 
 def test_the_captured_log_of_a_machine_without_a_gpu_is_trouble_of_the_tool() -> None:
@@ -207,7 +208,7 @@ def test_the_captured_log_of_a_machine_without_a_gpu_is_trouble_of_the_tool() ->
     assert log.errors is None
     assert log.trouble is not None
     with pytest.raises(DeviceError, match="before first instrumented API call"):
-        verdict("memcheck", log, Ended(255, ""), (), {}, 60.0)
+        verdict("memcheck", log, ToolResult(255, ""), (), {}, 60.0)
 
 
 def test_lines_that_a_kernel_prints_are_no_reports() -> None:

@@ -18,6 +18,7 @@ from kernelforge.report.figures import (
     Absent,
     Drawing,
     Figure,
+    base,
     compare_figures,
     draw_attempt,
     draw_board,
@@ -26,13 +27,12 @@ from kernelforge.report.figures import (
     draw_task,
     embedded_json,
     run_figures,
-    style,
     task_figures,
 )
 from kernelforge.report.figures.roofline import roofline
-from kernelforge.report.figures.speeds import EACH_END
+from kernelforge.report.figures.speedups import EACH_END
 from kernelforge.report.views.compare import compare_view
-from kernelforge.report.views.roofs import roofs_of
+from kernelforge.report.views.roofline import roofs_of
 from kernelforge.report.views.run import RunView
 
 EXPRESSIONS = {"height", "isValid(datum.low) && isValid(datum.high)"}
@@ -321,7 +321,7 @@ def test_tasks_whose_names_look_the_same_keep_a_row_each() -> None:
 
 
 @pytest.mark.parametrize("background", ["#ffffff", "#15171a", "#1d2024"])
-@pytest.mark.parametrize("colour", style.SERIES)
+@pytest.mark.parametrize("colour", base.SERIES)
 def test_colours_of_data_stand_out_on_light_and_on_dark_pages(colour: str, background: str) -> None:
     lighter, darker = sorted((luminance(colour), luminance(background)), reverse=True)
     assert (lighter + 0.05) / (darker + 0.05) >= 3
@@ -338,7 +338,7 @@ def luminance(colour: str) -> float:
     ("low", "high"), [(0.96, 1.04), (0.6, 2.5), (0.1, 40.0), (1e-3, 1e9), (2.9e11, 1e14), (1.0, 2.99)]
 )
 def test_ticks_of_a_logarithmic_axis_are_few_round_and_inside(low: float, high: float) -> None:
-    ticks = style.log_ticks(low, high)
+    ticks = base.log_ticks(low, high)
     assert 3 <= len(ticks) <= 9
     assert all(low <= tick <= high for tick in ticks)
     assert all(a < b for a, b in pairwise(ticks))

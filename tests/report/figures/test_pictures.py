@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 from golden_runs import golden_records
 
-from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.report import attempt_view, leaderboard, run_view, task_view
 from kernelforge.report.figures import (
@@ -22,8 +21,9 @@ from kernelforge.report.figures import (
     run_figures,
     task_figures,
 )
-from kernelforge.report.pictures import png, svg
+from kernelforge.report.render_image import png, svg
 from kernelforge.report.views.compare import compare_view
+from kernelforge.utils.shell_hints import install_hint
 
 SVG = "{http://www.w3.org/2000/svg}"
 

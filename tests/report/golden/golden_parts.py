@@ -11,7 +11,7 @@ from typing import Any
 import builders
 from golden_run import make_facts, make_fingerprint, make_graph
 
-from kernelforge.evaluate.stopwatch import performance
+from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.records import (
     Attempt,
     Build,

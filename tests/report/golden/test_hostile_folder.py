@@ -9,7 +9,7 @@ import pytest
 from golden_runs import golden_records
 
 from kernelforge.report.html import Site
-from kernelforge.report.html.write import write_folder
+from kernelforge.report.html.writer import write_folder
 
 
 @pytest.fixture(scope="module")

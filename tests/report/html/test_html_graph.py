@@ -5,7 +5,7 @@ from __future__ import annotations
 from golden_runs import golden_records
 
 from kernelforge.report import task_view
-from kernelforge.report.html.graph import MOST_COLUMNS, rows
+from kernelforge.report.html.tables import MOST_COLUMNS, rows
 from kernelforge.report.views.task import LineageNode
 
 NODE = task_view(golden_records("modelled"), "softmax").lineage[0]

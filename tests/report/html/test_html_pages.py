@@ -13,7 +13,7 @@ from golden_runs import golden, golden_records
 from html_dom import Element, parse, value
 
 from kernelforge.report.html import Page, Site
-from kernelforge.report.html.contexts.run import headline
+from kernelforge.report.html.context_run import headline
 from kernelforge.report.html.rendering import assets
 
 Pages = Callable[..., Mapping[str, str]]

@@ -17,8 +17,9 @@ from golden_runs import golden, golden_records, golden_store
 from html_dom import parse
 
 from kernelforge.errors import UsageError
-from kernelforge.report.html import Site, write
-from kernelforge.report.html.write import MARK, write_file, write_folder
+from kernelforge.report.html import Site
+from kernelforge.report.html import writer as write
+from kernelforge.report.html.writer import MARK, write_file, write_folder
 from kernelforge.store import Store
 
 MODELLED = golden("modelled").run.id
@@ -92,7 +93,7 @@ STUCK = """
 import os, signal, sys
 from pathlib import Path
 from golden_runs import golden_records
-from kernelforge.report.html import Site, write
+from kernelforge.report.html import Site, writer as write
 
 def render(path, render=Site.render):
     if path.startswith("data/") and path.endswith(".csv"):
@@ -141,7 +142,7 @@ def test_the_old_report_is_in_its_place_until_the_new_one_is(site: Site, report:
 def test_where_folders_cannot_trade_places_it_takes_two_steps(
     site: Site, report: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(write, "exchange", lambda one, other: False)
+    monkeypatch.setattr(write, "rename_exchange", lambda one, other: False)
     (report / "runs" / "stale.html").write_text("old")
     write_folder(site, report)
     assert not (report / "runs" / "stale.html").exists()

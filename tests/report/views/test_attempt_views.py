@@ -14,9 +14,8 @@ from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_PIPE
 from kernelforge.records import Attempt, Correctness, Metric, Origin, SizeCheck, Verdict
 from kernelforge.report import attempt_view
-from kernelforge.report.views.attempt import AttemptView
-from kernelforge.report.views.gates import gates_of
-from kernelforge.report.views.roofs import place_of
+from kernelforge.report.views.attempt import AttemptView, gates_of
+from kernelforge.report.views.roofline import place_of
 from kernelforge.report.views.summary import best_of
 
 GATES = ["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing"]

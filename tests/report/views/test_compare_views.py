@@ -12,8 +12,8 @@ import pytest
 from golden_runs import golden_records
 
 from kernelforge.report import RunRecords
-from kernelforge.report.documents.compare import compare_markdown
-from kernelforge.report.tables.compare import compare_table
+from kernelforge.report.exports import compare_markdown
+from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.compare import CompareView, PairRow, compare_view
 
 

@@ -9,7 +9,7 @@ import pytest
 from golden_run import HOSTILE, golden_attempts, make_run
 
 from kernelforge.records import Budget, LLMSettings, Message, RunState, Usage
-from kernelforge.report.text import clock
+from kernelforge.report.formatting import clock
 from kernelforge.report.views.progress import (
     BATCH_STALLED_AFTER_S,
     BUILTIN_STALLED_AFTER_S,
@@ -27,7 +27,7 @@ from kernelforge.report.views.progress import (
     stalled_after_s,
 )
 from kernelforge.report.views.run import run_view
-from kernelforge.report.views.source import RunRecords
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.run.events import Event, Totals
 
 START = datetime(2026, 11, 21, 6, tzinfo=UTC)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kernelforge.records import Budget, Limits, RunState, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
-from kernelforge.report.documents.leaderboard import leaderboard_csv, leaderboard_markdown
+from kernelforge.report.exports import leaderboard_csv, leaderboard_markdown
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines, task_lines
 from kernelforge.report.views.summary import summarise
 from kernelforge.store import DATABASE_NAME, Store

@@ -18,11 +18,11 @@ from tiny_core import TinyCore
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from kernelforge.client.wire import ProblemAnswer
-from kernelforge.server.base import Core
+from kernelforge.client.models import ProblemAnswer
+from kernelforge.server.base import RewardService
 from kernelforge.server.http.app import create_app
-from kernelforge.server.http.auth import Needs, Submitter
-from kernelforge.server.http.reading import api_router
+from kernelforge.server.http.auth import RequireScope, Submitter
+from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.http.tokens import Tokens
 
 WORLD = "http://192.0.2.7:8765"
@@ -41,18 +41,18 @@ def routes_of(app: FastAPI) -> list[Any]:
     return [context.original_route for context in iter_route_contexts(app.routes)]
 
 
-def full_app(core: Core, folder: Path, **options: Any) -> FastAPI:
+def full_app(core: RewardService, folder: Path, **options: Any) -> FastAPI:
     """The application as ``kernelforge serve`` makes it."""
-    from kernelforge.server import wires
+    from kernelforge.server import protocols
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 
     sessions = Sessions(core, folder / "server.db")
-    return create_app(core, routers=[*wires.routers(core, sessions), session_routes.router(sessions)], **options)
+    return create_app(core, routers=[*protocols.routers(core, sessions), session_routes.router(sessions)], **options)
 
 
-def needs_of(dependant: Any) -> Iterator[Needs]:
-    if isinstance(dependant.call, Needs):
+def needs_of(dependant: Any) -> Iterator[RequireScope]:
+    if isinstance(dependant.call, RequireScope):
         yield dependant.call
     for inner in dependant.dependencies:
         yield from needs_of(inner)

@@ -8,14 +8,14 @@ from pathlib import Path
 from test_auth_http import full_app, routes_of
 from tiny_core import TinyCore
 
-from kernelforge.client.wire import MAX_BATCH, MAX_WAIT_S
-from kernelforge.server.http.held import Held
+from kernelforge.client.models import MAX_BATCH, MAX_WAIT_S
+from kernelforge.server.http.errors import CODES
 from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
-from kernelforge.server.http.problems import CODES
+from kernelforge.server.http.process import DRAIN_S
 from kernelforge.server.http.routes.jobs import DEFAULT_SCORE_S, MAX_SCORE_S
-from kernelforge.server.http.serving import DRAIN_S
-from kernelforge.server.jobs.settings import GatewaySettings
+from kernelforge.server.jobs.settings import JobServiceSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 
@@ -40,7 +40,7 @@ def test_every_native_route_is_on_the_page(tmp_path: Path) -> None:
 
 def test_the_page_has_every_metric_and_no_other() -> None:
     core = TinyCore()
-    metrics = Metrics(core, Held(1))
+    metrics = Metrics(core, LongPollLimiter(1))
     core.counters["submitted"] += 1
     families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
     named = set(re.findall(r"kernelforge_\w+", PAGE.partition("## Operating it")[2]))
@@ -50,7 +50,7 @@ def test_the_page_has_every_metric_and_no_other() -> None:
 
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
-    limits, settings = Limits(), GatewaySettings()
+    limits, settings = Limits(), JobServiceSettings()
     for said in (
         f"up to {MAX_SCORE_S:.0f}, {DEFAULT_SCORE_S:.0f} if left out",
         f"Up to {MAX_BATCH} jobs",

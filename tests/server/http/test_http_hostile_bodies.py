@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from tiny_core import TinyCore
 
-from kernelforge.client.wire import MAX_CHOICES, BatchRequest, CandidateText, JobRequest
-from kernelforge.server.http.reading import MAX_VALUES, has_too_many_values
-from kernelforge.server.wires.common import LARGE_CHARS, said_in
-from kernelforge.server.wires.nemo_gym import aggregate
+from kernelforge.client.models import MAX_CHOICES, BatchRequest, CandidateText, JobRequest
+from kernelforge.server.http.strict_json import MAX_VALUES, has_too_many_values
+from kernelforge.server.protocols.common import LARGE_CHARS, said_in
+from kernelforge.server.protocols.nemo_gym import aggregate
 
 WIDE = {f"x{number}": 1 for number in range(20_000)}
 

@@ -12,9 +12,9 @@ import pytest
 from http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
 from tiny_core import TinyCore
 
-from kernelforge.client.wire import BatchAnswer, CancelAnswer, Job, JobStatus, ProblemAnswer, WaitAnswer
-from kernelforge.server.http.held import WATCH_AFTER_S
+from kernelforge.client.models import BatchAnswer, CancelAnswer, Job, JobStatus, ProblemAnswer, WaitAnswer
 from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.long_poll import WATCH_AFTER_S
 
 Steps = Callable[[TinyCore, httpx2.AsyncClient], Awaitable[None]]
 

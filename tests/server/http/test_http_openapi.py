@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from test_auth_http import full_app
 from tiny_core import TinyCore
 
-from kernelforge.client import wire
+from kernelforge.client import models
 
 LOOPBACK = {"Host": "127.0.0.1"}
 EXAMPLES = 4
@@ -77,7 +77,7 @@ def test_every_body_has_an_example_that_is_valid(schema: Any) -> None:
                 continue
             (described,) = body["content"].values()
             examples = [example["value"] for example in described["examples"].values()]
-            model = getattr(wire, described["schema"]["$ref"].rpartition("/")[2].rpartition("__")[2])
+            model = getattr(models, described["schema"]["$ref"].rpartition("/")[2].rpartition("__")[2])
             assert examples, path
             for example in examples:
                 model.model_validate(example)

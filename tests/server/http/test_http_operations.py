@@ -16,16 +16,15 @@ from http_serving import JOB, SLOW_JOB, WAIT_S, connected
 from prometheus_client.parser import text_string_to_metric_families
 from tiny_core import TinyCore
 
-from kernelforge.client.wire import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
+from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
 from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.server.http.app import create_app
-from kernelforge.server.http.held import Held
 from kernelforge.server.http.limits import Limits
-from kernelforge.server.http.listening import Stop, listen
 from kernelforge.server.http.logs import LogFormat, configure_logs
+from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
-from kernelforge.server.http.serving import Ending, serve
+from kernelforge.server.http.process import Ending, Stop, listen, serve
 from kernelforge.server.http.tokens import Tokens
 from kernelforge.server.jobs.registry import reference_hash
 
@@ -39,7 +38,7 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_metrics_count_apart_what_was_not_compared_at_its_full_size() -> None:
-    metrics = Metrics(TinyCore(), Held(1))
+    metrics = Metrics(TinyCore(), LongPollLimiter(1))
     for uncompared in (False, True, True):
         result = RewardResult(outcome="scored", reward=0.0, verdict="OK", uncompared=uncompared)
         ended = {"status": JobStatus.FINISHED, "submitted_at": 1.0, "finished_at": 2.0, "result": result}

@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
 from tiny_core import BROKEN, TinyCore
 
-from kernelforge.client.wire import ProblemAnswer
+from kernelforge.client.models import ProblemAnswer
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
-from kernelforge.server.http.serving import allow_connections
+from kernelforge.server.http.process import allow_connections
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, head_s=WAIT_S, head_bytes=8_192)
 SHORT_S = 0.3

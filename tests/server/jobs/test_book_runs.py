@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.server.jobs import book
-from kernelforge.server.jobs.book import Book, RunState
+from kernelforge.server.jobs import models
+from kernelforge.server.jobs.models import ActiveJobs, RunState
 
 
 def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_comes(
@@ -20,9 +20,9 @@ def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_come
             looked += 1
             return self.weight == 1.0
 
-    monkeypatch.setattr(book, "_MOST_RUNS", 100)
-    monkeypatch.setattr(book, "RunState", Counted)
-    runs = Book()
+    monkeypatch.setattr(models, "_MOST_RUNS", 100)
+    monkeypatch.setattr(models, "RunState", Counted)
+    runs = ActiveJobs()
     for number in range(500):
         runs.run(f"busy{number}").weight = 2.0
     assert (len(runs.runs), looked) == (500, sum(range(100, 500, 10)))

@@ -11,13 +11,13 @@ import pytest
 from inprocess_engine import InProcessEngine, request
 
 from kernelforge.cli.main import main
-from kernelforge.client.wire import Job, JobRequest
+from kernelforge.client.models import Job, JobRequest
 from kernelforge.errors import UsageError
 from kernelforge.rewards import POLICIES
 from kernelforge.server.base import Caller
-from kernelforge.server.jobs.ended import ended_jobs
-from kernelforge.server.jobs.gateway import Gateway
-from kernelforge.server.jobs.settings import GatewaySettings
+from kernelforge.server.jobs.completion import completed_jobs
+from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.settings import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CALLER = Caller("local")
@@ -27,7 +27,7 @@ async def answered(folder: Path, *requests: JobRequest, measures: bool = False, 
     """Ends of jobs of a real gateway; the last ``cancel`` of them are cancelled before anything runs."""
     engine = InProcessEngine(measures=measures)
     engine.gate.clear()
-    gateway = Gateway(engine, Catalogue(["core"]), folder, GatewaySettings())
+    gateway = JobService(engine, Catalogue(["core"]), folder, JobServiceSettings())
     await gateway.start()
     try:
         ids = [job.id for job in await gateway.submit(requests, CALLER) if isinstance(job, Job)]
@@ -76,7 +76,7 @@ def test_jobs_are_of_a_run_and_scored_under_any_policy(
         (jobs[2].id, 0.0, -1.0),
     ]
     with pytest.raises(UsageError, match="no job of run 'c'; it has: a, b"):
-        list(ended_jobs(tmp_path, "c"))
+        list(completed_jobs(tmp_path, "c"))
 
 
 def test_a_job_that_was_cancelled_was_never_scored(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_job_that_was_cancelled_was_never_scored(tmp_path: Path) -> None:
     first, second = asyncio.run(answered(tmp_path, request("v0"), request("v0"), cancel=1))
     assert second.result is not None
     assert second.result.outcome == "infra_error"
-    assert [job.id for job in ended_jobs(tmp_path)] == [first.id]
+    assert [job.id for job in completed_jobs(tmp_path)] == [first.id]
 
 
 def test_a_folder_without_jobs_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="start one with 'kernelforge serve'"):
-        list(ended_jobs(tmp_path))
+        list(completed_jobs(tmp_path))

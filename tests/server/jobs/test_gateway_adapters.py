@@ -15,14 +15,14 @@ from tiny_core import TinyCore
 
 from kernelforge.adapters import openrlhf, slime, trl, verl
 from kernelforge.adapters.common import Scorer
-from kernelforge.engine.base import BriefFacts
-from kernelforge.errors import NoScore, ServerError
+from kernelforge.errors import MissingRewardError, ServerError
 from kernelforge.records import Task
 from kernelforge.server.http.app import create_app
-from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.base import BriefFacts
 
 TASK = "core/gelu"
 RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion("TROUBLE"), "I cannot do that."
@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found: list[str] = []
 
     async def main() -> None:
-        core = Gateway(Engine(), Catalogue(["core"]), folder)
+        core = JobService(Engine(), Catalogue(["core"]), folder)
         await core.start()
         sessions = Sessions(core, folder / "server.db")
         app = create_app(core, routers=[session_routes.router(sessions)])
@@ -95,7 +95,7 @@ def test_verl_has_the_same_keys_for_right_wrong_and_talk() -> None:
     right, wrong, talk = asyncio.run(scores())
     assert right.keys() == wrong.keys() == talk.keys()
     assert [(each["format"], each["acc"]) for each in (right, wrong, talk)] == [(1, 1), (1, 0), (0, 0)]
-    with pytest.raises(NoScore):
+    with pytest.raises(MissingRewardError):
         asyncio.run(score(TROUBLE))
 
 

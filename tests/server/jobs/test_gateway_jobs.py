@@ -9,9 +9,9 @@ import pytest
 from gateway_tools import CALLER, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, completion, request
 
-from kernelforge.client.wire import JobRequest, JobStatus
-from kernelforge.engine.base import Order, Report
-from kernelforge.server.base import Refusal
+from kernelforge.client.models import JobRequest, JobStatus
+from kernelforge.server.base import RequestRejected
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport
 
 
 def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_candidate_may_come_in_parts(tmp_path: Path) -> None:
             assert job.result.outcome == "scored"
             large = JobRequest(task="core/gelu", candidate={**parts, "source": "é" * 200_000})
             [refusal] = await gateway.submit([large], CALLER)
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, RequestRejected)
             assert refusal.status == 413
 
     asyncio.run(main())
@@ -122,7 +122,7 @@ def test_a_lease_that_runs_out_counts_as_a_dead_worker(tmp_path: Path) -> None:
 
 def test_an_engine_that_fails_ends_no_gateway(tmp_path: Path) -> None:
     class Broken(InProcessEngine):
-        async def evaluate(self, order: Order, slot: str) -> Report:
+        async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
             raise ZeroDivisionError("in the engine")
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_an_engine_that_fails_ends_no_gateway(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_another_candidate_is_nobodys_score(tmp_path: Path) -> None:
     class Swapping(InProcessEngine):
-        async def evaluate(self, order: Order, slot: str) -> Report:
+        async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
             other = order.model_copy(update={"candidate": order.candidate.model_copy(update={"source": "// other"})})
             return await super().evaluate(other, slot)
 
@@ -151,7 +151,7 @@ def test_an_evaluation_of_another_candidate_is_nobodys_score(tmp_path: Path) -> 
 
 def test_an_evaluation_on_another_device_is_nobodys_score(tmp_path: Path) -> None:
     class Elsewhere(InProcessEngine):
-        async def evaluate(self, order: Order, slot: str) -> Report:
+        async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
             report = await super().evaluate(order, slot)
             assert report.evaluation is not None
             made = report.evaluation.fingerprint.model_copy(update={"device": "emulated:a100"})
@@ -283,7 +283,7 @@ def test_a_score_that_takes_too_long_expires(tmp_path: Path) -> None:
             job = await gateway.score(request("HANG"), CALLER, timeout_s=0.05)
             assert (job.status, job.result.error.code) == (JobStatus.EXPIRED, "deadline")
             await until(lambda: engine.freed)
-            with pytest.raises(Refusal):
+            with pytest.raises(RequestRejected):
                 await gateway.score(request(task="core/none"), CALLER, timeout_s=1.0)
 
     asyncio.run(main())
@@ -352,7 +352,7 @@ def test_a_policy_that_fails_leaves_no_job_without_an_end(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("in the policy")
 
-    monkeypatch.setattr("kernelforge.rewards.own.KernelForge1.score", broken)
+    monkeypatch.setattr("kernelforge.rewards.kernelforge.KernelForge1.score", broken)
 
     async def main() -> None:
         async with serving(tmp_path) as gateway:
@@ -374,7 +374,7 @@ def test_tasks_are_found_by_name_digest_and_code(tmp_path: Path) -> None:
             assert gateway.find_task("core/gelu") == gateway.find_task(task.digest) == (name, task)
             assert gateway.find_task(None, task.source.replace("\n", "\r\n")) == (name, task)
             for reference, code in (("core/none", None), (None, "import os"), ("core/softmax", task.source)):
-                with pytest.raises(Refusal) as refused:
+                with pytest.raises(RequestRejected) as refused:
                     gateway.find_task(reference, code)
                 assert refused.value.status == 422
 

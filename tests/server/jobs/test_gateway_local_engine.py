@@ -9,10 +9,10 @@ from pathlib import Path
 from axpy import KERNEL, PLAN, REFERENCE
 from gateway_tools import CALLER, ended, until
 
-from kernelforge.client.wire import JobRequest, JobStatus
-from kernelforge.engine.local import LocalEngine
-from kernelforge.server.jobs.gateway import Gateway
+from kernelforge.client.models import JobRequest, JobStatus
+from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.local import LocalEngine
 
 MANIFEST = """
 title = "One task"
@@ -60,7 +60,7 @@ def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path:
     async def main() -> None:
         before = set(children(os.getpid()))
         engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
-        gateway = Gateway(engine, Catalogue([str(suite)]), tmp_path / "results")
+        gateway = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
         await gateway.start()
         try:
             right, wrong, broken = await ended(

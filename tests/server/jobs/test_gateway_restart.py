@@ -12,11 +12,11 @@ import pytest
 from gateway_tools import CALLER, CATALOGUE, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, request
 
-from kernelforge.client.wire import JobStatus
+from kernelforge.client.models import JobStatus
 from kernelforge.errors import StoreError
-from kernelforge.server.base import Refusal
-from kernelforge.server.jobs.gateway import Gateway
-from kernelforge.server.jobs.journal import Batch
+from kernelforge.server.base import RequestRejected
+from kernelforge.server.jobs.job_store import Batch
+from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
 
 SCRIPT = Path(__file__).parents[1] / "killed_gateway.py"
@@ -63,7 +63,7 @@ def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_path: Pat
             await asyncio.sleep(0)
             assert gateway.status().state == "draining"
             [refusal] = await gateway.submit([request("more")], CALLER)
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, RequestRejected)
             assert (refusal.status, refusal.code) == (503, "draining")
             engine.gate.set()
             await asyncio.wait_for(draining, 20.0)
@@ -127,7 +127,7 @@ def test_an_evaluation_that_cannot_be_read_is_made_again(tmp_path: Path) -> None
 def test_a_folder_has_one_gateway(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path):
-            second = Gateway(InProcessEngine(), CATALOGUE, tmp_path)
+            second = JobService(InProcessEngine(), CATALOGUE, tmp_path)
             with pytest.raises(StoreError, match="another gateway"):
                 await second.start()
         async with serving(tmp_path):
@@ -142,7 +142,7 @@ def test_a_job_for_a_task_that_is_offered_no_more_ends_without_a_score(tmp_path:
         engine.gate.clear()
         async with serving(tmp_path, engine) as gateway:
             [gone, stays] = await accepted(gateway, request("v0"), request("v0", task="core/softmax"))
-        fewer = Gateway(InProcessEngine(), Catalogue(["core"], tasks=["softmax"]), tmp_path)
+        fewer = JobService(InProcessEngine(), Catalogue(["core"], tasks=["softmax"]), tmp_path)
         await fewer.start()
         try:
             await fewer.wait([stays.id], None, 20.0)
@@ -192,7 +192,9 @@ def test_a_full_disk_refuses_jobs_and_loses_none_that_were_accepted(tmp_path: Pa
             await asyncio.sleep(0.05)
             gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
             outcomes = await gateway.submit([request(f"{'x' * 8000} {index}") for index in range(4)], CALLER)
-            assert all(isinstance(one, Refusal) and (one.status, one.code) == (503, "storage") for one in outcomes)
+            assert all(
+                isinstance(one, RequestRejected) and (one.status, one.code) == (503, "storage") for one in outcomes
+            )
             assert gateway.status().queued + gateway.status().running == 1
             engine.gate.set()
             gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1000000")
@@ -229,7 +231,7 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(journal, "commit", fails_later)
                 outcomes = await gateway.submit([request(f"lost {index}") for index in range(4)], CALLER)
-            assert all(isinstance(outcome, Refusal) and outcome.code == "storage" for outcome in outcomes)
+            assert all(isinstance(outcome, RequestRejected) and outcome.code == "storage" for outcome in outcomes)
             engine.gate.set()
             [after] = await accepted(gateway, request("after"))
             assert [job.result.outcome for job in await gateway.wait([after.id], None, 20.0)] == ["scored"]
@@ -247,7 +249,7 @@ def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
             [open_job] = await accepted(gateway, request("open"))
             assert await gateway._retention.prune() > 0
             for job in jobs[:4]:
-                with pytest.raises(Refusal):
+                with pytest.raises(RequestRejected):
                     gateway.job(job.id)
             assert gateway.job(jobs[5].id).result.outcome == "scored"
             assert gateway.job(keyed.id).result.cached

@@ -9,8 +9,8 @@ import pytest
 from gateway_tools import CALLER, accepted, ended, serving, until
 from inprocess_engine import InProcessEngine, completion, request
 
-from kernelforge.client.wire import Job, JobRequest, JobStatus, RunSettings
-from kernelforge.server.base import Caller, Refusal, utc_seconds
+from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings
+from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs import admission
 
 
@@ -181,7 +181,7 @@ def test_an_idempotency_key_gives_the_job_of_then(tmp_path: Path) -> None:
             assert later.id == first.id
             assert later.result.outcome == "scored"
             [other] = await gateway.submit([request("other")], CALLER, ["k"])
-            assert isinstance(other, Refusal)
+            assert isinstance(other, RequestRejected)
             assert other.status == 409
             [theirs] = await gateway.submit([request("other")], Caller("them"), ["k"])
             assert theirs.id != first.id
@@ -215,7 +215,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(tmp_path: Path) -> None
             outcomes = await gateway.submit([request("a5", run_id="a")], CALLER)
             assert (outcomes[0].status, outcomes[0].code) == (429, "run_queue_full")
             outcomes = await gateway.submit([request(f"b{index}", run_id="b") for index in range(4)], CALLER)
-            assert [isinstance(one, Refusal) for one in outcomes] == [False, False, True, True]
+            assert [isinstance(one, RequestRejected) for one in outcomes] == [False, False, True, True]
             assert (outcomes[3].status, outcomes[3].code) == (503, "queue_full")
             assert outcomes[3].retry_after_s >= 1
             [known] = await accepted(gateway, request("known", run_id="a"))
@@ -234,7 +234,7 @@ def test_candidates_that_wait_are_bounded_in_size_too(tmp_path: Path) -> None:
         async with serving(tmp_path, engine, max_queued_chars=100) as gateway:
             await accepted(gateway, request("first"))
             [refusal] = await gateway.submit([request("second")], CALLER)
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, RequestRejected)
             assert refusal.code == "queue_full"
             engine.gate.set()
 
@@ -329,7 +329,7 @@ def test_wait_returns_after_any_k_of_n(tmp_path: Path) -> None:
             assert {job.id for job in two} == set(ids[1:])
             assert [job.finished_at for job in two] == sorted(job.finished_at for job in two)
             assert len(await gateway.wait(ids, None, 0.0)) == 2
-            with pytest.raises(Refusal) as unknown:
+            with pytest.raises(RequestRejected) as unknown:
                 await gateway.wait([*ids, "none"], None, 1.0)
             assert unknown.value.status == 404
 
@@ -388,7 +388,7 @@ def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody_works
                     await gateway.submit(batch, CALLER, ["a", "b", "c"])
             assert gateway.status().queued == 0
             jobs = await gateway.submit(batch, CALLER, ["a", "b", "c"])
-            assert not [job for job in jobs if isinstance(job, Refusal)]
+            assert not [job for job in jobs if isinstance(job, RequestRejected)]
             done = await gateway.wait([job.id for job in jobs if isinstance(job, Job)], None, 60.0)
             assert [job.status for job in done] == [JobStatus.FINISHED] * 3
 

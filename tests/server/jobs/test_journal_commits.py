@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.journal import Batch, JobEnd, Journal, NewJob, NewKey, NewText, NewWork, WorkEnd
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewJob, NewKey, NewText, NewWork, WorkEnd
 
 
 def new_work(number: int = 1, **changes: Any) -> NewWork:
@@ -62,7 +62,7 @@ def end(number: int, status: str = "finished", result: str = "{}") -> JobEnd:
 
 def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         await journal.commit(Batch(works=[new_work()]))
         before = journal.transactions
         commits = [journal.commit(Batch(jobs=[new_job(number)])) for number in range(1, 301)]
@@ -76,7 +76,7 @@ def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         good = journal.commit(Batch(works=[new_work()], jobs=[new_job(1)]))
         bad = journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(2), new_job(1)]))
         also_good = journal.commit(Batch(jobs=[new_job(3)]))
@@ -94,7 +94,7 @@ def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_pa
 
 def test_a_job_ends_once(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         await journal.commit(Batch(works=[new_work()], jobs=[new_job(1)]))
         await journal.commit(Batch(ended_jobs=[end(1)], ended_works=[WorkEnd(1, "done", 2.0, "{}", None, None)]))
         await journal.commit(Batch(ended_jobs=[end(1, "cancelled", "[]")]))
@@ -108,7 +108,7 @@ def test_a_job_ends_once(tmp_path: Path) -> None:
 
 def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         commits = [journal.commit(Batch(works=[new_work(number)])) for number in range(1, 50)]
         journal.close()
         with pytest.raises(StoreError, match="closed"):
@@ -123,7 +123,7 @@ def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path)
 
 def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or_refused(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         closing = threading.Thread(target=journal.close)
         put = journal._waiting.put
 
@@ -151,7 +151,7 @@ def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or
 
 def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         texts = [NewText("a", "text"), NewText("b", "more")]
         jobs = [new_job(1, completion="a"), new_job(2, completion="a"), new_job(3, completion="b"), new_job(4)]
         keys = [NewKey("local", "k1", "job1", "r"), NewKey("local", "k2", "job2", "r")]
@@ -172,7 +172,7 @@ def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it
 
 def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
     async def main() -> None:
-        journal = Journal(tmp_path)
+        journal = JobStore(tmp_path)
         text = "'; DROP TABLE jobs; -- \0 \U0001f600 \r\n"
         await journal.commit(Batch(texts=[NewText("t", text)]))
         assert journal.read("SELECT content FROM texts") == [(text,)]
@@ -182,11 +182,11 @@ def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_file_survives_the_process_and_says_whose_it_is(tmp_path: Path) -> None:
-    Journal(tmp_path).close()
-    Journal(tmp_path).close()
+    JobStore(tmp_path).close()
+    JobStore(tmp_path).close()
     with sqlite3.connect(tmp_path / "server.db") as database:
         assert database.execute("PRAGMA application_id").fetchone() == (0x4B465356,)
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="newer KernelForge"):
-        Journal(tmp_path)
+        JobStore(tmp_path)

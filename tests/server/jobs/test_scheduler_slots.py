@@ -12,18 +12,20 @@ from builders import make_candidate, make_task
 from gateway_tools import accepted, serving, until
 from inprocess_engine import InProcessEngine, request
 
-from kernelforge.engine.base import Slot
 from kernelforge.server.base import utc_seconds
+from kernelforge.server.jobs.models import SharedEvaluation
+from kernelforge.server.jobs.notifications import Deadlines
 from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.registry import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
-from kernelforge.server.jobs.waiting import Deadlines
-from kernelforge.server.jobs.works import Work
+from kernelforge.workers.base import Slot
 
 
-def work(number: int, task: str) -> Work:
+def work(number: int, task: str) -> SharedEvaluation:
     candidate = make_candidate(str(number))
-    return Work(number, f"key{number}", Registered(f"core/{task}", make_task(), task), candidate, candidate.hash, False)
+    return SharedEvaluation(
+        number, f"key{number}", Registered(f"core/{task}", make_task(), task), candidate, candidate.hash, False
+    )
 
 
 def slot(name: str, *warm: str) -> Slot:

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from kernelforge.client.wire import Fault, Job, JobStatus, RewardResult
-from kernelforge.server.jobs.trouble import trouble
+from kernelforge.client.models import Fault, Job, JobStatus, RewardResult
+from kernelforge.server.http.errors import trouble
 
 CODES = get_args(Fault.model_fields["code"].annotation)
 

@@ -15,17 +15,17 @@ from agents.prompt_samples import BRIEF, profile
 from inprocess_engine import InProcessEngine, completion
 
 from kernelforge.candidate import parse_reply
-from kernelforge.engine.base import BriefFacts, Order, Report
 from kernelforge.errors import TaskError
 from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, TaskFacts, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
-from kernelforge.server.jobs.gateway import Gateway
-from kernelforge.server.jobs.settings import GatewaySettings
+from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.settings import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport
 
 CATALOGUE = Catalogue(["core"], ["softmax", "gelu"])
 
@@ -33,7 +33,7 @@ CATALOGUE = Catalogue(["core"], ["softmax", "gelu"])
 class TellingEngine(InProcessEngine):
     """Also tells of a task what a prompt needs, and profiles by the number in a candidate's first line."""
 
-    async def evaluate(self, order: Order, slot: str) -> Report:
+    async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
         report = await super().evaluate(order, slot)
         if report.profile is None:
             return report
@@ -72,7 +72,7 @@ class Server:
 @asynccontextmanager
 async def serving(folder: Path, policy: str = DEFAULT_POLICY, **options: Any) -> AsyncIterator[Server]:
     engine = TellingEngine()
-    gateway = Gateway(engine, CATALOGUE, folder, GatewaySettings(policy=policy))
+    gateway = JobService(engine, CATALOGUE, folder, JobServiceSettings(policy=policy))
     await gateway.start()
     sessions = Sessions(gateway, folder / "server.db", **options)
     app = create_app(gateway, routers=[session_routes.router(sessions)])
@@ -112,10 +112,10 @@ def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path)
 def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.evaluate.preparation.HIDDEN_FAILURES", 1)
+    monkeypatch.setattr("kernelforge.evaluation.stages.compile_stage.HIDDEN_FAILURES", 1)
     evaluate = TellingEngine.evaluate
 
-    async def at_hidden(self: TellingEngine, order: Order, slot: str) -> Report:
+    async def at_hidden(self: TellingEngine, order: EvaluationOrder, slot: str) -> EvaluationReport:
         report = await evaluate(self, order, slot)
         check = SizeCheck(size="hidden_odd", status="failed", message="it crashes")
         assert report.evaluation is not None

@@ -11,20 +11,20 @@ import pytest
 from agents.prompt_samples import BRIEF
 from scripted_core import evaluated, reply
 
-from kernelforge.agents.base import Brief, CoderReply, CoderRequest
+from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
-from kernelforge.evaluate.evaluator import EvaluationResult
+from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Operator, Reward, RunConfig, TaskFacts, Verdict
+from kernelforge.run.budget import RunBudget
 from kernelforge.run.config import new_run
-from kernelforge.run.crew import Crew
 from kernelforge.run.events import StopSignal
-from kernelforge.run.external import external_config
-from kernelforge.run.spending import Spending
-from kernelforge.run.task import TaskLoop, make_brief
-from kernelforge.server.sessions.conversation import Asked, attempt_of, follow
+from kernelforge.run.submissions import external_config
+from kernelforge.run.task_agents import TaskAgents
+from kernelforge.run.task_loop import TaskLoop, make_task_context
+from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 from kernelforge.store import Store
 from kernelforge.tasks.catalogue import Catalogue
 
@@ -88,7 +88,7 @@ class Bench:
     def done(self, task: Any) -> None: ...
 
 
-def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[str], list[Attempt], Brief]:
+def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[str], list[Attempt], TaskContext]:
     """What the loop of ``kernelforge run --strategy refine`` asks a Coder that gives these replies."""
     told = external_config(
         "core",
@@ -103,25 +103,25 @@ def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[s
     run, coder, bench = new_run(config), Scripted(replies), Bench()
     store = Store.open(folder / "kernelforge.db")
     store.start_run(run)
-    purse = Spending(config.budget, stop=StopSignal()).task()
-    crew = Crew((coder,), BuiltinJudge(), None, None)
+    purse = RunBudget(config.budget, stop=StopSignal()).task()
+    crew = TaskAgents((coder,), BuiltinJudge(), None, None)
     loop = TaskLoop(run, TASK, [], bench, store, crew, purse, lambda event: None)  # type: ignore[arg-type]
     loop.work()
     store.close()
-    return coder.asked, loop.attempts, make_brief(bench)  # type: ignore[arg-type]
+    return coder.asked, loop.attempts, make_task_context(bench)  # type: ignore[arg-type]
 
 
-def asked_by_a_session(replies: list[str], brief: Brief, turns: int) -> tuple[list[str], list[Attempt]]:
+def asked_by_a_session(replies: list[str], brief: TaskContext, turns: int) -> tuple[list[str], list[Attempt]]:
     attempts: list[Attempt] = []
     prompts: list[str] = []
-    following = follow(brief, (), turns)
+    following = next_turn(brief, (), turns)
     while following.asked is not None:
         prompts.append(following.prompt)
         text = replies[len(attempts)]
         evaluation, profile = evaluated(text, brief.task)
         reward = Reward(policy="kevin/1", value=None, components={})
         attempts.append(attempt_of("s1", following.asked, text, evaluation, profile, reward, attempts, 0.0))
-        following = follow(brief, attempts, turns)
+        following = next_turn(brief, attempts, turns)
     assert following.prompt == ""
     return prompts, attempts
 
@@ -160,7 +160,7 @@ def test_an_attempt_without_a_candidate_or_with_a_fault_is_never_the_best() -> N
     for word in ("wrong", "build", "-"):
         text = reply(word) if word != "-" else "no code"
         evaluation, profile = evaluated(text, BRIEF.task)
-        asked = Asked(operator=Operator.SEED)
+        asked = PendingTurn(operator=Operator.SEED)
         attempt = attempt_of(
             "s", asked, text, evaluation, profile, Reward(policy="x/1", value=0.0, components={}), (), 0.0
         )

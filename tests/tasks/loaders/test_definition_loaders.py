@@ -83,7 +83,7 @@ def one_reason(loaded: Loaded) -> str:
 
 def outputs_of(task: ExternalTask, constants: dict[str, Any] | None = None) -> tuple[Any, tuple[Any, ...]]:
     """Inputs and outputs, by the class that the oracle's child uses. The text is ours, so it may run here."""
-    from kernelforge.evaluate.reference import Reference
+    from kernelforge.evaluation.oracle.worker.reference import Reference
 
     reference = Reference(task.source, constants or {})
     inputs = reference.inputs(1)
@@ -116,7 +116,7 @@ def test_the_reference_computes_what_it_says_without_its_assertions(tmp_path: Pa
 
 
 def test_the_oracle_admits_a_loaded_task(tmp_path: Path, kept_zygotes: Callable[..., Zygote]) -> None:
-    from kernelforge.evaluate.oracle import Oracle
+    from kernelforge.evaluation.oracle.client import Oracle
 
     external = one_task(FlashInferBench().load(trace_set(tmp_path, norm_definition(), [norm_workload(40)])))
     sizes = (Size(name="full"), Size(name="small", constants={"rows": 9}))

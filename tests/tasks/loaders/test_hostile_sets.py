@@ -21,8 +21,8 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Size, TaskPolicy
 from kernelforge.tasks import load_suite, parse_task_file
 from kernelforge.tasks.loaders import ExternalTask, Loaded, NotLoaded, loader_named, rows
-from kernelforge.tasks.loaders.naming import Taken, distinct, task_name
-from kernelforge.tasks.loaders.writing import Origin, SizedTask, write_suite
+from kernelforge.tasks.loaders.rows import Taken, distinct, task_name
+from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
 
 CPU_SECONDS = 12.0
 SECRET = "canary-5a11"

@@ -7,7 +7,7 @@ import pytest
 
 from kernelforge.errors import TaskError
 from kernelforge.tasks import module_constants, parse_task_file, substitute
-from kernelforge.tasks.loaders.lifting import lift
+from kernelforge.tasks.loaders.source_rewrite import lift
 
 
 def constants(text: str) -> dict[str, int | float | bool]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from kernelforge.cli.import_tasks import FORMATS as NAMED
-from kernelforge.evaluate.shrinking import Bounds
+from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks.loaders import FORMATS, loader_named
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "loaders.md").read_text()

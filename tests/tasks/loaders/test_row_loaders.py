@@ -10,9 +10,9 @@ from pathlib import Path
 import kernelbench_files as files
 import pytest
 
-from kernelforge.commands import install_hint
 from kernelforge.errors import UsageError
 from kernelforge.tasks.loaders import loader_for, loader_named
+from kernelforge.utils.shell_hints import install_hint
 
 KERNELBENCH, OPS = loader_named("kernelbench-parquet"), loader_named("ops-6k")
 

@@ -12,7 +12,7 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Size, TaskPolicy
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.loaders import ExternalTask, NotLoaded
-from kernelforge.tasks.loaders.writing import Origin, SizedTask, write_suite
+from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
 
 SIZES = (
     Size(name="full"),

@@ -8,7 +8,7 @@ import verifiers.v1 as vf
 
 from kernelforge.adapters.common import Scorer, flags
 from kernelforge.client import Client
-from kernelforge.client.wire import RewardResult
+from kernelforge.client.models import RewardResult
 
 
 class ServerConfig(vf.TaskConfig):
@@ -55,7 +55,7 @@ class KernelTask(vf.Task[KernelData, KernelState, ServerConfig]):
         """The last reply's reward, or the best turn's of a conversation.
 
         Raises:
-            NoScore: trouble of the server's: the trace carries the error and is not trained on.
+            MissingRewardError: trouble of the server's: the trace carries the error and is not trained on.
         """
         results = [RewardResult.model_validate(result) for result in trace.state.results]
         if not results:

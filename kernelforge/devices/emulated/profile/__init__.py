@@ -1,1 +1,1 @@
-"""Profiles of emulated launches: which blocks are run, what their memory accesses cost, what is counted."""
+"""Profiles of emulated launches: which blocks run, the cost of their memory accesses, the counters."""

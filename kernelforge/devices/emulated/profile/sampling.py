@@ -1,4 +1,4 @@
-"""Which launches of a plan and which blocks of a big grid a profile runs.
+"""Choice of the launches of a plan, and the blocks of a grid, that a profile runs.
 
 Where they lie is drawn from a seed that no candidate knows: a kernel that works, or idles, just where it is looked at
 would have other counters than the plan.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import (
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     bits_to_f32,
     bits_to_f64,
     exported,
@@ -15,10 +15,9 @@ from kernelforge.devices.emulated.native import (
     store_i64,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.runtime.access import resolve
-from kernelforge.devices.emulated.runtime.elements import read_element, write_element
-from kernelforge.devices.emulated.runtime.numbers import f32_to_half, half_to_f32, signed
-from kernelforge.devices.emulated.runtime.scratch import EFFECTIVE, HOST, STRIDE
+from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
+from kernelforge.devices.emulated.runtime.access import read_element, resolve, write_element
+from kernelforge.devices.emulated.runtime.matrix import f32_to_half, half_to_f32, signed
 
 # Operations and types of atomics, as generated code encodes them: operation * 16 + type.
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")

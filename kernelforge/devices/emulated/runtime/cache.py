@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated import memory as mem
-from kernelforge.devices.emulated.native import load_i64, native, popcount, store_i64
-from kernelforge.devices.emulated.runtime.scratch import UNITS
+from kernelforge.devices.emulated.codegen.numba_intrinsics import load_i64, native, popcount, store_i64
+from kernelforge.devices.emulated.execute import memory as mem
+from kernelforge.devices.emulated.layout import UNITS
 
 
 @native

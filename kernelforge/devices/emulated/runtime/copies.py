@@ -8,7 +8,7 @@ visible to the executing thread only after such a wait).
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import (
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     fill_bytes,
     load_i32,
@@ -21,9 +21,9 @@ from kernelforge.devices.emulated.native import (
     store_u32,
     trailing_zeros,
 )
+from kernelforge.devices.emulated.layout import EFFECTIVE, HOST
 from kernelforge.devices.emulated.runtime.access import resolve
 from kernelforge.devices.emulated.runtime.races import check_race
-from kernelforge.devices.emulated.runtime.scratch import EFFECTIVE, HOST
 
 
 @native

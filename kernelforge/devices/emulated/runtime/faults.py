@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import (
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     load_i32,
     load_i64,

@@ -1,13 +1,60 @@
-"""Tensor-core instructions: ``mma.sync`` and ``ldmatrix``."""
+"""Matrix instructions of a warp (``ldmatrix``, ``mma.sync``) and the number formats that they read."""
 
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import exported, load_f32, load_i64, load_u32, store_f32, store_u32
-from kernelforge.devices.emulated.runtime.access import resolve
-from kernelforge.devices.emulated.runtime.elements import read_element
-from kernelforge.devices.emulated.runtime.numbers import half_to_f32
-from kernelforge.devices.emulated.runtime.scratch import HOST, STRIDE
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    bits_to_f32,
+    exported,
+    f32_to_bits,
+    load_f32,
+    load_i64,
+    load_u32,
+    native,
+    store_f32,
+    store_u32,
+)
+from kernelforge.devices.emulated.layout import HOST, STRIDE
+from kernelforge.devices.emulated.runtime.access import read_element, resolve
+
+
+@native
+def signed(value: int) -> int:
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
+@native
+def half_to_f32(bits: int, brain: bool) -> float:
+    """Value of a 16-bit float, exactly."""
+    if brain:
+        return bits_to_f32(bits << 16)
+    sign = (bits & 0x8000) << 16
+    exponent = bits >> 10 & 31
+    mantissa = bits & 0x3FF
+    if exponent == 31:
+        return bits_to_f32(sign | 0x7F800000 | (mantissa << 13))
+    if exponent == 0:
+        # 2**-14 in front of the mantissa, and off again.
+        return bits_to_f32(sign | f32_to_bits(bits_to_f32(0x38800000 | (mantissa << 13)) - bits_to_f32(0x38800000)))
+    return bits_to_f32(sign | ((exponent + 112) << 23) | (mantissa << 13))
+
+
+@native
+def f32_to_half(bits: int, brain: bool) -> int:
+    """Bit pattern of an f32 rounded to nearest even in 16 bits; NaN becomes 0x7FFF."""
+    magnitude = bits & 0x7FFFFFFF
+    sign = bits >> 16 & 0x8000
+    if magnitude > 0x7F800000:
+        return 0x7FFF
+    if brain:
+        return sign | ((magnitude + 0x7FFF + (magnitude >> 16 & 1)) >> 16)
+    if magnitude >= 0x477FF000:
+        return sign | 0x7C00
+    if magnitude < 0x38800000:
+        # The last bit of a sum near 1/2 is 2**-24, the smallest half.
+        half = bits_to_f32(0x3F000000)
+        return sign | (f32_to_bits(bits_to_f32(magnitude) + half) - 0x3F000000)
+    return sign | ((magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13)
 
 
 @exported("void(int64, int64, int64, int64, int64, int64, int64)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import (
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     load_i32,
     load_i64,
     load_u16,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import load_i64, native, store_i64, trailing_zeros
-from kernelforge.devices.emulated.runtime.scratch import TABLE, UNITS
+from kernelforge.devices.emulated.codegen.numba_intrinsics import load_i64, native, store_i64, trailing_zeros
+from kernelforge.devices.emulated.layout import TABLE, UNITS
 
 
 @native

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.native import exported, load_i32, load_u32, popcount, store_u32, trailing_zeros
-from kernelforge.devices.emulated.runtime.elements import read_element
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    exported,
+    load_i32,
+    load_u32,
+    popcount,
+    store_u32,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.runtime.access import read_element
 from kernelforge.devices.emulated.runtime.faults import record_fault
-from kernelforge.devices.emulated.runtime.numbers import signed
+from kernelforge.devices.emulated.runtime.matrix import signed
 
 
 @exported("int64(int64, int64, int64, int64)")

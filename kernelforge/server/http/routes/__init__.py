@@ -1,1 +1,1 @@
-"""The native API, one router per kind of thing."""
+"""Routes of the native API, one router per resource."""

@@ -1,4 +1,4 @@
-"""Examples of the bodies, for the OpenAPI page."""
+"""Example bodies for the OpenAPI page."""
 
 from __future__ import annotations
 

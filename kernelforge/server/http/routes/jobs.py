@@ -1,4 +1,4 @@
-"""Jobs: submit, follow, wait, cancel."""
+"""Job routes: submit, poll, wait, cancel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
-from kernelforge.client.wire import (
+from kernelforge.client.models import (
     MAX_WAIT_S,
     BatchAnswer,
     BatchItem,
@@ -25,12 +25,12 @@ from kernelforge.client.wire import (
     WaitRequest,
     WatchRequest,
 )
-from kernelforge.server.base import Core, Refusal
+from kernelforge.server.base import RequestRejected, RewardService
 from kernelforge.server.http.auth import Reader, Submitter
-from kernelforge.server.http.held import core_of, held_by, held_score
-from kernelforge.server.http.problems import documented
-from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.http.errors import documented
+from kernelforge.server.http.long_poll import core_of, held_by, held_score
 from kernelforge.server.http.routes import examples
+from kernelforge.server.http.strict_json import api_router, json_answer
 
 DEFAULT_SCORE_S = 300.0
 MAX_SCORE_S = 3_600.0
@@ -43,7 +43,7 @@ JobPath = Annotated[JobId, Path(description="A job's id.")]
 JobBody = Annotated[JobRequest, Body(openapi_examples=examples.SUBMIT)]
 
 
-def router(core: Core) -> APIRouter:
+def router(core: RewardService) -> APIRouter:
     """Routes of jobs over a gateway."""
     api = api_router("jobs")
     _submitting(api, core)
@@ -53,7 +53,7 @@ def router(core: Core) -> APIRouter:
     return api
 
 
-def _submitting(api: APIRouter, core: Core) -> None:
+def _submitting(api: APIRouter, core: RewardService) -> None:
     @api.post(
         "/v1/jobs",
         status_code=202,
@@ -66,7 +66,7 @@ def _submitting(api: APIRouter, core: Core) -> None:
     )
     async def submit(job: JobBody, caller: Submitter, key: Key = None) -> Response:
         accepted = (await core.submit([job], caller, [key]))[0]
-        if isinstance(accepted, Refusal):
+        if isinstance(accepted, RequestRejected):
             raise accepted
         return json_answer(accepted, 200 if accepted.status.ended else 202)
 
@@ -103,7 +103,7 @@ def _submitting(api: APIRouter, core: Core) -> None:
         return json_answer(await held_score(request, core, job, caller, timeout_s=timeout_s, key=key))
 
 
-def _following(api: APIRouter, core: Core) -> None:
+def _following(api: APIRouter, core: RewardService) -> None:
     @api.get("/v1/jobs/{job_id}", response_model=Job, summary="How a job is", responses=documented(404, 422))
     async def poll(
         request: Request,
@@ -170,7 +170,7 @@ async def _events(request: Request, ids: list[str]) -> AsyncIterator[ServerSentE
         yield ServerSentEvent(event="job", raw_data=job.model_dump_json())
 
 
-def _waiting(api: APIRouter, core: Core) -> None:
+def _waiting(api: APIRouter, core: RewardService) -> None:
     @api.post(
         "/v1/jobs/wait",
         response_model=WaitAnswer,
@@ -187,7 +187,7 @@ def _waiting(api: APIRouter, core: Core) -> None:
         return json_answer(WaitAnswer(ended=ended, pending=[job_id for job_id in ids if job_id not in done]))
 
 
-def _cancelling(api: APIRouter, core: Core) -> None:
+def _cancelling(api: APIRouter, core: RewardService) -> None:
     @api.delete(
         "/v1/jobs/{job_id}",
         response_model=Job,
@@ -216,7 +216,7 @@ def _cancelling(api: APIRouter, core: Core) -> None:
         return json_answer(CancelAnswer(cancelled=cancelled))
 
 
-def _item(job: Job | Refusal) -> BatchItem:
-    if isinstance(job, Refusal):
+def _item(job: Job | RequestRejected) -> BatchItem:
+    if isinstance(job, RequestRejected):
         return BatchItem(problem=Problem(code=job.code, message=str(job), retry_after_s=job.retry_after_s))
     return BatchItem(job=job)

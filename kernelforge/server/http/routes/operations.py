@@ -1,4 +1,4 @@
-"""What operators ask: is it alive, is it ready, how is it, and the pages of the API."""
+"""Operator routes: liveness, readiness, health, and the API's pages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from kernelforge.client.wire import ServerStatus
-from kernelforge.server.base import Core
+from kernelforge.client.models import ServerStatus
+from kernelforge.server.base import RewardService
 from kernelforge.server.http.auth import Admin, Anyone, Reader
+from kernelforge.server.http.errors import documented
 from kernelforge.server.http.metrics import CONTENT_TYPE_LATEST, Metrics
-from kernelforge.server.http.problems import documented
-from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.http.strict_json import api_router, json_answer
 
 
-def router(core: Core, metrics: Metrics) -> APIRouter:
+def router(core: RewardService, metrics: Metrics) -> APIRouter:
     """Routes of operation over a gateway."""
     api = api_router("operations")
     drains: set[asyncio.Task[None]] = set()

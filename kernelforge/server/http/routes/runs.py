@@ -1,4 +1,4 @@
-"""Runs: how they stand, and what share of the devices each has."""
+"""Run routes: status, and share of the devices."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Path
 from starlette.responses import Response
 
-from kernelforge.client.wire import Name, RunSettings, RunStatus
-from kernelforge.server.base import Core
+from kernelforge.client.models import Name, RunSettings, RunStatus
+from kernelforge.server.base import RewardService
 from kernelforge.server.http.auth import Admin, Reader
-from kernelforge.server.http.problems import documented
-from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.http.errors import documented
 from kernelforge.server.http.routes import examples
+from kernelforge.server.http.strict_json import api_router, json_answer
 
 
-def router(core: Core) -> APIRouter:
+def router(core: RewardService) -> APIRouter:
     """Routes of runs over a gateway."""
     api = api_router("runs")
 

@@ -1,4 +1,4 @@
-"""What can be asked for: tasks with their prompts, and reward policies."""
+"""Task routes: tasks with their prompts, and reward policies."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from starlette.responses import Response
 
 from kernelforge.agents.base import CoderRequest
 from kernelforge.agents.prompts import coder_prompt
-from kernelforge.client.wire import PolicyRow, TaskPage, TaskRow
+from kernelforge.client.models import PolicyRow, TaskPage, TaskRow
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Operator, Task
 from kernelforge.rewards import POLICIES
-from kernelforge.server.base import Core, Refusal
+from kernelforge.server.base import RequestRejected, RewardService
 from kernelforge.server.http.auth import Reader
-from kernelforge.server.http.problems import documented
-from kernelforge.server.http.reading import api_router, json_answer
+from kernelforge.server.http.errors import documented
+from kernelforge.server.http.strict_json import api_router, json_answer
 from kernelforge.server.jobs.registry import reference_hash
 
 _ROWS = TypeAdapter(list[TaskRow])
 
 
-def router(core: Core, default_policy: str) -> APIRouter:
+def router(core: RewardService, default_policy: str) -> APIRouter:
     """Routes of what a gateway offers."""
     api = api_router("tasks")
     pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
@@ -42,7 +42,7 @@ def router(core: Core, default_policy: str) -> APIRouter:
         caller: Reader, suite: Annotated[str | None, Query(max_length=200, description="Of this suite alone.")] = None
     ) -> Response:
         if suite is not None and suite not in core.catalogue.names:
-            raise Refusal(404, "unknown_suite", f"suites here: {', '.join(core.catalogue.names)}")
+            raise RequestRejected(404, "unknown_suite", f"suites here: {', '.join(core.catalogue.names)}")
         return Response(rows(suite), media_type="application/json")
 
     @api.get(
@@ -58,7 +58,7 @@ def router(core: Core, default_policy: str) -> APIRouter:
         try:
             offered, task = core.catalogue.task(f"{suite}/{name}")
         except UsageError as error:
-            raise Refusal(404, "unknown_task", f"there is no task {suite}/{name} here") from error
+            raise RequestRejected(404, "unknown_task", f"there is no task {suite}/{name} here") from error
         if task.digest not in pages:
             pages[task.digest] = await _page(core, offered.name, task)
         return json_answer(pages[task.digest])
@@ -86,11 +86,11 @@ def row_of(suite: str, task: Task) -> TaskRow:
     )
 
 
-async def _page(core: Core, suite: str, task: Task) -> TaskPage:
+async def _page(core: RewardService, suite: str, task: Task) -> TaskPage:
     try:
         brief = await core.brief(task)
     except TaskError as error:
-        raise Refusal(422, "bad_task", str(error)) from error
+        raise RequestRejected(422, "bad_task", str(error)) from error
     prompt = coder_prompt(CoderRequest(brief=brief, operator=Operator.SEED, parent=None, finding=None, history=()))
     return TaskPage(
         **row_of(suite, task).model_dump(),

@@ -58,7 +58,7 @@ def software_cupy(server: software_cuda.Server) -> Script:
     """The same with the cupy driver; what cupy's own runtime does is done by the bindings."""
     pytest.importorskip("cupy", reason="needs cupy, of the extra gpu")
     stand_in = "import software_cupy\nsoftware_cupy.stand_in()\n"
-    return partial(server.run, f"{OWNER}{stand_in}from kernelforge.devices.cuda.cupy_driver import make\n")
+    return partial(server.run, f"{OWNER}{stand_in}from kernelforge.devices.cuda.worker.cupy_driver import make\n")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def software_pycuda(server: software_cuda.Server) -> Script:
     """The same with pycuda."""
     if importlib.util.find_spec("pycuda") is None:
         pytest.skip("needs pycuda, of the extra pycuda, which takes CUDA's headers")
-    return partial(server.run, f"{OWNER}from kernelforge.devices.cuda.pycuda_driver import make\n")
+    return partial(server.run, f"{OWNER}from kernelforge.devices.cuda.worker.pycuda_driver import make\n")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.compile import installed_toolchain
 from kernelforge.compile.nvrtc import Compilation, Nvrtc
-from kernelforge.devices.cuda.driver import DriverError, LaunchShape, TensorMapSpec
+from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, TensorMapSpec
 
 __all__ = ["DriverError", "LaunchShape", "TensorMapSpec", "compiled", "open_driver", "pack", "shape", "words"]
 
@@ -22,7 +22,7 @@ def compiled(arch: str) -> Compilation:
 
 def open_driver(runtime: str) -> tuple[Any, Any]:
     """The driver of that runtime on the first GPU, and the kernels, loaded."""
-    driver = import_module(f"kernelforge.devices.cuda.{runtime}_driver").make(0)
+    driver = import_module(f"kernelforge.devices.cuda.worker.{runtime}_driver").make(0)
     return driver, driver.load(compiled(driver.facts.arch).cubin)
 
 

@@ -3,8 +3,8 @@
 import ctypes
 from typing import Any
 
-from kernelforge.devices.cuda.bindings import BindingsDriver
-from kernelforge.devices.cuda.driver import DriverError, LaunchShape, TensorMapSpec
+from kernelforge.devices.cuda.worker.bindings_driver import BindingsDriver
+from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, TensorMapSpec
 
 __all__ = ["IMAGE", "DriverError", "LaunchShape", "Owner", "TensorMapSpec", "fail", "forget", "open_driver", "record"]
 

@@ -10,7 +10,12 @@ import sys
 import traceback
 from typing import Any
 
-WARM = ("cuda.bindings.driver", "cupy", "kernelforge.devices.cuda.bindings", "kernelforge.devices.cuda.discovery")
+WARM = (
+    "cuda.bindings.driver",
+    "cupy",
+    "kernelforge.devices.cuda.worker.bindings_driver",
+    "kernelforge.devices.cuda.discovery",
+)
 
 
 def answer(script: str) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from kernelforge.devices.cuda.cupy_driver import make
 from kernelforge.devices.cuda.discovery import CONTROL
-from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.worker.cupy_driver import make
+from kernelforge.devices.cuda.worker.driver import DriverError
 
 cupy = pytest.importorskip("cupy", reason="needs cupy, of the extra gpu")
 

@@ -191,7 +191,7 @@ def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
     answer = gpu(
         """
         import contextlib
-        from kernelforge.devices.cuda.flush import Flush
+        from kernelforge.devices.cuda.worker.l2_flush import L2Flush as Flush
         nbytes = 2 * driver.facts.l2_bytes
         flush = Flush(driver, nbytes, 0x5A)
         with driver.capture() if "graphs" not in driver.lacks else contextlib.nullcontext() as held:
@@ -214,7 +214,7 @@ def test_the_flush_leaves_nothing_in_shared_memory(gpu):
     assert (
         gpu(
             """
-        from kernelforge.devices.cuda.flush import Flush
+        from kernelforge.devices.cuda.worker.l2_flush import L2Flush as Flush
         flush = Flush(driver, 1 << 20, 0x5A)
         nbytes = driver.facts.shared_bytes_per_block
         found, mark = driver.allocate(4), driver.function(module, "mark_shared")
@@ -416,6 +416,6 @@ def test_an_illegal_address_is_sticky_and_named(runtime):
 @pytest.mark.gpu
 @needs_gpu
 def test_a_gpu_that_is_not_there_is_named():
-    script = f"from kernelforge.devices.cuda.cupy_driver import make\nmake({len(GPUS) + 7})"
+    script = f"from kernelforge.devices.cuda.worker.cupy_driver import make\nmake({len(GPUS) + 7})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert "CUDA_ERROR_INVALID_DEVICE" in done.stderr

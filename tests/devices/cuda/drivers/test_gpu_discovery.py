@@ -9,10 +9,10 @@ from importlib import metadata
 
 import pytest
 
-from kernelforge.commands import install_hint
 from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.gpu import GpuInfo
+from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import DeviceError
+from kernelforge.utils.shell_hints import install_hint
 
 GPUS = tuple(
     GpuInfo(number, f"GPU of kind {number}", f"GPU-{number}{number}aa-bb", 1 << 30, "580.1", "13.0")

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from kernelforge.devices.cuda import torch_stream
-from kernelforge.devices.cuda.driver import DriverError
+from kernelforge.devices.cuda.worker import torch_stream
+from kernelforge.devices.cuda.worker.driver import DriverError
 
 
 def test_torch_without_a_gpu_is_refused_by_name():

@@ -1,0 +1,272 @@
+"""Loops inside one thread: reductions, contractions, convolutions and windows as straightforward ``for`` loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY, CppEmitter, indent
+from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type
+from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Dim, Reduce, Value, Window, product
+from kernelforge.errors import UnsupportedError
+from kernelforge.records import DType
+
+_LOWEST = {
+    DType.INT64: "(-9223372036854775807LL - 1)", DType.INT32: "(-2147483647 - 1)", DType.INT16: "-32768",
+    DType.INT8: "-128", DType.UINT8: "0", DType.BOOL: "0",
+}  # fmt: skip
+_HIGHEST = {
+    DType.INT64: "9223372036854775807LL", DType.INT32: "2147483647", DType.INT16: "32767",
+    DType.INT8: "127", DType.UINT8: "255", DType.BOOL: "1",
+}  # fmt: skip
+
+
+def start_of(reduce: Reduce) -> str:
+    """The value that a reduction starts from."""
+    dtype = reduce.arg.dtype
+    if reduce.op in ("argmax", "argmin"):
+        return f"Best{{-{INFINITY}, 2147483647}}"
+    if reduce.op == "max":
+        return f"-{INFINITY}" if dtype.is_floating else _LOWEST[dtype]
+    if reduce.op == "min":
+        return INFINITY if dtype.is_floating else _HIGHEST[dtype]
+    return "0" if reduce.op == "sum" else "1"
+
+
+def type_of(reduce: Reduce) -> str:
+    return "Best" if reduce.op in ("argmax", "argmin") else compute_type(reduce.dtype)
+
+
+def combine_of(reduce: Reduce) -> str:
+    """Name of the device function that combines two partial results."""
+    return "best_of" if reduce.op in ("argmax", "argmin") else f"{reduce.op}_of"
+
+
+def step_of(reduce: Reduce, into: str, element: str, at: str) -> str:
+    """Statement that takes one more element in."""
+    if reduce.op == "sum":
+        return f"{into} += {element};"
+    if reduce.op == "prod":
+        return f"{into} *= {element};"
+    if reduce.op in ("max", "min"):
+        return f"{into} = {reduce.op}_of({into}, ({compute_type(reduce.dtype)})({element}));"
+    sign = "-" if reduce.op == "argmin" else ""
+    return f"{into} = best_of({into}, Best{{{sign}{element}, {at}}});"
+
+
+def result_of(reduce: Reduce, accumulator: str) -> str:
+    if reduce.op in ("argmax", "argmin"):
+        return f"(long long){accumulator}.at"
+    return accumulator
+
+
+class LoopEmitter(CppEmitter):
+    """An emitter whose threads loop on their own over whatever their element needs."""
+
+    def loop(self, value: Value, coords: tuple[Coordinate, ...]) -> str:
+        if isinstance(value, Reduce):
+            body = self._reduce
+        elif isinstance(value, Contraction):
+            body = self._contraction
+        elif isinstance(value, Convolution):
+            body = self._convolution
+        elif isinstance(value, Window):
+            body = self._window
+        else:
+            raise UnsupportedError(f"the built-in Coder has no single-thread loop for a {type(value).__name__}")
+        if self.hoisted is None:
+            return body(value, coords, "")
+        if not all(coord.lives_everywhere for coord in coords):
+            raise UnsupportedError("the lanes' loop would use coordinates of another scope")
+        hoisted, lines = self.hoisted, self.lines
+        self.lines, self.hoisted = hoisted, None
+        result = body(value, coords, "[k]")
+        self.lines, self.hoisted = lines, hoisted
+        return result
+
+    def accumulator(self, ctype: str, start: str, lane: str) -> str:
+        name = self.fresh("acc")
+        if lane:
+            self.add(f"{ctype} {name}[V];")
+            self.add("#pragma unroll")
+            self.add(f"for (int k = 0; k < V; ++k) {name}[k] = {start};")
+        else:
+            self.add(f"{ctype} {name} = {start};")
+        return name + lane
+
+    def inner(self, lane: str, write: Callable[[], None]) -> None:
+        """Statements of the innermost loop: once, or once per lane after the vector loads they need."""
+        if not lane:
+            write()
+            return
+        with self.lanes() as (before, body):
+            write()
+        self.lines += [*before, "#pragma unroll", "for (int k = 0; k < V; ++k) {", *indent(body), "}"]
+
+    def count(self, var: str, extent: str, body: list[str]) -> None:
+        self.add(f"for (int {var} = 0; {var} < {extent}; ++{var}) {{")
+        self.lines += [*indent(body), "}"]
+
+    def _reduce(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+        assert isinstance(value, Reduce)
+        total = self.accumulator(type_of(value), start_of(value), lane)
+        group = LoopGroup(self.fresh("j"), value.arg.shape[value.first : value.last + 1])
+        inner = (*coords[: value.first], *group.coords(), *coords[value.last + 1 :])
+        with self.scope() as body:
+            self.inner(lane, lambda: self.add(step_of(value, total, self.read(value.arg, inner), group.var)))
+        self.count(group.var, self.signature.extent(group.extent), body)
+        return result_of(value, total)
+
+    def _contraction(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+        assert isinstance(value, Contraction)
+        total = self.accumulator("float", "0", lane)
+        group = LoopGroup(self.fresh("k"), value.a.shape[-1:])
+        (step,) = group.coords()
+        *batch, row, column = coords
+
+        def write() -> None:
+            a = self.read(value.a, (*batch, row, step))
+            b = self.read(value.b, (*batch, step, column))
+            self.add(f"{total} += {a} * {b};")
+
+        with self.scope() as body:
+            self.inner(lane, write)
+        self.count(group.var, self.signature.extent(group.extent), body)
+        return total
+
+    def _convolution(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+        assert isinstance(value, Convolution)
+        total = self.accumulator("float", "0", lane)
+        depth, per_group = channels_of(value)
+        channels = LoopGroup(self.fresh("c"), (depth,))
+        taps = self._taps(value.weight.shape[2:])
+
+        def write() -> None:
+            image, out_channel = coords[:2]
+            channel = channels.coords()[0]
+            steps = tuple(tap.coords()[0] for tap in taps)
+            source = channel
+            if value.groups > 1:
+                first = f"{self.text(out_channel)} / {self.signature.extent(per_group)} * "
+                source = Coordinate(f"({first}{self.signature.extent(depth)} + {channels.var})")
+            if value.transposed:
+                inside = out_channel
+                if value.groups > 1:
+                    inside = Coordinate(f"({self.text(out_channel)} % {self.signature.extent(per_group)})")
+                weight = self.read(value.weight, (source, inside, *steps))
+                places, conditions = self._sources(value, coords[2:], [tap.var for tap in taps])
+            else:
+                weight = self.read(value.weight, (out_channel, channel, *steps))
+                places = self.window_positions(value, coords[2:], [tap.var for tap in taps])
+                conditions = self.inside(value.x, places)
+            element = self.tap(value.x, (image, source), places, conditions, "0.0f")
+            self.add(f"{total} += {element} * {weight};")
+
+        self._nest([channels, *taps], lane, write)
+        return total
+
+    def _taps(self, extents: tuple[Dim, ...]) -> list[LoopGroup]:
+        """Loop variables over the window's axes."""
+        return [LoopGroup(self.fresh(v), (dim,)) for v, dim in zip("zyx"[-len(extents) :], extents, strict=True)]
+
+    def _nest(self, groups: list[LoopGroup], lane: str, write: Callable[[], None]) -> None:
+        """Loops over ``groups``, the last innermost, around what ``write`` adds."""
+        with self.scope() as body:
+            self.inner(lane, write)
+        for group in reversed(groups):
+            with self.scope() as outer:
+                self.count(group.var, self.signature.extent(group.extent), body)
+            body = outer
+        self.lines += body
+
+    def window_positions(
+        self, value: Convolution | Window, coords: tuple[Coordinate, ...], steps: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Coordinates of the input under one tap, declared as integers."""
+        names = []
+        for axis, letter in enumerate("dhw"[-len(steps) :]):
+            numbers = (value.stride[axis], value.dilation[axis], value.padding[axis])
+            stride, dilation, padding = (self.signature.extent(dim) for dim in numbers)
+            at = self.text(coords[axis])
+            text = at if stride == "1" else f"{at} * {stride}"
+            text += f" + {steps[axis]}" if dilation == "1" else f" + {steps[axis]} * {dilation}"
+            if padding != "0":
+                text += f" - {padding}"
+            name = self.fresh(letter)
+            self.add(f"const int {name} = {text};")
+            names.append(name)
+        return tuple(names)
+
+    def _sources(
+        self, value: Convolution, coords: tuple[Coordinate, ...], steps: Sequence[str]
+    ) -> tuple[tuple[str, ...], str]:
+        """Coordinates of the input that one tap of a transposed convolution comes from, and whether there is one."""
+        names, conditions = [], []
+        for axis, letter in enumerate("dhw"[-len(steps) :]):
+            numbers = (value.stride[axis], value.dilation[axis], value.padding[axis])
+            stride, dilation, padding = (self.signature.extent(dim) for dim in numbers)
+            far, name = self.fresh("q"), self.fresh(letter)
+            text = f"{self.text(coords[axis])} + {padding} - {steps[axis]} * {dilation}"
+            self.add(f"const int {far} = {text};")
+            self.add(f"const int {name} = {far} / {stride};")
+            even = f" && {far} % {stride} == 0" if stride != "1" else ""
+            conditions.append(f"{far} >= 0{even} && {name} < {self.signature.extent(value.x.shape[2 + axis])}")
+            names.append(name)
+        return tuple(names), " && ".join(conditions)
+
+    def inside(self, x: Value, at: Sequence[str]) -> str:
+        """The condition that a place lies within the last axes of ``x``."""
+        extents = [self.signature.extent(dim) for dim in x.shape[-len(at) :]]
+        return " && ".join(f"{p} >= 0 && {p} < {n}" for p, n in zip(at, extents, strict=True))
+
+    def tap(self, x: Value, lead: tuple[Coordinate, ...], at: Sequence[str], condition: str, outside: str) -> str:
+        """An element of ``x``, or ``outside`` in the padding."""
+        return self.guarded(x.dtype, outside, [(condition, x, (*lead, *(Coordinate(place) for place in at)))])
+
+    def _window(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+        assert isinstance(value, Window)
+        start = f"-{INFINITY}" if value.op == "max" else "0"
+        total = self.accumulator("float", start, lane)
+        counts = value.op == "avg" and not value.count_padding
+        taken = self.accumulator("int", "0", lane) if counts else ""
+        rank = len(value.kernel)
+        taps = self._taps(value.kernel)
+
+        def write() -> None:
+            at = self.window_positions(value, coords[-rank:], [tap.var for tap in taps])
+            condition = self.inside(value.x, at)
+            element = self.tap(value.x, coords[:-rank], at, condition, start)
+            if value.op == "max":
+                self.add(f"{total} = max_of({total}, {element});")
+            else:
+                self.add(f"{total} += {element};")
+            if counts:
+                self.add(f"{taken} += {condition};")
+
+        self._nest(taps, lane, write)
+        if value.op == "max":
+            return total
+        return f"{total} / {taken or self.signature.extent(product(value.kernel))}"
+
+
+def channels_of(value: Convolution) -> tuple[Dim, Dim]:
+    """Input and output channels of one group."""
+    x, weight = value.x.shape[1], value.weight.shape[1]
+    if value.groups == 1:
+        return (x, weight) if value.transposed else (weight, value.shape[1])
+    if value.transposed:
+        return Dim(f"{x.atom} * {weight.atom} // {value.shape[1].atom}", x.value // value.groups), weight
+    out = value.shape[1]
+    return weight, Dim(f"{out.atom} * {weight.atom} // {x.atom}", out.value // value.groups)
+
+
+def output_dim(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim) -> Dim:
+    """Extent of a window's output along one axis."""
+    reach = dilation.value * (kernel.value - 1) + 1 - 2 * padding.value
+    value = (extent.value - reach) // stride.value + 1
+    if not (kernel.is_literal and padding.is_literal and dilation.is_literal):
+        spread = f"{dilation.atom} * ({kernel.text} - 1) + 1 - 2 * {padding.atom}"
+        return Dim(f"({extent.atom} - ({spread})) // {stride.atom} + 1", value)
+    if stride.text == "1" and reach == 1:
+        return extent
+    text = f"{extent.atom} - {reach}" if reach >= 0 else f"{extent.atom} + {-reach}"
+    return Dim(f"({text}) // {stride.atom} + 1", value)

@@ -1,0 +1,197 @@
+"""Kernels with tiles in shared memory: matrix products, convolutions and transposing copies."""
+
+from __future__ import annotations
+
+import re
+
+from kernelforge.agents.builtin.codegen.cpp_emitter import indent
+from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.loops import LoopEmitter
+from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type, to_storage
+from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Reshape, StoredTensor, Value, View, product
+from kernelforge.errors import UnsupportedError
+
+
+def fastest(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Value]) -> LoopGroup | None:
+    """The group whose steps are adjacent in memory when ``value`` is read at ``coords``, if there is one."""
+    while isinstance(value, View) and value not in stored:
+        moved = []
+        for template in value.index:
+            whole = re.fullmatch(r"\{(\d+)\}", template)
+            moved.append(coords[int(whole[1])] if whole else Coordinate(template))
+        value, coords = value.base, tuple(moved)
+    if not coords or not (isinstance(value, StoredTensor | Reshape) or value in stored):
+        return None
+    last = coords[-1]
+    if last.group is None or last.position != len(last.group.dims) - 1 or value.shape[-1].value == 1:
+        return None
+    return last.group
+
+
+def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText | None:
+    """A blocked product: tiles of both operands in shared memory, ``TM`` x ``TN`` results per thread.
+
+    Convolutions come as products over (channel, row, column) of the window. None where the form is not covered.
+    """
+    (anchor,) = (value for value in cone(root, stored) if isinstance(value, Contraction | Convolution))
+    if not same_shape(root.shape, anchor.shape) or len(root.shape) != len(anchor.shape):
+        return None
+    if isinstance(anchor, Convolution) and (anchor.groups > 1 or anchor.transposed):
+        return None
+    try:
+        return _TileWriter(name, root, anchor, stored, options).write()
+    except UnsupportedError:
+        return None
+
+
+class _TileWriter:
+    def __init__(
+        self, name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], options: Options
+    ) -> None:
+        self.name, self.root, self.anchor, self.stored = name, root, anchor, stored
+        self.em = LoopEmitter(stored - {root})
+        rank = len(anchor.shape)
+        split = rank - 2 if isinstance(anchor, Contraction) else 1
+        self.b = LoopGroup("batch", anchor.shape[:split])
+        self.m = LoopGroup("m", anchor.shape[split : split + 1])
+        self.n = LoopGroup("n", anchor.shape[split + 1 :])
+        self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
+        self.bm, self.bn, self.bk, self.tm, self.tn = (
+            (64, 64, 16, 4, 4) if options.register_tile else (16, 16, 16, 1, 1)
+        )
+
+    def _left(self) -> tuple[str, bool]:
+        """Element (m, kk) of the left operand, and whether kk is its fast coordinate."""
+        if isinstance(self.anchor, Convolution):
+            return self.em.read(self.anchor.weight, (*self.m.coords(), *self.k.coords())), True
+        coords = (*self.b.coords(), *self.m.coords(), *self.k.coords())
+        return self.em.read(self.anchor.a, coords), fastest(self.anchor.a, coords, self.stored) is not self.m
+
+    def _right(self) -> tuple[str, bool]:
+        """Element (kk, n) of the right operand, and whether kk is its fast coordinate."""
+        anchor, em = self.anchor, self.em
+        if isinstance(anchor, Contraction):
+            coords = (*self.b.coords(), *self.k.coords(), *self.n.coords())
+            return em.read(anchor.b, coords), fastest(anchor.b, coords, self.stored) is self.k
+        channel, *steps = self.k.coords()
+        places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
+        lead = (*self.b.coords(), channel)
+        return em.tap(anchor.x, lead, places, em.inside(anchor.x, places), "0.0f"), False
+
+    def _fill(self, side: str, extent: int, axis: LoopGroup, limits: tuple[str, str]) -> list[str]:
+        """The loop in which the block's threads load one operand's tile."""
+        with self.em.scope() as body:
+            element, k_is_fast = self._left() if side == "a" else self._right()
+        depth, threads = self.bk, (self.bm // self.tm) * (self.bn // self.tn)
+        k_at, r_at = (f"e % {depth}", f"e / {depth}") if k_is_fast else (f"e / {extent}", f"e % {extent}")
+        return [
+            "#pragma unroll",
+            f"for (int e = tid; e < {extent * depth}; e += {threads}) {{",
+            f"    const int c = {k_at}, r = {r_at};",
+            f"    const int kk = k0 + c, {axis.var} = {axis.var}_start + r;",
+            "    float value = 0.0f;",
+            f"    if (kk < {limits[1]} && {axis.var} < {limits[0]}) {{",
+            *indent(indent([*body, f"value = {element};"])), "    }",
+            f"    tile_{side}[c][r] = value;", "}",
+        ]  # fmt: skip
+
+    def write(self) -> KernelText:
+        em, bm, bn, bk, tm, tn = self.em, self.bm, self.bn, self.bk, self.tm, self.tn
+        m_of, n_of, k_of = (em.signature.extent(group.extent) for group in (self.m, self.n, self.k))
+        across, down = bn // tn, bm // tm
+        left = self._fill("a", bm, self.m, (m_of, k_of))
+        right = self._fill("b", bn, self.n, (n_of, k_of))
+        coords = (*self.b.coords(), *self.m.coords(), *self.n.coords())
+        em.bound[self.anchor] = ("acc[r][c]", coords)
+        with em.scope() as end:
+            element = to_storage(em.read(self.root, coords), self.root.dtype)
+            em.add(f"out[{em.offset(self.root.shape, coords)}] = {element};")
+        core = [
+            f"__shared__ float tile_a[{bk}][{bm + 1}], tile_b[{bk}][{bn + 1}];  // padded against bank conflicts",
+            f"const int tid = threadIdx.x, tx = tid % {across}, ty = tid / {across};",
+            f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
+            f"float acc[{tm}][{tn}] = {{}};",
+            f"for (int k0 = 0; k0 < {k_of}; k0 += {bk}) {{",
+            *indent([*left, *right, "__syncthreads();"]),
+            "    #pragma unroll",
+            f"    for (int s = 0; s < {bk}; ++s) {{",
+            f"        float x[{tm}], y[{tn}];",
+            "        #pragma unroll",
+            f"        for (int r = 0; r < {tm}; ++r) x[r] = tile_a[s][ty + r * {down}];",
+            "        #pragma unroll",
+            f"        for (int c = 0; c < {tn}; ++c) y[c] = tile_b[s][tx + c * {across}];",
+            "        #pragma unroll",
+            f"        for (int r = 0; r < {tm}; ++r)",
+            "            #pragma unroll",
+            f"            for (int c = 0; c < {tn}; ++c) acc[r][c] += x[r] * y[c];",
+            "    }",
+            "    __syncthreads();",
+            "}",
+            "#pragma unroll",
+            f"for (int r = 0; r < {tm}; ++r) {{",
+            "    #pragma unroll",
+            f"    for (int c = 0; c < {tn}; ++c) {{",
+            f"        const int m = m_start + ty + r * {down}, n = n_start + tx + c * {across};",
+            f"        if (m < {m_of} && n < {n_of}) {{", *indent(indent(indent(end))), "        }",
+            "    }", "}",
+        ]  # fmt: skip
+        source = [f"__global__ void {self.name}({em.signature.parameters(self.root)}) {{", *indent(core), "}"]
+        columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
+        grid = f"(ceil_div({columns}, {bn}), ceil_div({rows}, {bm}), {batch})"
+        return KernelText(self.name, "\n".join(source), em.signature, self.root, grid, str(across * down))
+
+
+def transpose_tile(name: str, root: Value, stored: frozenset[Value]) -> KernelText | None:
+    """A 32 x 32 tile that is read along the operand's rows and written along the result's. None where none applies."""
+    groups = [LoopGroup(f"d{axis}", (dim,)) for axis, dim in enumerate(root.shape)]
+    coords = tuple(group.coords()[0] for group in groups)
+    if len(groups) < 2:
+        return None
+    crossed: dict[Value, LoopGroup] = {}
+    for view in cone(root, stored):
+        if isinstance(view, View) and same_shape(view.shape, root.shape) and len(view.shape) == len(root.shape):
+            along = fastest(view, coords, stored)
+            if along is not None and along is not groups[-1]:
+                crossed[view] = along
+    tops = [view for view in crossed if not any(view in other.operands for other in crossed)]
+    if len(tops) != 1:
+        return None
+    return _write_transpose(name, root, stored, tops[0], crossed[tops[0]], groups)
+
+
+def _write_transpose(
+    name: str, root: Value, stored: frozenset[Value], view: Value, p: LoopGroup, groups: list[LoopGroup]
+) -> KernelText:
+    em = LoopEmitter(stored - {root})
+    q = groups[-1]
+    others = [group for group in groups if group is not p and group is not q]
+    coords = tuple(group.coords()[0] for group in groups)
+    p_of, q_of = em.signature.extent(p.extent), em.signature.extent(q.extent)
+    with em.scope() as take:
+        em.add(f"tile[r][threadIdx.x] = {em.read(view, coords)};")
+    em.bound[view] = ("tile[threadIdx.x][r]", None)
+    with em.scope() as give:
+        em.add(f"out[{em.offset(root.shape, coords)}] = {to_storage(em.read(root, coords), root.dtype)};")
+    with em.scope() as head:
+        rest = "blockIdx.z"
+        for group in reversed(others[1:]):
+            extent = em.signature.extent(group.extent)
+            em.add(f"const int {group.var} = {rest} % {extent};")
+            rest = f"({rest} / {extent})"
+        if others:
+            em.add(f"const int {others[0].var} = {rest};")
+    core = [
+        f"__shared__ {compute_type(view.dtype)} tile[32][33];  // padded against bank conflicts",
+        f"const int {p.var}_start = blockIdx.y * 32, {q.var}_start = blockIdx.x * 32;", *head,
+        "for (int r = threadIdx.y; r < 32; r += 8) {",
+        f"    const int {p.var} = {p.var}_start + threadIdx.x, {q.var} = {q.var}_start + r;",
+        f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{", *indent(indent(take)), "    }", "}",
+        "__syncthreads();",
+        "for (int r = threadIdx.y; r < 32; r += 8) {",
+        f"    const int {p.var} = {p.var}_start + r, {q.var} = {q.var}_start + threadIdx.x;",
+        f"    if ({p.var} < {p_of} && {q.var} < {q_of}) {{", *indent(indent(give)), "    }", "}",
+    ]  # fmt: skip
+    source = [f"__global__ void {name}({em.signature.parameters(root)}) {{", *indent(core), "}"]
+    batch = plan_int(product(tuple(group.extent for group in others)))
+    grid = f"(ceil_div({plan_int(q.extent)}, 32), ceil_div({plan_int(p.extent)}, 32), {batch})"
+    return KernelText(name, "\n".join(source), em.signature, root, grid, "(32, 8)")

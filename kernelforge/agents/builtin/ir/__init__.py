@@ -1,0 +1,1 @@
+"""The built-in Coder's intermediate representation of a traced reference."""

@@ -1,0 +1,115 @@
+"""Iteration space of a kernel: element types, coordinates, and the parameters that it needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from kernelforge.agents.builtin.ir.nodes import Dim, Scalar, StoredTensor, Value, product
+from kernelforge.records import DType
+
+C_TYPES = {
+    DType.FLOAT64: "double", DType.FLOAT32: "float", DType.FLOAT16: "__half", DType.BFLOAT16: "__nv_bfloat16",
+    DType.INT64: "long long", DType.INT32: "int", DType.INT16: "short", DType.INT8: "signed char",
+    DType.UINT8: "unsigned char", DType.BOOL: "bool",
+}  # fmt: skip
+_FROM = {DType.FLOAT16: "__half2float({})", DType.BFLOAT16: "__bfloat162float({})"}
+_TO = {DType.FLOAT16: "__float2half({})", DType.BFLOAT16: "__float2bfloat16({})"}
+
+_TAKEN = re.compile(
+    r"[a-z]{1,2}\d*(?<!x)(?<!y)|(acc|max|min|sum|prod|argmax|argmin|row_)\w*|value|carry|result|shared|kept|start|before|step|"
+    r"batch|plane|line|column|tile\w*|exp|log|sqrt|rsqrt|tanh|erf|sin|cos|abs|pow|floor|ceil|load|store"
+)
+"""Names that a kernel's own variables or functions may have: a parameter of that name gets a suffix."""
+
+
+def compute_type(dtype: DType) -> str:
+    """The C++ type that an element is computed in."""
+    return "float" if dtype in _FROM else C_TYPES[dtype]
+
+
+def from_storage(expression: str, dtype: DType) -> str:
+    return _FROM.get(dtype, "{}").format(expression)
+
+
+def to_storage(expression: str, dtype: DType) -> str:
+    if dtype in _TO:
+        return _TO[dtype].format(expression)
+    return expression if dtype is DType.FLOAT32 else f"({C_TYPES[dtype]})({expression})"
+
+
+@dataclass(frozen=True)
+class LoopGroup:
+    """Loop variable ``var`` walks ``dims`` in row-major order; a vector group advances by ``V``."""
+
+    var: str
+    dims: tuple[Dim, ...]
+    vector: bool = False
+
+    @property
+    def extent(self) -> Dim:
+        return product(self.dims)
+
+    def coords(self) -> tuple[Coordinate, ...]:
+        return tuple(Coordinate(f"{self.var}_{k}", self, k) for k in range(len(self.dims)))
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A coordinate: part of a group, or (without one) a C++ expression."""
+
+    text: str
+    group: LoopGroup | None = None
+    position: int = 0
+
+    @property
+    def lives_everywhere(self) -> bool:
+        """Whether it can be spelt in any scope: part of a loop variable, or a number."""
+        return self.group is not None or self.text.isdigit()
+
+
+ZERO = Coordinate("0")
+
+
+@dataclass
+class Signature:
+    """A kernel's parameters: what the C++ calls them, and what the plan passes."""
+
+    tensors: dict[Value, str] = field(default_factory=dict)
+    extents: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, str] = field(default_factory=dict)
+
+    def tensor(self, value: Value) -> str:
+        if value not in self.tensors:
+            name = value.name if isinstance(value, StoredTensor) else f"{value.origin or 'copy'}_in"
+            if _TAKEN.fullmatch(name):
+                name += "_in"
+            taken = set(self.tensors.values())
+            while name in taken:
+                name += "_"
+            self.tensors[value] = name
+        return self.tensors[value]
+
+    def extent(self, dim: Dim) -> str:
+        if dim.is_literal:
+            return dim.text
+        if dim.text not in self.extents:
+            self.extents[dim.text] = f"n{len(self.extents)}"
+        return self.extents[dim.text]
+
+    def scalar(self, value: Scalar) -> str:
+        return self.scalars.setdefault(value.text, "s_" + re.sub(r"\W+", "_", value.text).strip("_"))
+
+    def parameters(self, out: Value) -> str:
+        parts = [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
+        parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
+        parts += [f"int {name}" for name in self.extents.values()]
+        parts += [f"float {name}" for name in self.scalars.values()]
+        return ", ".join(parts)
+
+    def arguments(self, names: dict[Value, str], out: str) -> str:
+        parts = [value.text if isinstance(value, StoredTensor) else names[value] for value in self.tensors]
+        parts.append(out)
+        parts += [f"i32({text})" for text in self.extents]
+        parts += [f"f32({text})" for text in self.scalars]
+        return ", ".join(parts)

@@ -1,0 +1,294 @@
+"""Nodes of the intermediate representation: a reference's operators, decomposed into loops.
+
+A program is a set of values, each a function from coordinates to an element. Pointwise values and views are only
+formulas; reductions, scans, contractions, convolutions and windows need a loop. Extents are symbolic: text of the
+launch-plan language, with the value they have at the full size beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernelforge.records import DType
+
+
+class Dim(NamedTuple):
+    """An extent: an expression over the plan's names, and its value at the full size."""
+
+    text: str
+    value: int
+
+    @property
+    def is_literal(self) -> bool:
+        return self.text.lstrip("-").isdigit()
+
+    @property
+    def atom(self) -> str:
+        """The text, safe as an operand of ``*``, ``//`` and ``%``."""
+        return self.text if self.text.isidentifier() or self.is_literal else f"({self.text})"
+
+
+def literal(value: int) -> Dim:
+    return Dim(str(value), value)
+
+
+ONE = literal(1)
+
+
+def product(dims: tuple[Dim, ...]) -> Dim:
+    """The product of extents, with literals folded."""
+    folded, value = 1, 1
+    names: list[str] = []
+    for dim in dims:
+        value *= dim.value
+        if dim.is_literal:
+            folded *= dim.value
+        else:
+            names.append(dim.atom if "*" in dim.text or not dim.text.isidentifier() else dim.text)
+    if folded != 1 or not names:
+        names.append(str(folded))
+    return Dim(" * ".join(names), value)
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor: its shape, element type, and the graph node that it belongs to."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType
+    origin: str = field(default="", kw_only=True)
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return ()
+
+
+@dataclass(eq=False)
+class StoredTensor(Value):
+    """An input or a weight. ``text`` is how the plan calls it, ``name`` how a kernel does."""
+
+    text: str
+    name: str
+
+
+@dataclass(eq=False)
+class Scalar(Value):
+    """A number that ``forward`` takes; ``text`` is its name in the plan. Shape ``()``."""
+
+    text: str
+
+
+@dataclass(eq=False)
+class Pointwise(Value):
+    """``template`` with ``{0} {1}...`` replaced by the operands' elements; shapes broadcast."""
+
+    template: str
+    args: tuple[Value, ...]
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.args
+
+
+@dataclass(eq=False)
+class Iota(Value):
+    """The coordinate along ``axis`` as an integer."""
+
+    axis: int
+
+
+@dataclass(eq=False)
+class Extent(Value):
+    """An extent as a number. Shape ``()``."""
+
+    dim: Dim
+
+
+@dataclass(eq=False)
+class View(Value):
+    """Coordinates of ``base`` as templates over this value's: ``"{1}"``, ``"0"``, ``"({e0} - 1 - {0})"``."""
+
+    base: Value
+    index: tuple[str, ...]
+    extents: tuple[Dim, ...] = ()
+    """What ``{e0} {e1}...`` in the templates stand for."""
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base,)
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it only inserts and drops axes of extent 1."""
+        if not all(template == "0" or template[1:-1].isdigit() for template in self.index):
+            return False
+        places = {int(template[1:-1]): axis for axis, template in enumerate(self.index) if template != "0"}
+        taken = list(places)
+        dropped = [axis for axis, template in enumerate(self.index) if template == "0"]
+        added = [axis for axis in range(len(self.shape)) if axis not in taken]
+        return (
+            taken == sorted(taken)
+            and len(taken) + self.index.count("0") == len(self.index)
+            and all(self.base.shape[axis].value == self.shape[at].value for at, axis in places.items())
+            and all(self.base.shape[axis].value == 1 for axis in dropped)
+            and all(self.shape[axis].value == 1 for axis in added)
+        )
+
+
+@dataclass(eq=False)
+class Reshape(Value):
+    """The same elements in row-major order, under another shape."""
+
+    base: Value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base,)
+
+
+@dataclass(eq=False)
+class Padded(Value):
+    """A view whose coordinates may lie outside of ``base``, where it is the number ``outside``."""
+
+    base: Value
+    index: tuple[str, ...]
+    extents: tuple[Dim, ...]
+    outside: str
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base,)
+
+
+@dataclass(eq=False)
+class Concat(Value):
+    """``parts`` one after the other along ``axis``."""
+
+    parts: tuple[Value, ...]
+    axis: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return self.parts
+
+
+@dataclass(eq=False)
+class Gather(Value):
+    """``base`` with the coordinate along ``axis`` taken from ``index`` (which has this value's shape)."""
+
+    base: Value
+    index: Value
+    axis: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.base, self.index)
+
+
+@dataclass(eq=False)
+class Reduce(Value):
+    """``op`` (``sum prod max min argmax argmin``) over axes ``first..last`` of ``arg``, which stay as extents of 1."""
+
+    op: str
+    arg: Value
+    first: int
+    last: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.arg,)
+
+
+@dataclass(eq=False)
+class Scan(Value):
+    """Inclusive prefix ``sum``, ``prod``, ``max``, ``min`` or ``logaddexp`` along ``axis``."""
+
+    op: str
+    arg: Value
+    axis: int
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.arg,)
+
+
+@dataclass(eq=False)
+class Contraction(Value):
+    """``a[*batch, m, k]`` times ``b[*batch, k, n]``; the batch shapes are equal."""
+
+    a: Value
+    b: Value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a, self.b)
+
+
+@dataclass(eq=False)
+class Convolution(Value):
+    """Cross-correlation of ``x[n, c, *extents]`` with ``weight[m, c / groups, *window]``.
+
+    ``transposed``: every input element adds the window to the output instead; ``weight[c, m / groups, *window]``.
+    """
+
+    x: Value
+    weight: Value
+    stride: tuple[Dim, ...]
+    padding: tuple[Dim, ...]
+    dilation: tuple[Dim, ...]
+    groups: int
+    transposed: bool = False
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.x, self.weight)
+
+
+@dataclass(eq=False)
+class Window(Value):
+    """``max`` or ``avg`` over windows of the last axes of ``x``, as many as ``kernel`` has extents."""
+
+    op: str
+    x: Value
+    kernel: tuple[Dim, ...]
+    stride: tuple[Dim, ...]
+    padding: tuple[Dim, ...]
+    dilation: tuple[Dim, ...]
+    count_padding: bool = True
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+
+ANCHORS = (Reduce, Scan, Contraction, Convolution, Window)
+"""Values that need a loop of their own."""
+
+
+@dataclass
+class Program:
+    """A reference, lowered: the stored leaves in the order of the plan, and the results."""
+
+    parameters: tuple[str, ...]
+    """Names of ``forward``'s parameters, in order."""
+    leaves: tuple[StoredTensor | Scalar, ...]
+    outputs: tuple[Value, ...]
+    shapes: tuple[tuple[Dim, ...], ...]
+    """Of the outputs, where they differ from the values' own by a reshape."""
+    ends: tuple[Value, ...]
+    """The value that stands for each graph node: what is stored when nothing is fused."""
+
+
+def unshaped(value: Value) -> Value:
+    """The value under reshapes and inserted or dropped axes: the same elements in the same order."""
+    while isinstance(value, Reshape) or (isinstance(value, View) and value.keeps_order):
+        value = value.base
+    return value
+
+
+def strip_views(value: Value) -> Value:
+    """The value under any stack of views."""
+    while isinstance(value, (View, Reshape)):
+        value = value.base
+    return value

@@ -1,0 +1,372 @@
+"""Lowering of a traced graph of ATen operators to the intermediate representation (module ``nodes``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kernelforge.agents.builtin.codegen.pointwise import CHOICES, IDENTITY, POINTWISE, expression
+from kernelforge.agents.builtin.ir.iteration_space import compute_type
+from kernelforge.agents.builtin.ir.nodes import (
+    ONE,
+    Dim,
+    Extent,
+    Iota,
+    Pointwise,
+    Program,
+    Reduce,
+    Reshape,
+    Scalar,
+    StoredTensor,
+    Value,
+    View,
+    literal,
+    product,
+    unshaped,
+)
+from kernelforge.errors import UnsupportedError
+from kernelforge.records import DType, Graph, Node
+
+Handler = Callable[..., Any]
+_Handler = TypeVar("_Handler", bound=Handler)
+HANDLERS: dict[str, Handler] = {}
+"""Structured operators by name; :mod:`kernelforge.agents.builtin.ir.operators` fills it."""
+_ANOTHER = "use another Coder for this task, such as --coder exchange:FOLDER"
+_RESERVED = frozenset({"out", "w", "attrs", "i", "j", "k", "row", "int", "float", "double", "bool", "char", "short"})
+SMALL = 8
+"""Integers up to this are taken for what they say; above it they may be an extent."""
+LONG = 2**16
+"""Elements that one thread may take in."""
+Attributes = Mapping[str, "int | float | bool | str"]
+
+
+def lowers(*names: str) -> Callable[[_Handler], _Handler]:
+    """Register the lowering of an operator: called with the lowering and the operator's own arguments."""
+
+    def register(handler: _Handler) -> _Handler:
+        HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
+
+
+def lower(graph: Graph, attributes: Attributes | None = None) -> Program:
+    """Lower a graph.
+
+    Args:
+        graph: the reference at the full size.
+        attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
+            number of the graph that equals one is read from it.
+
+    Raises:
+        UnsupportedError: an operator that the built-in Coder does not know; the message names it.
+    """
+    import kernelforge.agents.builtin.ir.operators  # noqa: F401  (fills HANDLERS)
+
+    return Lowering(attributes or {}).run(graph)
+
+
+def identifier(name: str) -> str:
+    """A name that Python, C++ and the plan all accept."""
+    text = re.sub(r"\W", "_", name)
+    text = f"v_{text}" if not text or text[0].isdigit() else text
+    return f"{text}_" if text in _RESERVED else text
+
+
+class Lowering:
+    """Walks a graph once. Handlers build values with the methods below."""
+
+    def __init__(self, attributes: Attributes) -> None:
+        self._numbers = {value: f'attrs["{name}"]' for name, value in attributes.items() if isinstance(value, float)}
+        """What the plan calls a number of the graph."""
+        # The model's own attributes come last, and so before those of its layers.
+        own_last = sorted(attributes.items(), key=lambda item: "." not in item[0])
+        self._integers = {value: f'attrs["{name}"]' for name, value in own_last if type(value) is int}
+        self._extents: dict[int, Dim] = {}
+        self._values: dict[str, Any] = {}
+        self._returned: set[Value] = set()
+        self.origin = ""
+        self.dtype = DType.FLOAT32
+        """Element type of the node being lowered."""
+
+    def run(self, graph: Graph) -> Program:
+        leaves: list[StoredTensor | Scalar] = []
+        parameters: list[str] = []
+        ends: list[Value] = []
+        for node in graph.nodes:
+            if node.kind == "output":
+                results = [self._result(self.resolve(arg)) for arg in node.args]
+                outputs, shapes = zip(*results, strict=True)
+                return Program(tuple(parameters), tuple(leaves), outputs, shapes, tuple(ends))
+            if node.kind == "op":
+                self._values[node.name] = value = self._operator(node)
+                ends += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, Value)]
+                continue
+            leaf = self._leaf(node)
+            leaves.append(leaf)
+            for dim in leaf.shape:
+                self._extents.setdefault(dim.value, dim)
+            if node.kind == "input":
+                parameters.append(leaf.text)
+            self._values[node.name] = self._as_strided(leaf, node)
+        raise UnsupportedError("the reference's graph has no output")
+
+    def _leaf(self, node: Node) -> StoredTensor | Scalar:
+        name = identifier(node.name if node.kind == "input" else node.op)
+        if node.spec is None:
+            # The graph has the number itself wherever it is used.
+            self._numbers |= {float(value): name for value in node.args if isinstance(value, float)}
+            self._integers |= {value: name for value in node.args if type(value) is int}
+            return Scalar((), DType.FLOAT32, name)
+        shape = tuple(Dim(f"{name}_{axis}", extent) for axis, extent in enumerate(node.spec.shape))
+        return StoredTensor(shape, node.spec.dtype, name if node.kind == "input" else f'w["{node.op}"]', name)
+
+    def _as_strided(self, leaf: StoredTensor | Scalar, node: Node) -> Value:
+        """A leaf as the reference sees it: inputs keep their strides, and a kernel sees memory order."""
+        if isinstance(leaf, Scalar) or node.spec is None or node.spec.is_contiguous:
+            return leaf
+        strides = node.spec.stride
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+        dims, steps = tuple(leaf.shape[axis] for axis in order), [strides[axis] for axis in order]
+        if steps == [product(dims[place + 1 :]).value for place in range(len(dims))]:
+            leaf.shape = dims
+            return self.permute(leaf, [order.index(axis) for axis in range(len(dims))])
+        raise UnsupportedError(
+            f"the built-in Coder reads inputs without gaps only; {leaf.text} has strides {node.spec.stride}"
+        )
+
+    def resolve(self, argument: Any) -> Any:
+        """An argument of the graph: values for references, plain data for the rest."""
+        if isinstance(argument, dict) and "ref" in argument:
+            return self._values[argument["ref"]]
+        if isinstance(argument, list | tuple):
+            return [self.resolve(item) for item in argument]
+        return argument
+
+    def _operator(self, node: Node) -> Any:
+        op = node.op.removeprefix("aten.").split(".")[0]
+        op = op if op.startswith("__") else op.rstrip("_")
+        args = [self.resolve(arg) for arg in node.args]
+        kwargs = {name: self.resolve(value) for name, value in node.kwargs.items()}
+        self.origin = identifier(node.name)
+        self.dtype = node.spec.dtype if node.spec is not None else DType.FLOAT32
+        if op in IDENTITY:
+            return args[0]
+        try:
+            if op == "getitem":
+                return args[0][args[1]]
+            if op in POINTWISE:
+                return self.pointwise_operator(op, args, kwargs)
+            if op in HANDLERS:
+                return HANDLERS[op](self, *args, **kwargs)
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            raise UnsupportedError(
+                f"the built-in Coder does not know this form of '{node.op}': {error}; {_ANOTHER}"
+            ) from error
+        raise UnsupportedError(f"the built-in Coder does not know the operator '{node.op}'; {_ANOTHER}")
+
+    def pointwise_operator(self, op: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
+        """An elementwise operator of the table, on values and Python numbers."""
+        args = [self._attribute(arg) for arg in args]
+        if self.dtype.is_floating and op not in CHOICES:
+            args = [self.cast(arg, self.dtype) if isinstance(arg, Value) else arg for arg in args]
+        values = [arg for arg in args if isinstance(arg, Value)]
+        places = iter(range(len(values)))
+        operands = [f"{{{next(places)}}}" if isinstance(arg, Value) else arg for arg in args]
+        text = expression(op, operands, kwargs)
+        text = text.replace("<float>", f"<{compute_type(self.dtype)}>")
+        if self.dtype is DType.FLOAT64:
+            text = re.sub(r"(\d)f\b", r"\1", text)
+        return self.pointwise(text, *values, dtype=self.dtype)
+
+    def _attribute(self, argument: Any) -> Any:
+        """A number of the graph that is an attribute of the reference, as a value read at each size."""
+        if isinstance(argument, float) and argument in self._numbers:
+            return Scalar((), DType.FLOAT32, self._numbers[argument], origin=self.origin)
+        if type(argument) is int and argument > SMALL and not self.extent(argument).is_literal:
+            return Extent((), DType.INT32, self.extent(argument), origin=self.origin)
+        return argument
+
+    def extent(self, size: int, *near: Dim) -> Dim:
+        """An integer of the graph as what it is at every size, as far as that can be told from its value.
+
+        One of ``near``; an attribute of the reference that changes with the size; the extent of an input or a weight;
+        a part of one of ``near``; else the number itself.
+        """
+        for dim in near:
+            if dim.value == size:
+                return dim
+        if size in self._integers:
+            return self.number(size)
+        if size > SMALL and size in self._extents:
+            return self._extents[size]
+        for dim in near:
+            if size > SMALL and dim.value % size == 0 and dim.value // size <= SMALL:
+                return quotient(dim, literal(dim.value // size))
+        return literal(size)
+
+    def number(self, value: int) -> Dim:
+        """An integer of the graph that is no extent: an attribute of the reference, or itself."""
+        return Dim(self._integers[value], value) if value > 1 and value in self._integers else literal(value)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """A value in another element type; integers become real numbers before anything is computed with them."""
+        if value.dtype is dtype or (value.dtype.is_floating and dtype.is_floating):
+            return value
+        return self.pointwise(f"({compute_type(dtype)}){{0}}", value, dtype=dtype)
+
+    def constant(self, text: str, shape: tuple[Dim, ...]) -> Value:
+        """A tensor of one number."""
+        value = Pointwise((), self.dtype, f"({compute_type(self.dtype)}){text}", (), origin=self.origin)
+        return self.expand(value, shape) if shape else value
+
+    def iota(self, shape: tuple[Dim, ...], axis: int) -> Iota:
+        """The coordinate along ``axis``."""
+        return Iota(shape, DType.INT32, axis, origin=self.origin)
+
+    def wrapped(self, index: Value, extent: Dim) -> Value:
+        """Indices that may be negative, as places."""
+        whole = Extent((), DType.INT32, extent, origin=self.origin)
+        return self.pointwise("{0} < 0 ? {0} + {1} : {0}", index, whole, dtype=index.dtype)
+
+    def view(self, base: Value, shape: tuple[Dim, ...], index: Sequence[str], extents: tuple[Dim, ...] = ()) -> View:
+        return View(shape, base.dtype, base, tuple(index), extents, origin=self.origin)
+
+    def pointwise(self, template: str, *args: Value, dtype: DType | None = None) -> Pointwise:
+        """``template`` over operands that broadcast."""
+        kind = dtype or (self.dtype if self.dtype.is_floating else args[0].dtype)
+        return Pointwise(broadcast(*(arg.shape for arg in args)), kind, template, args, origin=self.origin)
+
+    def reduce(self, op: str, arg: Value, axes: Sequence[int], dtype: DType | None = None) -> Value:
+        """Reduce over ``axes``; they stay as extents of 1. Runs of adjacent axes become one loop each.
+
+        Where that is long, rows are reduced first: one loop over all would be one thread's, and lose small terms.
+        """
+        left = sorted({axis % len(arg.shape) for axis in axes}) if arg.shape else []
+        size = product(tuple(arg.shape[axis] for axis in left)).value
+        by_rows = size > LONG and not op.startswith("arg")
+        while left:
+            last = left.pop()
+            first = last
+            while left and left[-1] == first - 1 and not (by_rows and last == len(arg.shape) - 1):
+                first = left.pop()
+            ones = (ONE,) * (last - first + 1)
+            shape = (*arg.shape[:first], *ones, *arg.shape[last + 1 :])
+            arg = Reduce(shape, dtype or arg.dtype, op, arg, first, last, origin=self.origin)
+        return arg
+
+    def count(self, value: Value, axes: Sequence[int]) -> Extent:
+        """How many elements lie along ``axes``, as a value."""
+        return Extent((), DType.INT32, product(tuple(value.shape[axis] for axis in axes)), origin=self.origin)
+
+    def drop(self, value: Value, axes: Sequence[int]) -> Value:
+        """Remove axes of extent 1."""
+        gone = {axis % len(value.shape) for axis in axes} if value.shape else set()
+        kept = [axis for axis in range(len(value.shape)) if axis not in gone]
+        places = iter(range(len(kept)))
+        index = tuple("0" if axis in gone else f"{{{next(places)}}}" for axis in range(len(value.shape)))
+        return View(tuple(value.shape[axis] for axis in kept), value.dtype, value, index, origin=self.origin)
+
+    def insert(self, value: Value, axis: int) -> Value:
+        """Insert an axis of extent 1."""
+        rank = len(value.shape)
+        axis %= rank + 1
+        index = tuple(f"{{{k if k < axis else k + 1}}}" for k in range(rank))
+        return View((*value.shape[:axis], ONE, *value.shape[axis:]), value.dtype, value, index, origin=self.origin)
+
+    def permute(self, value: Value, order: Sequence[int]) -> Value:
+        rank = len(value.shape)
+        order = [axis % rank for axis in order]
+        index = tuple(f"{{{order.index(axis)}}}" for axis in range(rank))
+        return View(tuple(value.shape[axis] for axis in order), value.dtype, value, index, origin=self.origin)
+
+    def expand(self, value: Value, shape: tuple[Dim, ...]) -> Value:
+        """Broadcast to ``shape``."""
+        lead = len(shape) - len(value.shape)
+        index = tuple(
+            "0" if dim.value == 1 and shape[lead + axis].value != 1 else f"{{{lead + axis}}}"
+            for axis, dim in enumerate(value.shape)
+        )
+        return View(shape, value.dtype, value, index, origin=self.origin)
+
+    def reshape(self, value: Value, shape: tuple[Dim, ...]) -> Value:
+        if shape == value.shape:
+            return value
+        return Reshape(shape, value.dtype, value, origin=self.origin)
+
+    def shape_like(self, sizes: Sequence[int], value: Value) -> tuple[Dim, ...]:
+        """Extents for the integers of a reshape: the value's own where they agree, else products and quotients."""
+        total = product(value.shape)
+        known: list[Dim | None] = []
+        for axis, size in enumerate(sizes):
+            known.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
+        if None in known:
+            given = product(tuple(dim for dim in known if dim is not None))
+            known[known.index(None)] = quotient(total, given)
+        dims = tuple(dim for dim in known if dim is not None)
+        # A literal extent may be a size of the task that hides in the graph: let the others explain it.
+        literals = [axis for axis, dim in enumerate(dims) if dim.is_literal and dim.value > 1]
+        if len(literals) == 1 and product(dims).value == total.value:
+            axis = literals[0]
+            rest = product((*dims[:axis], *dims[axis + 1 :]))
+            if not rest.is_literal and not total.is_literal and set(_names(rest)) == set(_names(total)):
+                return dims
+            return (*dims[:axis], quotient(total, rest), *dims[axis + 1 :])
+        return dims
+
+    def _find_extent(self, size: int, axis: int, rank: int, shape: tuple[Dim, ...]) -> Dim:
+        if axis < len(shape) and shape[axis].value == size:
+            return shape[axis]
+        from_end = axis - rank
+        if -from_end <= len(shape) and shape[from_end].value == size:
+            return shape[from_end]
+        for first in range(len(shape)):
+            for last in range(first + 1, len(shape) + 1):
+                dim = product(shape[first:last])
+                if dim.value == size and size != 1:
+                    return dim
+        return self.number(size)
+
+    def _result(self, value: Any) -> tuple[Value, tuple[Dim, ...]]:
+        """An output, as the value to store and the shape to store it under."""
+        if not isinstance(value, Value):
+            raise UnsupportedError("the built-in Coder writes outputs that are tensors")
+        base = unshaped(value)
+        if isinstance(base, StoredTensor | Scalar) or base in self._returned:
+            # A result is never an input, nor the memory of another result.
+            base = Pointwise(value.shape, value.dtype, "{0}", (value,), origin="copy")
+        self._returned.add(base)
+        return base, value.shape
+
+
+def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The common shape; an extent of 1 gives way."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    dims: list[Dim] = []
+    for axis in range(-rank, 0):
+        options = [shape[axis] for shape in shapes if len(shape) >= -axis]
+        wide = [dim for dim in options if dim.value != 1] or options
+        dims.append(wide[0])
+    return tuple(dims)
+
+
+def _names(dim: Dim) -> list[str]:
+    return re.findall(r"[A-Za-z_]\w*", dim.text)
+
+
+def quotient(total: Dim, by: Dim) -> Dim:
+    """``total // by``, with factors that both spell the same cancelled."""
+    above, below = total.text.split(" * "), by.text.split(" * ")
+    for factor in list(below):
+        if factor in above and "(" not in factor:
+            above.remove(factor)
+            below.remove(factor)
+    below = [factor for factor in below if factor != "1"]
+    value = total.value // by.value
+    numerator = " * ".join(above) or "1"
+    if not below:
+        return Dim(numerator, value)
+    if all(part.isdigit() for part in (*above, *below)):
+        return literal(value)
+    return Dim(f"{numerator} // ({' * '.join(below)})" if len(below) > 1 else f"{numerator} // {below[0]}", value)

@@ -1,0 +1,212 @@
+"""Evidence for each transformation of the built-in Coder, as numbers from a candidate's profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.metrics import (
+    COALESCED,
+    DRAM,
+    INSTRUCTIONS,
+    LAUNCHES,
+    PER_REQUEST,
+    REQUESTED,
+    REQUESTS,
+    REQUESTS_STORED,
+    SECTORS,
+    SECTORS_STORED,
+    WAVEFRONTS,
+)
+from kernelforge.records import Profile
+
+ALL_KINDS = "rows|scan|product|conv|window|map"
+"""How the built-in Coder names its kernels, after what they do."""
+WORTH = 0.15
+"""Least share of the plan's sectors that the kernels of a move must have, for a tenth of the whole to be in reach."""
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """Global accesses of some of a plan's kernels."""
+
+    width: float
+    """Sectors per load request."""
+    stored_width: float
+    """Sectors per store request."""
+    sectors: float
+    """Sectors loaded."""
+    share: float
+    """Of all sectors that the plan loads."""
+    stored_share: float
+    """Of all sectors that the plan stores."""
+
+
+@dataclass(frozen=True)
+class TransformEvidence:
+    """Why a move should pay, in numbers, and the counters that will show whether it did."""
+
+    headline: str
+    why: str
+    metrics: tuple[str, ...]
+
+
+def _part(profile: Profile, kinds: str) -> KernelPart:
+    """The kernels whose names say that they are of ``kinds``; all of them where another Coder named them."""
+    chosen = [kernel for kernel in profile.kernels if re.search(rf"_({kinds})\d*\b", kernel.kernel)]
+    if not any(re.search(rf"_({ALL_KINDS})\d*\b", kernel.kernel) for kernel in profile.kernels):
+        chosen = list(profile.kernels)
+    totals = {
+        name: sum(m.value for kernel in chosen for m in kernel.metrics if m.name == name)
+        for name in (SECTORS, REQUESTS, SECTORS_STORED, REQUESTS_STORED)
+    }
+    return KernelPart(
+        width=totals[SECTORS] / max(totals[REQUESTS], 1),
+        stored_width=totals[SECTORS_STORED] / max(totals[REQUESTS_STORED], 1),
+        sectors=totals[SECTORS],
+        share=totals[SECTORS] / max(profile.value(SECTORS) or 0.0, 1),
+        stored_share=totals[SECTORS_STORED] / max(profile.value(SECTORS_STORED) or 0.0, 1),
+    )
+
+
+def _warp_reduce(profile: Profile) -> TransformEvidence | None:
+    part = _part(profile, "rows|scan")
+    if part.share < WORTH or part.width <= 2 * COALESCED:
+        return None
+    why = (
+        f"kernels that walk rows read {part.width:.1f} sector/request, {part.width / COALESCED:.1f}x a coalesced read, "
+        f"and make {part.share:.0%} of {SECTORS}, which is {profile.value(SECTORS) or 0:,.0f} sector"
+    )
+    return TransformEvidence("threads walk rows alone, so a warp's reads are a row apart", why, (SECTORS, PER_REQUEST))
+
+
+def _fuse(profile: Profile) -> TransformEvidence | None:
+    launches = profile.value(LAUNCHES) or len(profile.kernels)
+    if launches < 2:
+        return None
+    roofline = profile.roofline
+    ratio = roofline.dram_bytes / max(roofline.compulsory_bytes, 1)
+    why = (
+        f"{LAUNCHES} is {launches:.0f}; {DRAM} is {roofline.dram_bytes:,.0f} byte, {ratio:.2f}x the compulsory "
+        f"{roofline.compulsory_bytes:,.0f} byte; {REQUESTED} is {profile.value(REQUESTED) or 0:,.0f} byte"
+    )
+    # Intermediates that fit the L2 cost launches, not DRAM traffic.
+    by_traffic = ratio > 1.25 and roofline.bound == "dram"
+    return TransformEvidence(
+        "intermediate tensors are written to memory and read back",
+        why,
+        (DRAM, LAUNCHES, REQUESTED) if by_traffic else (LAUNCHES, DRAM, REQUESTED),
+    )
+
+
+def _tile(profile: Profile) -> TransformEvidence | None:
+    part = _part(profile, "product|conv|map|window")
+    again = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
+    scattered = part.stored_share >= WORTH and part.stored_width > 2 * COALESCED
+    if not scattered and (part.share < WORTH or (again < 2 and part.width <= 2 * COALESCED)):
+        return None
+    why = (
+        f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector, {part.share:.0%} of it here, {again:.1f}x the "
+        f"compulsory bytes; {part.width:.1f} sector/request loaded, {part.stored_width:.1f} stored"
+    )
+    only_stores = scattered and part.width <= 2 * COALESCED and again < 2
+    metrics = (SECTORS_STORED, SECTORS) if only_stores else (SECTORS, SECTORS_STORED)
+    return TransformEvidence("operands are fetched from the caches again and again, or across rows", why, metrics)
+
+
+def _register_tile(profile: Profile) -> TransformEvidence | None:
+    waves = profile.value(WAVEFRONTS) or 0.0
+    if waves == 0 or profile.roofline.bound in ("dram", "launch"):
+        return None
+    instructions = profile.value(INSTRUCTIONS) or 0.0
+    share = waves / max(instructions, 1)
+    why = (
+        f"{WAVEFRONTS} is {waves:,.0f}, {share:.2f} per warp instruction; {INSTRUCTIONS} is {instructions:,.0f} inst; "
+        f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector"
+    )
+    headline = "each multiply-add loads both its operands from shared memory"
+    return TransformEvidence(headline, why, (WAVEFRONTS, SECTORS, INSTRUCTIONS))
+
+
+def _stage(profile: Profile) -> TransformEvidence | None:
+    part = _part(profile, "rows")
+    again = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
+    if part.share < WORTH:
+        return None
+    why = (
+        f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector; kernels that walk rows make {part.share:.0%} of it, "
+        f"{again:.2f}x the compulsory bytes"
+    )
+    return TransformEvidence("every pass over a row fetches it from the caches anew", why, (SECTORS, REQUESTS))
+
+
+def _vectorise(profile: Profile) -> TransformEvidence | None:
+    part = _part(profile, "rows|scan|map")
+    requests, instructions = profile.value(REQUESTS) or 0.0, profile.value(INSTRUCTIONS) or 0.0
+    if requests == 0 or part.share < WORTH or part.width > 2 * COALESCED:
+        return None
+    why = (
+        f"{REQUESTS} is {requests:,.0f} request of {32 * part.width:.0f} byte each, where a warp can ask for 512; "
+        f"{INSTRUCTIONS} is {instructions:,.0f} inst"
+    )
+    return TransformEvidence(
+        "one element per load leaves the issue slots to address arithmetic", why, (REQUESTS, INSTRUCTIONS)
+    )
+
+
+def _block_shape(profile: Profile) -> TransformEvidence | None:
+    instructions = profile.value(INSTRUCTIONS) or 0.0
+    requests = (profile.value(REQUESTS) or 0.0) + (profile.value(REQUESTS_STORED) or 0.0)
+    if instructions < 4 * requests:
+        return None
+    why = (
+        f"{INSTRUCTIONS} is {instructions:,.0f} inst, {instructions / max(requests, 1):.1f} for each of "
+        f"{requests:,.0f} memory requests"
+    )
+    return TransformEvidence(
+        "every thread finds its coordinates by dividing its flat index", why, (INSTRUCTIONS, SECTORS)
+    )
+
+
+RULES: dict[str, Callable[[Profile], TransformEvidence | None]] = {
+    "warp-reduce": _warp_reduce,
+    "fuse": _fuse,
+    "tile": _tile,
+    "register-tile": _register_tile,
+    "stage": _stage,
+    "vectorise": _vectorise,
+    "block-shape": _block_shape,
+}
+"""Moves in the order they are looked at, each with what the profile must show."""
+
+ACTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "fuse": "Fuse the chain: compute producers in registers where their values are used; keep one store per "
+        "output.",
+        "warp-reduce": "Give each row a warp, or a block where rows are long or few; lanes walk it together, then "
+        "shuffle.",
+        "tile": "Stage 16x16 tiles of both operands (32x32 for a transposing copy) in shared memory, padded by one "
+        "column.",
+        "register-tile": "Enlarge the tile to 64x64 and let each thread keep a 4x4 patch of results in registers.",
+        "stage": "Load the row into shared memory once and let every pass read it there, where it fits in 48 KB.",
+        "vectorise": "Move four adjacent elements per instruction where extents are multiples of 4; else one, as now.",
+        "block-shape": "Lay blocks out in two dimensions over the result: coordinates come from thread and block ids.",
+    }
+)
+"""What a finding asks for, by move."""
+
+BOTTLENECKS: Mapping[str, Bottleneck] = MappingProxyType(
+    {
+        "warp-reduce": Bottleneck.UNCOALESCED,
+        "fuse": Bottleneck.INTERMEDIATE_TRAFFIC,
+        "tile": Bottleneck.REDUNDANT_LOADS,
+        "register-tile": Bottleneck.SHARED_BOUND,
+        "stage": Bottleneck.REDUNDANT_LOADS,
+        "vectorise": Bottleneck.UNVECTORISED,
+        "block-shape": Bottleneck.ISSUE_BOUND,
+    }
+)
+"""What each move is against."""

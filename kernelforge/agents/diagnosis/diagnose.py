@@ -1,0 +1,125 @@
+"""Rank what limits a candidate, from its profile alone; pure functions over records.
+
+Works on any candidate, whoever wrote it: nothing is read from its text. Each diagnosis names a bottleneck, the kernel,
+the numbers that show it, and the metrics that a cure moves. They are ranked by what they cost: the part of the time,
+under all hardware limits together, that the fault accounts for. Limits are summed rather than the largest taken,
+because one that hides behind another today binds once that one is cured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelforge.agents.diagnosis import metrics as ev
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
+from kernelforge.agents.diagnosis.rules import BOUNDS, PLAN_RULES, RULES, RuleHit
+from kernelforge.hardware.specs import DeviceSpec, nearest_spec
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.records import Build, Profile, SizeFacts
+
+LEAST_SHARE = 0.02
+"""A fault that costs less of the plan's time is not worth a round."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One thing that holds a candidate back."""
+
+    bottleneck: Bottleneck
+    kernel: str
+    """The kernel that it costs most in; empty where it is about the whole plan."""
+    evidence: str
+    """Values, and the thresholds they crossed."""
+    metrics: tuple[str, ...]
+    """What a cure lowers, or with a leading ``+`` raises; the telling one first."""
+    share: float
+    """Part of the plan's modelled time, under all limits together, that it accounts for."""
+    curable: bool
+    """False where it names a hardware limit at which nothing is wasted that the profile could show."""
+
+
+def diagnose(
+    profile: Profile, build: Build | None = None, facts: SizeFacts | None = None, spec: DeviceSpec | None = None
+) -> tuple[Diagnosis, ...]:
+    """Everything that holds a candidate back, the most costly first; each bottleneck once, in its worst kernel.
+
+    Args:
+        profile: the candidate's profile. Counters of the emulated device tell most; a measured profile has them beside
+            its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the same names,
+            or of the nearest meaning, are used.
+        build: what ptxas reported, for spills.
+        facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.
+        spec: the device; by default the one that the profile names. The profile of a GPU does not name its model:
+            callers that know it say so.
+
+    Returns:
+        At least one diagnosis for a profile with kernels; the last ones name hardware limits and are not ``curable``.
+    """
+    spec = spec or nearest_spec(profile.device).spec
+    compiled = {one.expression: one for one in build.kernels} if build is not None else {}
+    kernels = tuple(KernelMetrics(one, spec, compiled.get(one.kernel)) for one in profile.kernels)
+    plan = PlanMetrics(profile, spec, facts, kernels)
+    found: dict[Bottleneck, Diagnosis] = {}
+    for kernel, fault in _faults(plan):
+        one = _diagnosis(plan, kernel, fault)
+        before = found.get(one.bottleneck)
+        if one.share >= LEAST_SHARE and (before is None or before.share < one.share):
+            found[one.bottleneck] = one
+    faults = sorted(found.values(), key=lambda one: -one.share)
+    return (*faults, *(one for one in _bounds(plan) if one.bottleneck not in found))
+
+
+def _faults(plan: PlanMetrics) -> list[tuple[str, RuleHit]]:
+    found = [(kernel.name, rule(kernel, plan)) for kernel in plan.kernels for rule in RULES]
+    found += [("", plan_rule(plan)) for plan_rule in PLAN_RULES]
+    return [(name, fault) for name, fault in found if fault is not None]
+
+
+def _diagnosis(plan: PlanMetrics, kernel: str, fault: RuleHit) -> Diagnosis:
+    return Diagnosis(
+        bottleneck=fault.bottleneck,
+        kernel=kernel,
+        evidence=fault.evidence,
+        metrics=fault.metrics,
+        share=min(fault.cost_us / plan.busy_us, 1.0),
+        curable=True,
+    )
+
+
+def _bounds(plan: PlanMetrics) -> list[Diagnosis]:
+    """The hardware limit of each kernel, the largest first."""
+    found: dict[Bottleneck, Diagnosis] = {}
+    for kernel in sorted(plan.kernels, key=lambda one: -one.busy_us):
+        name = max(kernel.limits, key=lambda limit: kernel.limits[limit])
+        bottleneck, metrics = _named(kernel, name)
+        floor = ""
+        if bottleneck is Bottleneck.DRAM_BOUND:
+            ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
+            floor = f"; the plan's DRAM traffic is {ratio:.2f}x the compulsory bytes"
+        said = (
+            f"of {kernel.busy_us:,.3g} us under all limits together, "
+            f"{kernel.limits[name]:,.3g} us are under {name}{floor}"
+        )
+        share = kernel.limits[name] / plan.busy_us
+        found.setdefault(bottleneck, Diagnosis(bottleneck, kernel.name, said, metrics, share, curable=False))
+    return sorted(found.values(), key=lambda one: -one.share)
+
+
+def _named(kernel: KernelMetrics, limit: str) -> tuple[Bottleneck, tuple[str, ...]]:
+    """The bottleneck that a limit stands for, and its metrics."""
+    if kernel.value(MATRIX_INSTRUCTIONS) and limit in ("issue", "arithmetic", "latency"):
+        return Bottleneck.TENSOR_BOUND, (ev.INSTRUCTIONS,)
+    if limit == "data path":
+        if kernel.data_path("shared") >= kernel.data_path("global"):
+            return Bottleneck.SHARED_BOUND, (ev.WAVEFRONTS,)
+        return Bottleneck.L2_BOUND, (ev.SECTORS,)
+    if limit in ("issue", "arithmetic"):
+        special = kernel.value("ptx__inst_special.sum") / kernel.spec.special_lanes_per_sm
+        ordinary = kernel.value("ptx__inst_fp32.sum") / kernel.spec.fp32_lanes_per_sm
+        if special > ordinary and limit == "arithmetic":
+            return Bottleneck.SFU_BOUND, ("ptx__inst_special.sum",)
+        if kernel.share("fp32", "fp16", "fp64") >= 0.4 or limit == "arithmetic":
+            return Bottleneck.FP32_BOUND, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum")
+    metrics = {"dram": (ev.DRAM,), "l2": (ev.L2_SECTORS,), "issue": (ev.INSTRUCTIONS,), "latency": (ev.INSTRUCTIONS,)}
+    return BOUNDS[limit], metrics[limit]

@@ -1,0 +1,60 @@
+"""Coder and Judge that send prompts to a provider: a model, a person or another agent."""
+
+from __future__ import annotations
+
+from kernelforge.agents.base import CoderReply, CoderRequest, JudgeReply, JudgeRequest
+from kernelforge.agents.prompts import check_three_parts, coder_prompt, coder_prompt_name, judge_prompt
+from kernelforge.agents.reply_forms import OptimiseReply, RepairReply, parse_finding
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError
+from kernelforge.llm.base import Answerer, Question
+from kernelforge.records import Finding, Verdict
+
+
+class LLMCoder:
+    """A Coder behind an answerer. ``name`` is the provider as the CLI spells it."""
+
+    def __init__(self, name: str, answerer: Answerer) -> None:
+        self.name = name
+        self._answerer = answerer
+
+    def propose(self, request: CoderRequest) -> CoderReply:
+        """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
+        check = _check_contrast if coder_prompt_name(request) == "contrast" else _check_candidate
+        question = Question("coder", request.brief.task.name, coder_prompt(request), check, sample=request.sample)
+        answer = self._answerer.ask(question)
+        return CoderReply(answer.text, answer.messages)
+
+
+class LLMJudge:
+    """A Judge behind an answerer."""
+
+    def __init__(self, name: str, answerer: Answerer) -> None:
+        self.name = name
+        self._answerer = answerer
+
+    def assess(self, request: JudgeRequest) -> JudgeReply:
+        """Ask for a finding. A reply that still cannot be read is no finding."""
+        correct = request.parent.evaluation.verdict is Verdict.OK
+
+        def check(text: str) -> None:
+            parse_finding(text, optimise=correct)
+
+        schema = OptimiseReply if correct else RepairReply
+        answer = self._answerer.ask(Question("judge", request.brief.task.name, judge_prompt(request), check, schema))
+        finding: Finding | None
+        try:
+            finding = parse_finding(answer.text, optimise=correct)
+        except CandidateError:
+            # What was wrong with it is among the messages.
+            finding = None
+        return JudgeReply(finding, answer.messages)
+
+
+def _check_candidate(text: str) -> None:
+    parse_reply(text)
+
+
+def _check_contrast(text: str) -> None:
+    check_three_parts(text)
+    parse_reply(text)

@@ -1,0 +1,220 @@
+"""State of one plan resolution: cost so far, allocations, steps in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from kernelforge.candidate.plan_language.values import (
+    INT_BOUND,
+    Fault,
+    Named,
+    Storage,
+    Tensor,
+    TensorMap,
+    bytes_text,
+    kind_of,
+    show,
+)
+from kernelforge.candidate.plan_limits import PlanLimits
+from kernelforge.candidate.resolved import ScalarArg
+from kernelforge.records.task import DType, TensorSpec
+
+
+class PendingLaunch(NamedTuple):
+    """A launch whose buffers have no ids yet."""
+
+    expression: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
+    args: tuple[Tensor | TensorMap | ScalarArg, ...]
+    line: int
+    cluster: tuple[int, int, int] | None
+    cooperative: bool
+
+
+class PendingFill(NamedTuple):
+    """A memset of a whole storage to zero."""
+
+    storage: Storage
+    line: int
+
+
+class PendingLibrary(NamedTuple):
+    """A call of a torch operator whose buffers have no ids yet."""
+
+    operator: str
+    args: tuple[LibraryArgument, ...]
+    kwargs: dict[str, LibraryArgument]
+    out: tuple[Tensor, ...]
+    line: int
+
+    @property
+    def read(self) -> list[Tensor]:
+        """Tensors among its arguments."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
+
+LibraryArgument = Tensor | int | float | bool | str | None | tuple[int, ...]
+PendingStep = PendingLaunch | PendingFill | PendingLibrary
+
+
+@dataclass
+class Recording:
+    """What ``setup`` or ``forward`` did: its steps in order, and what it allocated."""
+
+    steps: list[PendingStep] = field(default_factory=list)
+    workspaces: list[Storage] = field(default_factory=list)
+
+
+class Machine:
+    """One resolution of a plan.
+
+    Attributes:
+        steps: What was spent so far; :attr:`max_steps` bounds it.
+        module: Values of the plan's top level, by slot.
+        setup: What ``setup`` did; nothing where the plan has none.
+        forward: What ``forward`` did.
+        prepared: What ``setup`` returned.
+        library: Torch operators that the task allows.
+    """
+
+    def __init__(
+        self,
+        limits: PlanLimits,
+        weights: Mapping[str, TensorSpec],
+        attrs: Mapping[str, int | float | bool | str],
+        library: frozenset[str] = frozenset(),
+    ) -> None:
+        self.limits = limits
+        self.steps = 0
+        self.max_steps = limits.steps
+        self.module: list[Any] = []
+        self.setup = Recording()
+        self.forward = Recording()
+        self.prepared: Any = None
+        self.library = library
+        self._recording: Recording | None = None
+        self.line = 0
+        """Line of the launch or allocation being made."""
+        self.inputs: list[Storage] = []
+        self.weights: dict[str, Tensor] = {}
+        """Weights used so far, in order of first use."""
+        self._weight_specs = weights
+        self._attrs = attrs
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > self.max_steps:
+            self.exhausted()
+
+    def exhausted(self) -> NoReturn:
+        raise Fault(f"the plan takes more than {self.max_steps:,} steps; loops over elements belong into kernels")
+
+    def check_length(self, length: int) -> None:
+        if length > self.limits.sequence_length:
+            raise Fault(f"a sequence of {length:,} items is too long; the limit is {self.limits.sequence_length:,}")
+
+    def check_string(self, length: int) -> None:
+        if length > self.limits.string_length:
+            raise Fault(f"a string of {length:,} characters is too long; the limit is {self.limits.string_length:,}")
+
+    def begin(self, routine: Literal["setup", "forward"]) -> None:
+        """From here on steps and allocations are those of ``routine``. The top level has neither."""
+        self._recording = self.setup if routine == "setup" else self.forward
+
+    def recording(self, what: str) -> Recording:
+        """Where steps and allocations go now."""
+        if self._recording is None:
+            raise Fault(f"{what} inside setup and forward only")
+        return self._recording
+
+    def add(self, step: PendingStep) -> None:
+        """Append a step and note which storages it touches."""
+        steps = self.recording("steps are taken").steps
+        if len(self.setup.steps) + len(self.forward.steps) >= self.limits.launches:
+            raise Fault(f"the plan makes more than {self.limits.launches:,} launches, memsets and library calls")
+        index = len(steps)
+        steps.append(step)
+        if isinstance(step, PendingFill):
+            step.storage.touch(index)
+        elif isinstance(step, PendingLibrary):
+            for tensor in (*step.read, *step.out):
+                tensor.storage.touch(index)
+        else:
+            for arg in step.args:
+                if isinstance(arg, TensorMap):
+                    arg.tensor.storage.touch(index)
+                elif isinstance(arg, Tensor):
+                    arg.storage.touch(index)
+
+    def take_input(self, value: TensorSpec | int | float | bool | None, name: str, position: int) -> Any:
+        """The value a parameter of ``forward`` starts with."""
+        if isinstance(value, TensorSpec):
+            storage = Storage("input", span_bytes(value), label=name, source=position)
+            self.inputs.append(storage)
+            return Tensor(storage, 0, value.shape, value.stride, value.dtype)
+        if type(value) is int and abs(value) > INT_BOUND:
+            raise Fault(f"the input {name} does not fit 64 bits")
+        return value
+
+    def look_up(self, named: Named, key: Any) -> Any:
+        """``w[key]`` or ``attrs[key]``."""
+        if type(key) is not str:
+            raise Fault(f"{named.name}[...] takes a name such as {named.name}['fc.weight'], not {kind_of(key)}")
+        if not self.has(named, key):
+            raise Fault(f"{named.name} has no {show(key)}; it has {self._names(named)}")
+        if named.name == "attrs":
+            value = self._attrs[key]
+            if type(value) is int and abs(value) > INT_BOUND:
+                raise Fault(f"attrs[{show(key)}] does not fit 64 bits")
+            return value
+        if key not in self.weights:
+            spec = self._weight_specs[key]
+            storage = Storage("weight", span_bytes(spec), label=f"w[{key!r}]", source=key)
+            self.weights[key] = Tensor(storage, 0, spec.shape, spec.stride, spec.dtype)
+        return self.weights[key]
+
+    def has(self, named: Named, key: Any) -> bool:
+        """``key in w`` or ``key in attrs``."""
+        return type(key) is str and key in (self._weight_specs if named.name == "w" else self._attrs)
+
+    def _names(self, named: Named) -> str:
+        names = sorted(self._weight_specs if named.name == "w" else self._attrs)
+        if not names:
+            return "nothing: the reference has none"
+        return ", ".join(repr(name) for name in names[:12]) + (f" and {len(names) - 12} more" if names[12:] else "")
+
+    def allocate(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
+        """A new contiguous tensor in a storage of its own."""
+        workspaces = self.recording("tensors are allocated").workspaces
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes > self.limits.workspace_bytes:
+            raise Fault(
+                f"a tensor of shape {show(shape)} asks for {bytes_text(nbytes)} of workspace; "
+                f"the limit is {bytes_text(self.limits.workspace_bytes)}"
+            )
+        storage = Storage("workspace", nbytes, line=self.line)
+        workspaces.append(storage)
+        return Tensor(storage, 0, shape, row_major(shape), dtype)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, in elements."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def span_bytes(spec: TensorSpec) -> int:
+    """Bytes from the first element to the last, gaps of the stride included."""
+    if spec.numel == 0:
+        return 0
+    last = sum((extent - 1) * stride for extent, stride in zip(spec.shape, spec.stride, strict=True))
+    return (last + 1) * spec.dtype.itemsize

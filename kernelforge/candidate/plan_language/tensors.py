@@ -1,0 +1,194 @@
+"""Operations on tensors in a plan: attributes, allocation, contiguous views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from kernelforge.candidate.plan_language.interpreter import Machine, PendingFill, row_major
+from kernelforge.candidate.plan_language.values import INT_BOUND, Fault, Tensor, kind_of, show, whole
+from kernelforge.records.task import DType
+
+MAX_DIMENSIONS = 16
+
+PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
+    "shape": lambda tensor: tensor.shape,
+    "dtype": lambda tensor: tensor.dtype,
+    "ndim": lambda tensor: len(tensor.shape),
+}
+
+
+def _axis(tensor: Tensor, value: Any) -> int:
+    axis = whole(value, "a dimension")
+    rank = len(tensor.shape)
+    if not -rank <= axis < rank:
+        raise Fault(f"dimension {axis} of a tensor with {rank} dimensions")
+    return axis
+
+
+def _size(tensor: Tensor, *args: Any) -> Any:
+    return tensor.shape[_axis(tensor, args[0])] if args else tensor.shape
+
+
+def _stride(tensor: Tensor, *args: Any) -> Any:
+    return tensor.stride[_axis(tensor, args[0])] if args else tensor.stride
+
+
+def is_contiguous(tensor: Tensor) -> bool:
+    """Whether elements follow each other in memory; extents of 1 may have any stride."""
+    expected = 1
+    for extent, stride in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= max(extent, 1)
+    return True
+
+
+def _require_contiguous(tensor: Tensor) -> None:
+    if not is_contiguous(tensor):
+        raise Fault(
+            f"a view needs a contiguous tensor, this one has shape {show(tensor.shape)} and stride "
+            f"{show(tensor.stride)}; pass it whole and index it in the kernel by its strides"
+        )
+
+
+def _with_shape(tensor: Tensor, shape: tuple[int, ...], offset_bytes: int) -> Tensor:
+    return Tensor(tensor.storage, offset_bytes, shape, row_major(shape), tensor.dtype)
+
+
+def _view(tensor: Tensor, *args: Any) -> Tensor:
+    shape = list(_extents(args[0] if len(args) == 1 and type(args[0]) is tuple else args, unknown=True))
+    _require_contiguous(tensor)
+    numel = tensor.numel
+    if shape.count(-1) > 1:
+        raise Fault("a view takes at most one -1")
+    if -1 in shape:
+        known = -math.prod(shape)
+        if known == 0 or numel % known:
+            raise Fault(f"{numel:,} elements cannot be viewed as {show(tuple(shape))}")
+        shape[shape.index(-1)] = numel // known
+    if math.prod(shape) != numel:
+        raise Fault(f"{numel:,} elements cannot be viewed as {show(tuple(shape))}")
+    return _with_shape(tensor, tuple(shape), tensor.offset_bytes)
+
+
+def _flatten(tensor: Tensor, start: Any = 0, end: Any = -1) -> Tensor:
+    if not tensor.shape:
+        return _view(tensor, 1)
+    rank = len(tensor.shape)
+    first, last = _axis(tensor, start) % rank, _axis(tensor, end) % rank
+    if first > last:
+        raise Fault("flatten ends before it starts")
+    middle = math.prod(tensor.shape[first : last + 1])
+    return _view(tensor, (*tensor.shape[:first], middle, *tensor.shape[last + 1 :]))
+
+
+METHODS: dict[str, tuple[Callable[..., Any], int, int]] = {
+    "size": (_size, 0, 1),
+    "stride": (_stride, 0, 1),
+    "numel": (lambda tensor: tensor.numel, 0, 0),
+    "dim": (lambda tensor: len(tensor.shape), 0, 0),
+    "is_contiguous": (is_contiguous, 0, 0),
+    "view": (_view, 1, MAX_DIMENSIONS),
+    "reshape": (_view, 1, MAX_DIMENSIONS),
+    "flatten": (_flatten, 0, 2),
+}
+"""Methods of a tensor with the least and the most arguments they take."""
+
+
+def index(tensor: Tensor, keys: tuple[Any, ...]) -> Tensor:
+    """``x[i]``, ``x[a:b]``, ``x[i, a:b]``: leading indices, then slices whose result is contiguous."""
+    _require_contiguous(tensor)
+    if len(keys) > len(tensor.shape):
+        raise Fault(f"{len(keys)} indices for a tensor with {len(tensor.shape)} dimensions")
+    offset = 0
+    shape: list[int] = []
+    stride: list[int] = []
+    for axis, key in enumerate(keys):
+        extent, step = tensor.shape[axis], tensor.stride[axis]
+        if type(key) is slice:
+            start, stop, jump = key.indices(extent)
+            if jump != 1:
+                raise Fault("slices of a tensor have no step")
+            # An empty slice starts inside the tensor, so that its offset is one.
+            offset += min(start, max(extent - 1, 0)) * step if stop <= start else start * step
+            shape.append(max(stop - start, 0))
+            stride.append(step)
+        else:
+            position = whole(key, "an index")
+            if not -extent <= position < extent:
+                raise Fault(f"index {position} is out of range: dimension {axis} has {extent} elements")
+            offset += (position % extent) * step
+    shape.extend(tensor.shape[len(keys) :])
+    stride.extend(tensor.stride[len(keys) :])
+    offset_bytes = tensor.offset_bytes + offset * tensor.dtype.itemsize
+    view = Tensor(tensor.storage, offset_bytes, tuple(shape), tuple(stride), tensor.dtype)
+    if not is_contiguous(view):
+        raise Fault(
+            "this slice is not contiguous; slice the first dimension that is not indexed, or index in the kernel"
+        )
+    return _with_shape(tensor, view.shape, offset_bytes)
+
+
+def _extents(values: Any, unknown: bool = False) -> tuple[int, ...]:
+    extents = tuple(whole(value, "an extent of a shape") for value in values)
+    if len(extents) > MAX_DIMENSIONS:
+        raise Fault(f"a shape has at most {MAX_DIMENSIONS} dimensions")
+    for extent in extents:
+        if extent < 0 and not (unknown and extent == -1):
+            raise Fault(f"the shape {show(extents)} has a negative extent")
+    if math.prod(extents) > INT_BOUND // 8:
+        raise Fault(f"the shape {show(extents)} is beyond any memory")
+    return extents
+
+
+def dtype_of(value: Any) -> DType:
+    if isinstance(value, DType):
+        return value
+    raise Fault(f"dtype takes a name such as float32 or x.dtype, not {kind_of(value)}")
+
+
+def _shape_and_dtype(args: tuple[Any, ...], dtype: Any) -> tuple[tuple[int, ...], DType]:
+    if args and isinstance(args[-1], DType):
+        if dtype is not None:
+            raise Fault("the dtype is given twice")
+        args, dtype = args[:-1], args[-1]
+    if not args:
+        raise Fault("a shape is missing: empty((n, d), dtype=float32)")
+    shape = args[0] if len(args) == 1 and type(args[0]) is tuple else args
+    return _extents(shape), DType.FLOAT32 if dtype is None else dtype_of(dtype)
+
+
+def empty(machine: Machine, *args: Any, dtype: Any = None) -> Tensor:
+    return machine.allocate(*_shape_and_dtype(args, dtype))
+
+
+def zeros(machine: Machine, *args: Any, dtype: Any = None) -> Tensor:
+    return _zeroed(machine, empty(machine, *args, dtype=dtype))
+
+
+def empty_like(machine: Machine, tensor: Any, *, dtype: Any = None) -> Tensor:
+    if type(tensor) is not Tensor:
+        raise Fault(f"empty_like and zeros_like take a tensor, not {kind_of(tensor)}")
+    return machine.allocate(tensor.shape, tensor.dtype if dtype is None else dtype_of(dtype))
+
+
+def zeros_like(machine: Machine, tensor: Any, *, dtype: Any = None) -> Tensor:
+    return _zeroed(machine, empty_like(machine, tensor, dtype=dtype))
+
+
+def _zeroed(machine: Machine, tensor: Tensor) -> Tensor:
+    if tensor.storage.nbytes:
+        machine.add(PendingFill(tensor.storage, machine.line))
+    return tensor
+
+
+def slice_of(start: Any, stop: Any, step: Any) -> slice:
+    """A slice of whole numbers, or a fault."""
+    for part in (start, stop, step):
+        if part is not None:
+            whole(part, "a bound of a slice")
+    if step == 0:
+        raise Fault("a slice cannot have the step 0")
+    return slice(start, stop, step)

@@ -1,0 +1,123 @@
+"""GPU checks of ``kernelforge doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kernelforge.cli.doctor.host import Check, probe_python
+from kernelforge.devices.cuda.target import GpuInfo
+from kernelforge.utils.shell_hints import install_hint
+
+_PAGE = "docs/gpus.md has the setting up, containers included"
+_LIST = (
+    "import dataclasses, json; from kernelforge.devices.cuda.discovery import gpus; "
+    "print(json.dumps([dataclasses.asdict(gpu) for gpu in gpus()]))"
+)
+
+
+def check_gpus() -> list[Check]:
+    """One check on a machine without a GPU; on one with GPUs what using them takes, too.
+
+    The driver is asked in another process: a broken one may hang or crash whoever loads it.
+    """
+    listed = probe_python(_LIST, timeout_s=60)
+    if not listed.ok:
+        return [Check("gpu", "note", f"the driver fails: {listed.text}", listed.advice(f"see nvidia-smi; {_PAGE}"))]
+    found = tuple(GpuInfo.from_wire(raw) for raw in json.loads(listed.text))
+    if not found:
+        return [none_found()]
+    checks: list[Callable[[Sequence[GpuInfo]], Check]] = [
+        check_driver, check_packages, check_profiler, check_sanitizer,
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=len(checks)) as pool:
+        return list(pool.map(lambda check: check(found), checks))
+
+
+def none_found(root: str = "/") -> Check:
+    """No GPU answers: whether one is on the bus all the same.
+
+    Args:
+        root: Where ``/sys`` and ``/dev`` are.
+    """
+    cards = [path.parent.name for path in Path(root, "sys/bus/pci/devices").glob("*/vendor") if _is_nvidia_gpu(path)]
+    if not cards and Path(root, "dev/dxg").exists():
+        advice = "none is needed; to use one, install NVIDIA's driver 580 or newer on Windows, and none inside WSL"
+        return Check("gpu", "note", "none found through /dev/dxg: CUDA finds no GPU in this WSL 2", advice)
+    if not cards:
+        return Check("gpu", "note", "none found", "none is needed: kernels run on an emulated device, times modelled")
+    where = f"{len(cards)} on the PCI bus ({', '.join(sorted(cards))}), and no driver answers"
+    if Path(root, "dev/nvidiactl").exists():
+        return Check("gpu", "note", where, f"see nvidia-smi, and whether CUDA_VISIBLE_DEVICES hides it; {_PAGE}")
+    advice = f"install NVIDIA's driver 580 or newer; start a container with --gpus all; {_PAGE}"
+    return Check("gpu", "note", where, advice)
+
+
+def _is_nvidia_gpu(vendor: Path) -> bool:
+    """Vendor 0x10de, class 0x0300 (VGA) or 0x0302 (3D controller): PCI ID repository."""
+    try:
+        kind = vendor.with_name("class").read_text().strip()
+        return vendor.read_text().strip() == "0x10de" and kind.startswith(("0x0300", "0x0302"))
+    except OSError:
+        return False
+
+
+def check_driver(found: Sequence[GpuInfo]) -> Check:
+    """The GPUs and the driver, and why one of them cannot be used."""
+    from kernelforge.devices.cuda.discovery import unusable
+
+    cards = "; ".join(f"cuda:{gpu.ordinal} {gpu.name}, {gpu.memory_bytes / 1e9:.0f} GB" for gpu in found)
+    first = found[0]
+    told = f"{cards}; driver {first.driver or 'of unknown release'}, CUDA {first.cuda}"
+    refused = [f"cuda:{gpu.ordinal} is not used: {why}" for gpu in found if (why := unusable(gpu))]
+    if refused:
+        return Check("gpu", "note", told, f"{'; '.join(refused)}; {_PAGE}")
+    return Check("gpu", "ok", told)
+
+
+def check_packages(found: Sequence[GpuInfo]) -> Check:
+    """cupy with cuda-bindings, which run candidates; NVML's package; pycuda, which is another way."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from kernelforge.devices.cuda.discovery import missing_packages
+    from kernelforge.hardware.wheels import RELEASES
+
+    have = []
+    for name in (*(release.cupy for release in RELEASES.values()), "cupy", "cuda-bindings", "nvidia-ml-py", "pycuda"):
+        try:
+            have.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    other = "" if any(one.startswith("pycuda") for one in have) else " (no pycuda: only --runtime pycuda needs it)"
+    told = (", ".join(have) or "none") + other
+    missing = missing_packages("cupy")
+    if not missing:
+        return Check("gpu packages", "ok", told)
+    lack = f"{told}; missing: {', '.join(missing)}"
+    if missing == ("nvidia-ml-py",):
+        return Check("gpu packages", "note", lack, "pip install nvidia-ml-py: without it clocks are not recorded")
+    return Check("gpu packages", "problem", lack, f"{install_hint('gpu')}; or run with --device emulated")
+
+
+def check_profiler(found: Sequence[GpuInfo]) -> Check:
+    """Nsight Compute, and whether the driver lets this user read counters."""
+    from kernelforge.devices.cuda.tools.ncu import profiler_status
+
+    status = profiler_status()
+    if status.ncu is None or status.version is None or status.counters == "denied":
+        advice = "without counters, profiles have times, and the emulator's counts, each marked; " + _PAGE
+        return Check("ncu", "note", status.message, advice)
+    return Check("ncu", "ok", status.message)
+
+
+def check_sanitizer(found: Sequence[GpuInfo]) -> Check:
+    """compute-sanitizer, which an option makes a gate."""
+    from kernelforge.devices.cuda.tools.tool_process import find_tool
+
+    path = find_tool("compute-sanitizer")
+    if path is None:
+        advice = "only --sanitizer needs it: pip install nvidia-cuda-sanitizer-api, or install the CUDA toolkit"
+        return Check("compute-sanitizer", "note", "not found", advice)
+    return Check("compute-sanitizer", "ok", path)

@@ -1,0 +1,348 @@
+"""``kernelforge doctor``: one fixed kernel through every evaluation stage; names the first stage that fails.
+
+The stages are those of the evaluator, on its own parts: the jailed processes, the oracle with the installed torch, the
+compiler, the checks, on a GPU the graphs, the baselines and the profiler. A machine on which all of them work for this
+kernel can evaluate candidates; one on which a package merely can be imported may not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+from kernelforge.cli.doctor.host import Check
+from kernelforge.errors import BaselineError, KernelForgeError
+
+if TYPE_CHECKING:
+    from kernelforge.devices.base import Session
+    from kernelforge.evaluation.evaluator import Evaluator
+    from kernelforge.evaluation.oracle.client import DrawHandle
+    from kernelforge.evaluation.pool import EvaluatorPool
+    from kernelforge.evaluation.stages.correctness import EvaluationState, SessionCache
+    from kernelforge.evaluation.timing import SamplePlan
+    from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
+    from kernelforge.records import Profile, Task
+
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+COLS = 96
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x * 2 + y
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLS), torch.randn(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = """__global__ void scaled_sum(const float* x, const float* y, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 2.0f * x[i] + y[i];
+}
+"""
+PLAN = """def forward(x, y):
+    out = empty_like(x)
+    scaled_sum[ceil_div(x.numel(), 128), 128](x, y, out, i32(x.numel()))
+    return out
+"""
+
+SEED = 0
+"""Of the inputs. Nobody competes for a score here."""
+SETS = 2
+"""Sets of tensors that are timed."""
+SAMPLES = 2
+AT_ONCE = 4
+"""GPUs that are tried at a time: each takes two processes with torch."""
+
+_PAGE = "docs/gpus.md has the setting up"
+_EMULATED = "--device emulated runs without a GPU"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What became of one stage. A ``note`` is one without which runs still work; after a problem nothing is tried."""
+
+    name: str
+    status: Literal["ok", "note", "problem", "not tried"]
+    detail: str = ""
+    advice: str = ""
+    """What to do about it; empty when nothing needs doing."""
+    seconds: float = 0.0
+
+
+class _Lacking(Exception):
+    """A stage ran and did not give what it is there for."""
+
+
+def check_paths() -> list[Check]:
+    """One check for each GPU that would be used, or one for the emulated device where none would be."""
+    from kernelforge.devices import best_device, device_names
+
+    names = [best_device()]
+    if names[0].startswith("cuda:"):
+        names = [name for name in device_names() if name.startswith("cuda:")]
+    with ThreadPoolExecutor(max_workers=min(len(names), AT_ONCE)) as pool:
+        return [summary(name, stages) for name, stages in zip(names, pool.map(try_device, names), strict=True)]
+
+
+def try_device(name: str) -> list[Stage]:
+    """The stages on a device of this machine, with a build cache of its own, so that the compiler really runs."""
+    from kernelforge.evaluation.pool import EvaluatorPool
+
+    def say(message: str) -> None:
+        typer.echo(f"doctor: {message}", err=True)
+
+    with tempfile.TemporaryDirectory(prefix="kernelforge-doctor-") as folder:
+        return try_stages(lambda: EvaluatorPool(name, cache=Path(folder), tell=say), measures=name.startswith("cuda:"))
+
+
+def try_stages(open_workshop: Callable[[], EvaluatorPool], *, measures: bool) -> list[Stage]:
+    """Take the kernel through every stage.
+
+    Args:
+        open_workshop: Opens the device and what belongs to it; part of the first stage.
+        measures: Whether the device is a GPU, which has stages that an emulated device lacks.
+    """
+    stages: list[Stage] = []
+    with ExitStack() as stack:
+        path = _Path(open_workshop, stack)
+        failed = False
+        for name, action, optional, advice in path.stages(measures):
+            if failed:
+                stages.append(Stage(name, "not tried"))
+                continue
+            began = time.perf_counter()
+            why = _why_not(action)
+            seconds = round(time.perf_counter() - began, 3)
+            if why is None:
+                stages.append(Stage(name, "ok", seconds=seconds))
+            else:
+                failed = not optional
+                stages.append(Stage(name, "note" if optional else "problem", why, advice, seconds))
+    return stages
+
+
+def _why_not(action: Callable[[], None]) -> str | None:
+    """Why a stage failed, in one line; None where it did not."""
+    from kernelforge.devices.base import RunFailed
+    from kernelforge.evaluation.stages.compile_stage import StageFailed
+    from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
+
+    try:
+        action()
+    except StageFailed as failure:
+        return _one_line(f"{failure.verdict.value} at stage {failure.stage}: {failure.reason}")
+    except (KernelForgeError, RunFailed, OutputChangedWhileTimed, _Lacking, OSError, ImportError) as error:
+        return _one_line(str(error) or type(error).__name__)
+    return None
+
+
+def _one_line(text: str) -> str:
+    """The first and the last line of a message: of a traceback, what it is about and what was raised."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else ""
+
+
+def fixed_task() -> Task:
+    """The task that the kernel solves: ``2x + y``."""
+    from kernelforge.records import Size, Task
+
+    sizes = (Size(name="full"), Size(name="small", constants={"ROWS": 7, "COLS": 33}))
+    return Task(name="doctor", suite="doctor", title="2x + y", level=1, source=REFERENCE, sizes=sizes)
+
+
+class _Path:
+    """The stages of one device, in order; each leaves what the later ones need."""
+
+    def __init__(self, open_workshop: Callable[[], EvaluatorPool], stack: ExitStack) -> None:
+        self._open_workshop = open_workshop
+        self._stack = stack
+        self._workshop: EvaluatorPool
+        self._evaluator: Evaluator
+        self._work: EvaluationState
+        self._sessions: SessionCache
+        self._session: Session
+        self._stopwatch: CandidateTimer
+        self._shape: SamplePlan
+        self._draws: list[DrawHandle]
+        self._profiled: Profile
+
+    def stages(self, measures: bool) -> Sequence[tuple[str, Callable[[], None], bool, str]]:
+        """Name, what is done, whether runs work without it, and what to do where it fails."""
+        from kernelforge.compile import installed_toolchain
+
+        first = [
+            ("runner", self.runner, False, f"see 'gpu' and 'jail' above; {_PAGE}; {_EMULATED}" if measures else ""),
+            ("oracle", self.oracle, False, self._torch_advice(measures)),
+            ("build", self.build, False, f"reinstall the compiler: {installed_toolchain().install} --force-reinstall"),
+            ("check", self.check, False, "the kernel is right, so report this, with `kernelforge doctor --json`"),
+        ]
+        if not measures:
+            return [*first, ("profile", self.profile, False, "report this, with `kernelforge doctor --json`")]
+        return [
+            *first,
+            ("graph", self.graph, False, f"{_PAGE}; {_EMULATED}"),
+            ("eager graph", lambda: self.baseline("eager-graph"), False, f"install a newer torch; {_EMULATED}"),
+            (
+                "compile", lambda: self.baseline("compile"), True,
+                "runs go on without this baseline, and speedups are against a weaker one: torch.compile needs a C "
+                f"compiler and Python's headers; {_PAGE}",
+            ),
+            ("replay", self.profile_on_gpu, True, f"runs go on without times of single kernels; {_PAGE}"),
+            ("counters", self.counters, True, f"runs go on with the emulator's counts, each marked; {_PAGE}"),
+        ]  # fmt: skip
+
+    @staticmethod
+    def _torch_advice(measures: bool) -> str:
+        if measures:
+            return f"install a torch that is built for this GPU and this driver: pytorch.org/get-started; {_EMULATED}"
+        return "reinstall torch: pip install --force-reinstall 'torch>=2.9,<2.14'"
+
+    def runner(self) -> None:
+        """A jailed process holds the device; on a GPU, its memory holds what is written."""
+        from kernelforge.devices.cuda.device import CudaDevice
+
+        self._workshop = self._stack.enter_context(self._open_workshop())
+        device = self._workshop.device
+        device.start()
+        if isinstance(device, CudaDevice):
+            device.recover()
+
+    def oracle(self) -> None:
+        """The reference runs with the installed torch, on the device where that is a GPU."""
+        self._evaluator = self._workshop.evaluator(fixed_task())
+        self._stack.callback(self._evaluator.oracle.close)
+        self._evaluator.oracle.families("full")
+
+    def build(self) -> None:
+        """The kernel compiles for the device."""
+        from kernelforge.evaluation.stages.correctness import EvaluationState
+        from kernelforge.records import Candidate
+
+        self._work = EvaluationState(seed=SEED)
+        self._evaluator.prepare(Candidate(source=KERNEL, plan=PLAN), self._work)
+
+    def check(self) -> None:
+        """The kernel runs, and the oracle finds its values right; on a GPU on the emulated device beside it, too."""
+        checker = self._evaluator.checker
+        self._stack.enter_context(self._evaluator.lease())
+        self._sessions = self._stack.enter_context(checker.sessions())
+        for name in ("small", "full"):
+            checker.check_size(self._sessions, fixed_task().size(name), self._work)
+
+    def profile(self) -> None:
+        """The emulated device counts what the kernel does, and models its time."""
+        from kernelforge.evaluation.stages.full_size import check_full
+
+        work, settings = self._work, self._evaluator.settings
+        found = check_full(self._evaluator.checker, self._sessions, work, settings, profile=True)
+        if found is None or found[0] is None:
+            raise _Lacking("the emulated device gave no profile")
+
+    def graph(self) -> None:
+        """The plan is captured in a CUDA graph, and its replays are right and can be timed, clocks read beside them."""
+        from kernelforge.evaluation.stages.correctness import POISONS
+        from kernelforge.evaluation.timing import SamplePlan
+        from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
+
+        evaluator, plan = self._evaluator, self._work.plans["full"]
+        device = evaluator.device
+        self._stopwatch = CandidateTimer(
+            device=device,
+            oracle=evaluator.oracle,
+            facts=evaluator.facts.at("full"),
+            settings=evaluator.settings,
+            seed=SEED,
+            request=lambda draw: evaluator.request(plan, draw, POISONS[0]),
+        )
+        self._shape = SamplePlan(sets=SETS, flush_bytes=2 * device.l2_bytes, flush_each=True)
+        self._draws = [self._stopwatch.draw() for _ in range(SETS)]
+        self._session = self._sessions.of(self._work.artifacts["full"]).session
+        with self._armed() as captured:
+            device.clocks()
+        if not captured:
+            raise _Lacking("the plan cannot be captured in a CUDA graph")
+
+    @contextmanager
+    def _armed(self) -> Iterator[bool]:
+        """The candidate's side of a timing, done with two samples and compared; whether it was captured."""
+        requests = [self._stopwatch.request(draw) for draw in self._draws]
+        armed = self._session.arm(requests, flush_bytes=self._shape.flush_bytes, flush_each=self._shape.flush_each)
+        try:
+            armed.block(SAMPLES)
+            armed.flush_block(SAMPLES)
+            for draw, outputs in zip(self._draws, armed.outputs(), strict=True):
+                self._stopwatch.compare(draw, outputs)
+            yield armed.captured
+        finally:
+            armed.close()
+
+    def baseline(self, name: str) -> None:
+        """A baseline can be built, is right, and can be timed."""
+        handles = [draw.handle for draw in self._draws]
+        oracle = self._evaluator.oracle
+        side = oracle.arm(name, handles, flush_bytes=self._shape.flush_bytes, flush_each=self._shape.flush_each)
+        try:
+            side.block(SAMPLES)
+            side.flush_block(SAMPLES)
+        finally:
+            side.close()
+        if name == "eager-graph" and not side.captured:
+            raise BaselineError(side.note or "it was not captured in a CUDA graph")
+
+    def profile_on_gpu(self) -> None:
+        """The program that NVIDIA's tools run replays the plan: times of single kernels at least."""
+        request = self._stopwatch.request(self._draws[0])
+        self._profiled = self._session.profile(request, self._stopwatch.facts)[0]
+        if not self._measured():
+            raise _Lacking(" ".join(self._profiled.notes[:2]))
+
+    def counters(self) -> None:
+        """Nsight Compute reads hardware counters."""
+        from kernelforge.devices.cuda.tools.fallback_profile import TIME
+
+        if not hasattr(self, "_profiled"):
+            raise _Lacking("the plan was not profiled")
+        if not self._measured() - {TIME}:
+            raise _Lacking(self._profiled.notes[0])
+
+    def _measured(self) -> set[str]:
+        """Names of the metrics that were read from the GPU."""
+        from kernelforge.records import Origin
+
+        kernels = (metric for kernel in self._profiled.kernels for metric in kernel.metrics)
+        metrics = (*self._profiled.metrics, *kernels)
+        return {metric.name for metric in metrics if metric.origin is Origin.MEASURED}
+
+
+def summary(name: str, stages: Sequence[Stage]) -> Check:
+    """One check for all stages of a device."""
+    problem = next((stage for stage in stages if stage.status == "problem"), None)
+    notes = [stage for stage in stages if stage.status == "note"]
+    parts = []
+    if works := [stage.name for stage in stages if stage.status == "ok"]:
+        parts.append(f"{', '.join(works)}: ok in {sum(stage.seconds for stage in stages):.1f} s")
+    parts += [f"{stage.name}: {stage.detail}" for stage in notes]
+    if problem is not None:
+        parts.insert(0, f"{problem.name} fails: {problem.detail}")
+    if left := [stage.name for stage in stages if stage.status == "not tried"]:
+        parts.append(f"not tried: {', '.join(left)}")
+    status: Literal["ok", "note", "problem"] = "problem" if problem else "note" if notes else "ok"
+    advice = [problem.advice] if problem else [f"{stage.name}: {stage.advice}" for stage in notes]
+    return Check(f"path {name}", status, "; ".join(parts), "; ".join(advice), stages=tuple(stages))

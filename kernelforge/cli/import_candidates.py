@@ -1,0 +1,225 @@
+"""``kernelforge import``: candidates that others published, listed, written out, evaluated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console
+from kernelforge.errors import KernelForgeError, UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.datasets import Import, ImportedCandidate
+    from kernelforge.modelnew.bench import ModelNewEvaluators
+    from kernelforge.tasks.constants import Scalar
+
+app = typer.Typer(help="Import candidates that others published.", no_args_is_help=True, rich_markup_mode=None)
+
+LevelOption = Annotated[int | None, typer.Option("--level", min=0, help="Only this level.")]
+ProblemOption = Annotated[
+    list[str] | None, typer.Option("--problem", metavar="ID", help="Only this problem; repeat for more.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FOLDER", help="Write each candidate there, and its reference beside it."),
+]
+EvaluateOption = Annotated[
+    bool,
+    typer.Option("--evaluate", help="Run each candidate, jailed: on a GPU checked and timed, on the CPU checked."),
+]
+LaneDeviceOption = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="Where to evaluate: cpu, or a GPU; the first GPU if there is one."),
+]
+SmallOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--small",
+        metavar="NAME=VALUE",
+        help="Module constant of the references at a small size, checked first; only the full size if left out.",
+    ),
+]
+
+
+@app.command("cuda-l1")
+def cuda_l1(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="optimized_cuda_code/*.json or codes/*.json.")],
+    level: LevelOption = None,
+    problem: ProblemOption = None,
+    output: OutputOption = None,
+    evaluate: EvaluateOption = False,
+    device: LaneDeviceOption = None,
+    small: SmallOption = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import CUDA-L1's released kernels. Leaves with 1 if one that was evaluated is not OK."""
+    from kernelforge.datasets import read_cuda_l1
+
+    chosen = _chosen(read_cuda_l1(file), level, problem)
+    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
+
+
+@app.command("kernelbench")
+def kernelbench(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run folder of KernelBench, such as runs/NAME.")],
+    references: Annotated[
+        Path | None,
+        typer.Option("--references", metavar="FOLDER", help="KernelBench's folder of tasks, with level1 in it."),
+    ] = None,
+    level: LevelOption = None,
+    problem: ProblemOption = None,
+    output: OutputOption = None,
+    evaluate: EvaluateOption = False,
+    device: LaneDeviceOption = None,
+    small: SmallOption = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import the kernels of a KernelBench run. Leaves with 1 if one that was evaluated is not OK."""
+    from kernelforge.datasets import read_kernelbench
+
+    chosen = _chosen(read_kernelbench(folder, references), level, problem)
+    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
+
+
+def _chosen(found: Import, level: int | None, problems: list[str] | None) -> Import:
+    from kernelforge.datasets import Import
+
+    kept = tuple(
+        one
+        for one in found.candidates
+        if (level is None or one.level == level) and (not problems or one.problem in problems)
+    )
+    return Import(kept, found.unread)
+
+
+def _finish(
+    found: Import,
+    output: Path | None,
+    evaluate: bool,
+    device: str | None,
+    small: list[str] | None,
+    allow_unconfined: bool,
+    as_json: bool,
+) -> None:
+    from kernelforge.report.formatting import one_line
+
+    constants = _constants(small or [])
+    if constants and not evaluate:
+        raise UsageError("--small says at which size to evaluate; add --evaluate")
+    if device is not None and not evaluate:
+        raise UsageError("--device says where to evaluate; add --evaluate")
+    if output is not None:
+        _write(found, output)
+    rows: list[dict[str, Any]] = []
+    bad = False
+    out = console()
+    if evaluate:
+        from kernelforge.modelnew.bench import ModelNewEvaluators
+
+        with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as bench:
+            for one in found.candidates:
+                found_out = _evaluate(bench, one, constants)
+                bad = bad or found_out["verdict"] != "OK"
+                rows.append(_row(one) | found_out)
+                if not as_json:
+                    out.print(one_line(f"{one.name}: {_told(found_out)}", 2000), soft_wrap=True)
+    else:
+        rows = [_row(one) for one in found.candidates]
+        if not as_json:
+            for one in found.candidates:
+                score = "no published score" if one.published_score is None else f"published {one.published_score:g}x"
+                known = "" if one.reference is not None else ", no reference"
+                out.print(one_line(f"{one.name}: {score}{known} ({one.origin})"), soft_wrap=True)
+    unread = [{"origin": one.origin, "name": one.name, "reason": one.reason} for one in found.unread]
+    if as_json:
+        typer.echo(json.dumps({"candidates": rows, "unread": unread}, indent=2))
+    else:
+        for line in found.unread:
+            out.print(one_line(f"not read: {line.origin} {line.name}: {line.reason}", 1000), soft_wrap=True)
+        out.print(f"{len(rows)} candidates, {len(unread)} not read")
+    raise typer.Exit(1 if bad else 0)
+
+
+def _evaluate(bench: ModelNewEvaluators, one: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
+    """Verdict, reason and speed; a reference that cannot be judged is no verdict on the candidate."""
+    from pydantic import ValidationError
+
+    from kernelforge.datasets import as_task
+
+    try:
+        task = as_task(one, constants)
+        evaluation = bench.evaluate(
+            task, one.candidate, seed=_seed(), sizes=None if constants else ("full",)
+        ).evaluation
+    except ValidationError as error:
+        return {"verdict": "not evaluated", "reason": f"the text is no candidate: {error.errors()[0]['msg']}"}
+    except KernelForgeError as error:
+        return {"verdict": "not evaluated", "reason": str(error)}
+    speed = evaluation.performance
+    return {
+        "verdict": evaluation.outcome,
+        "reason": evaluation.reason,
+        "time_us": None if speed is None else speed.time_us,
+        "speedup": None if speed is None else speed.speedup,
+        "speedup_eager": None if speed is None else speed.speedup_eager,
+        "quarantined": None if speed is None else speed.quarantined,
+    }
+
+
+def _told(row: dict[str, Any]) -> str:
+    """The outcome of one candidate, in a line."""
+    if row["reason"]:
+        return f"{row['verdict']}: {row['reason']}"
+    if row.get("speedup") is None:
+        return str(row["verdict"])
+    eager = row["speedup_eager"]
+    beside = "" if eager is None else f", {eager:.3g}x eager"
+    return f"{row['verdict']}: {row['time_us']:.4g} µs, {row['speedup']:.3g}x the fastest baseline{beside}"
+
+
+def _seed() -> int:
+    import secrets
+
+    return secrets.randbits(63)
+
+
+def _row(one: ImportedCandidate) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "level": one.level,
+        "problem": one.problem,
+        "origin": one.origin,
+        "published_score": one.published_score,
+        "published_correct": one.published_correct,
+        "has_reference": one.reference is not None,
+    }
+
+
+def _write(found: Import, output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for one in found.candidates:
+            (output / f"{one.name}.py").write_text(one.source, encoding="utf-8")
+            if one.reference is not None:
+                (output / f"{one.name}_reference.py").write_text(one.reference, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to {output}: {error.strerror}") from error
+
+
+def _constants(given: list[str]) -> dict[str, Scalar]:
+    constants: dict[str, Scalar] = {}
+    for item in given:
+        name, _, text = (part.strip() for part in item.partition("="))
+        try:
+            constants[name] = int(text)
+        except ValueError:
+            try:
+                constants[name] = float(text)
+            except ValueError:
+                raise UsageError(f"--small takes NAME=VALUE with a number, such as BATCH=4, not {item!r}") from None
+    return constants

@@ -1,0 +1,1 @@
+"""Options, output and progress that the commands share."""

@@ -1,0 +1,436 @@
+"""Request and result models of the reward server's API, with their limits.
+
+The server reads requests with these models and refuses what they do not allow; the client reads answers with them.
+Unknown fields of a request are refused, so that a misspelt option is never dropped in silence; unknown fields of an
+answer are ignored, so that an older client can talk to a newer server.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from kernelforge.errors import MissingRewardError
+
+MAX_COMPLETION_CHARS = 2 << 20
+MAX_SOURCE_CHARS = 256 << 10
+MAX_PLAN_CHARS = 64 << 10
+MAX_BATCH = 1_000
+"""Jobs in one batch, and ids in one wait."""
+MAX_WAIT_S = 60.0
+"""Longest that one request is held open; a client that waits longer asks again."""
+MAX_TAG_CHARS = 1_000
+MAX_TURNS = 32
+MAX_CHOICES = 32
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
+"""Names that callers choose: runs, idempotency keys."""
+JobId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class Narrow(BaseModel):
+    """A model that refuses an object with more fields than it has by one fault, and not by one for each of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_wider_than_its_fields(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > len(cls.model_fields):
+            unknown = next((name for name in data if name not in cls.model_fields), None)
+            if unknown is not None:
+                raise ValueError(f"it has {len(data)} fields, and there is none called {str(unknown)[:100]!r}")
+        return data
+
+
+class _Request(Narrow):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class CandidateText(_Request):
+    """A candidate in its parts, for callers that extract them themselves."""
+
+    source: str = Field(min_length=1, max_length=MAX_SOURCE_CHARS)
+    """CUDA C++ device code."""
+    plan: str = Field(min_length=1, max_length=MAX_PLAN_CHARS)
+    """The launch plan."""
+    choices: dict[Annotated[str, StringConstraints(max_length=100)], int] = Field(default={}, max_length=MAX_CHOICES)
+    """Values of the plan's ``# tune:`` names."""
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _few(cls, choices: Any) -> Any:
+        if isinstance(choices, dict) and len(choices) > MAX_CHOICES:  # before each of them is looked at
+            raise ValueError(f"there are {len(choices)} choices; the limit is {MAX_CHOICES}")
+        return choices
+
+
+class JobRequest(_Request):
+    """One completion to be rewarded. It carries a completion, or a candidate."""
+
+    task: str | None = Field(default=None, min_length=1, max_length=200, examples=["core/swish"])
+    """``suite/name``, the name of a task of the default suite, or a task's digest. May be left out beside
+    ``reference_code``."""
+    completion: str | None = Field(default=None, max_length=MAX_COMPLETION_CHARS)
+    """A model's whole reply, with its two fenced blocks; what comes around them is ignored."""
+    candidate: CandidateText | None = None
+    reference_code: str | None = Field(default=None, max_length=MAX_SOURCE_CHARS)
+    """The task's file, for callers that have no other name for it. Never executed: only its hash is looked up, and a
+    text that is no registered task's is refused."""
+    policy: str | None = Field(default=None, max_length=100, examples=["kernelforge/1"])
+    """Reward policy; the server's own when left out."""
+    run_id: Name = "default"
+    """Fairness is between runs, in proportion to their weights."""
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    """Version of the trainer's weights that wrote the completion. Stale work can be cancelled by it."""
+    priority: int = Field(default=0, ge=-10, le=10)
+    """Among jobs of the same run, higher goes first."""
+    deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds from submission after which nobody wants the answer: the job expires, and frees what it holds."""
+    profile: bool = False
+    """Also profile a correct candidate at the full size: on an emulated device that is what a modelled time takes."""
+    max_age_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Oldest measured time that may be answered from the cache, in seconds; the server's own limit holds too."""
+    fresh: bool = False
+    """Evaluate anew even if the same candidate was evaluated before."""
+    tag: str = Field(default="", max_length=MAX_TAG_CHARS)
+    """Given back as it is."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> JobRequest:
+        if (self.completion is None) == (self.candidate is None):
+            raise ValueError("give either a completion or a candidate")
+        if self.task is None and self.reference_code is None:
+            raise ValueError("name a task, or give the reference code of one")
+        return self
+
+
+class BatchRequest(_Request):
+    """Several jobs. Each is accepted or refused by itself."""
+
+    jobs: list[JobRequest] = Field(min_length=1, max_length=MAX_BATCH)
+    idempotency_keys: list[Name] | None = Field(default=None, max_length=MAX_BATCH)
+    """One per job: a key seen before gives the job of then."""
+
+    @model_validator(mode="after")
+    def _a_key_each(self) -> BatchRequest:
+        if self.idempotency_keys is not None and len(self.idempotency_keys) != len(self.jobs):
+            raise ValueError("give one idempotency key per job, or none")
+        return self
+
+
+class Components(_Answer):
+    """What a reward is made of. Every key is always there; None is not known or does not apply."""
+
+    format: float | None = None
+    """1 if the reply held a candidate, else 0."""
+    built: float | None = None
+    """1 if it compiled and passed the policy gate, else 0."""
+    correct: float | None = None
+    """1 if it is right at every size, else 0."""
+    speedup: float | None = None
+    """Against the fastest baseline; None where no time was measured."""
+    speedup_lower: float | None = None
+    """Lower end of its 95 % interval."""
+    speedup_upper: float | None = None
+    coverage: float | None = None
+    """Share of device time in the candidate's own kernels."""
+    policy: float | None = None
+    """0 if it was refused for what a candidate may not do, else 1."""
+    cost: float | None = None
+    """Seconds of compiler, oracle and device that the evaluation took, when it was made."""
+
+
+class Fault(_Answer):
+    """Why there is no score."""
+
+    code: Literal[
+        "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
+    ]
+    message: str
+    retryable: bool = False
+    """Whether the same job may well succeed when it is submitted again."""
+
+
+class RewardResult(_Answer):
+    """What came of a job: a score, or the trouble that kept it from having one. Trouble is never a number."""
+
+    outcome: Literal["scored", "infra_error"]
+    reward: float | None = Field(default=None, allow_inf_nan=False)
+    """None exactly when the outcome is ``infra_error``."""
+    policy: str = ""
+    """Reward policy with its version."""
+    components: Components = Components()
+    verdict: str | None = None
+    """One of ``OK WRONG POLICY BUILD CRASH TIMEOUT LIMIT INFRA``; None when nothing was evaluated."""
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size: not correct, and rewarded as wrong."""
+    stage: str | None = None
+    """Where the evaluation ended."""
+    feedback: str = ""
+    """What a Coder can use: the errors, the worst element, or what was right."""
+    device: str | None = None
+    origin: Literal["measured", "modelled"] | None = None
+    """Where the time comes from, if there is one."""
+    candidate: str | None = None
+    """Hash of the candidate."""
+    evaluation: str | None = None
+    """Key of the stored evaluation, from which rewards can be computed again."""
+    cached: bool = False
+    """Whether an earlier evaluation answered."""
+    age_s: float | None = None
+    """How old the evaluation is, in seconds."""
+    error: Fault | None = None
+
+    @model_validator(mode="after")
+    def _trouble_is_no_number(self) -> RewardResult:
+        scored = self.outcome == "scored"
+        if scored != (self.reward is not None) or scored != (self.error is None):
+            raise ValueError("a scored result has a reward and no error; an infra_error has an error and no reward")
+        return self
+
+    @property
+    def verdict_words(self) -> str | None:
+        """The verdict as people are shown it: ``OK, full size not compared`` where that is so."""
+        return f"{self.verdict}, full size not compared" if self.uncompared else self.verdict
+
+    def require(self) -> float:
+        """The reward.
+
+        Raises:
+            MissingRewardError: there is none; says why.
+        """
+        if self.reward is None:
+            assert self.error is not None
+            again = "; it may well succeed when it is submitted again" if self.error.retryable else ""
+            raise MissingRewardError(
+                f"the completion has no reward ({self.error.code}): {self.error.message}{again}",
+                code=self.error.code,
+                retryable=self.error.retryable,
+            )
+        return self.reward
+
+
+class JobStatus(StrEnum):
+    """Where a job is. The last three are ends; each of them has a result."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (JobStatus.QUEUED, JobStatus.RUNNING)
+
+
+class Job(_Answer):
+    """One accepted job. Times are UTC seconds since 1970."""
+
+    id: JobId
+    status: JobStatus
+    task: str
+    """``suite/name``."""
+    run_id: str
+    policy_version: int | None = None
+    priority: int = 0
+    tag: str = ""
+    submitted_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    tries: int = 0
+    """How often a worker was given it."""
+    result: RewardResult | None = None
+    """There once the job has ended."""
+
+    @model_validator(mode="after")
+    def _ended_with_a_result(self) -> Job:
+        if self.status.ended != (self.result is not None):
+            raise ValueError("a job has a result exactly when it has ended")
+        return self
+
+
+class Problem(_Answer):
+    """A request, or one job of a batch, that was refused: what is wrong and what to do."""
+
+    code: str
+    """A word for programs: ``unknown_task``, ``queue_full``, ``unauthorised``, ``invalid``..."""
+    message: str
+    retry_after_s: float | None = None
+    """When to try again, where that helps."""
+
+
+class ProblemAnswer(_Answer):
+    """The body of every answer with a status of 400 or more."""
+
+    error: Problem
+    request_id: str = ""
+    """Names the request in the server's log."""
+
+
+class BatchItem(_Answer):
+    """A job that was accepted, or why it was not."""
+
+    job: Job | None = None
+    problem: Problem | None = None
+
+
+class BatchAnswer(_Answer):
+    items: list[BatchItem]
+    """In the order of the request."""
+
+
+class WaitRequest(_Request):
+    """Wait until any ``k`` of some jobs have ended."""
+
+    ids: list[JobId] = Field(min_length=1, max_length=MAX_BATCH)
+    k: int | None = Field(default=None, ge=1, le=MAX_BATCH)
+    """None: all of them. More than there are is as many as there are."""
+    timeout_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False)
+
+
+class WatchRequest(_Request):
+    """Follow some jobs: each as it is now, and each when its status changes."""
+
+    ids: list[JobId] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class WaitAnswer(_Answer):
+    ended: list[Job]
+    """Those that have ended, in the order they did; fewer than ``k`` if time ran out."""
+    pending: list[str]
+
+
+class CancelRequest(_Request):
+    """Cancel some jobs, or what a run has queued or running."""
+
+    ids: list[JobId] | None = Field(default=None, min_length=1, max_length=MAX_BATCH)
+    run_id: Name | None = None
+    older_than: int | None = Field(default=None, ge=0, le=2**53)
+    """With ``run_id``: only jobs whose ``policy_version`` is lower."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> CancelRequest:
+        if (self.ids is None) == (self.run_id is None):
+            raise ValueError("give either ids or a run_id")
+        if self.older_than is not None and self.run_id is None:
+            raise ValueError("older_than goes with run_id")
+        return self
+
+
+class CancelAnswer(_Answer):
+    cancelled: list[str]
+    """Jobs that had not ended, and now have."""
+
+
+class RunSettings(_Request):
+    """How a run is treated. What is left out, or None, stays as it is."""
+
+    weight: float | None = Field(default=None, ge=0.01, le=100, allow_inf_nan=False)
+    """Share of the devices, in proportion to other runs that have work; 1 for a run that nobody set."""
+    min_policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    """Work of older weights is ended as ``stale``, now and when it comes; 0 wants all of it."""
+
+
+class RunStatus(_Answer):
+    run_id: str
+    weight: float
+    min_policy_version: int | None = None
+    queued: int
+    running: int
+    ended: int
+
+
+class TaskRow(_Answer):
+    task: str
+    """``suite/name``."""
+    digest: str
+    title: str
+    level: int | None = None
+    tags: list[str] = []
+
+
+class TaskPage(TaskRow):
+    device: str
+    prompt: str
+    """What a model is asked, word for word."""
+    reference_sha256: str
+    """Hash of the task's file: what ``reference_code`` is looked up by."""
+
+
+class PolicyRow(_Answer):
+    policy: str
+    """Name with version."""
+    title: str
+    source: str
+    """Where it was published, and what of it was decided here."""
+    bounds: tuple[float, float]
+    default: bool
+    """Whether it is the server's own."""
+
+
+class SessionRequest(_Request):
+    """A conversation about one task: each turn is evaluated, and the Judge's words come back as the observation."""
+
+    task: str = Field(min_length=1, max_length=200)
+    run_id: Name = "default"
+    policy: str | None = Field(default=None, max_length=100)
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    turns: int = Field(default=4, ge=1, le=MAX_TURNS)
+    """After so many turns the conversation has ended."""
+    discount: float = Field(default=0.4, ge=0, le=1)
+    """What a later turn's reward counts for an earlier one; 0.4 is Kevin's."""
+
+
+class TurnRequest(_Request):
+    number: int | None = Field(default=None, ge=1, le=MAX_TURNS)
+    """Which turn this is, from 1: a repeat of one that was answered gives the answer of then. Without it every request
+    is another turn."""
+    completion: str = Field(max_length=MAX_COMPLETION_CHARS)
+    deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
+
+
+class Turn(_Answer):
+    """One turn of a session that was evaluated."""
+
+    number: int
+    """From 1."""
+    completion: str
+    result: RewardResult
+    observation: str
+    """What to tell the model next; empty after the last turn."""
+    best: bool
+    """Whether it is the best of the session so far."""
+
+
+class Session(_Answer):
+    id: JobId
+    task: str
+    run_id: str
+    policy: str
+    """Reward policy with its version."""
+    prompt: str
+    """What the model is asked first."""
+    turns: list[Turn] = []
+    max_turns: int
+    discount: float
+    done: bool
+    returns: list[float | None] = []
+    """Discounted return of each turn so far; None where it or a later turn has no score."""
+
+
+class ServerStatus(_Answer):
+    """What readiness tells."""
+
+    state: Literal["starting", "ready", "draining"]
+    version: str
+    engine: str
+    devices: list[str]
+    workers: int
+    queued: int
+    running: int

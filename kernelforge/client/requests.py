@@ -1,0 +1,232 @@
+"""Requests of the native API and the parsing of their responses, independent of transport."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from kernelforge.client.models import (
+    BatchAnswer,
+    BatchRequest,
+    CancelAnswer,
+    CancelRequest,
+    Job,
+    JobRequest,
+    PolicyRow,
+    ProblemAnswer,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+    Session,
+    SessionRequest,
+    TaskPage,
+    TaskRow,
+    Turn,
+    TurnRequest,
+    WaitAnswer,
+    WaitRequest,
+)
+from kernelforge.errors import InvalidServerResponse, ServerError
+
+T = TypeVar("T")
+
+_JOB = TypeAdapter(Job)
+_BATCH = TypeAdapter(BatchAnswer)
+_WAIT = TypeAdapter(WaitAnswer)
+_CANCELLED = TypeAdapter(CancelAnswer)
+_TASKS = TypeAdapter(list[TaskRow])
+_TASK = TypeAdapter(TaskPage)
+_POLICIES = TypeAdapter(list[PolicyRow])
+_RUNS = TypeAdapter(list[RunStatus])
+_RUN = TypeAdapter(RunStatus)
+_SESSION = TypeAdapter(Session)
+_TURN = TypeAdapter(Turn)
+_STATUS = TypeAdapter(ServerStatus)
+_NOTHING = TypeAdapter(None)
+
+
+@dataclass(frozen=True)
+class ResponseData:
+    """An answer as it came. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class RequestSpec(Generic[T]):
+    """One request, and the shape of its answer."""
+
+    method: str
+    path: str
+    answer: TypeAdapter[T]
+    body: BaseModel | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    """Idempotency key: sent twice, the request is acted on once."""
+    hold_s: float = 0.0
+    """How long the server was asked to hold the request open, in seconds."""
+    repeatable: bool = True
+    """Whether it may be sent again when nobody knows if it arrived."""
+    accepts: frozenset[int] = frozenset()
+    """Statuses of 400 or more whose body is an answer like any other."""
+
+    def headers(self) -> dict[str, str]:
+        named = {"idempotency-key": self.key} if self.key is not None else {}
+        return named | ({"content-type": "application/json"} if self.body is not None else {})
+
+    def content(self) -> bytes | None:
+        """The body. What was not set is left out, so that an older server understands what it can."""
+        return None if self.body is None else self.body.model_dump_json(exclude_unset=True).encode()
+
+    def read(self, received: ResponseData) -> T:
+        """
+        Raises:
+            ServerError: the server refused.
+            InvalidServerResponse: the answer is none of ours.
+        """
+        if received.status >= 400 and received.status not in self.accepts:
+            raise _refusal(self, received)
+        where = f"{self.method} {self.path} was answered with status {received.status} and"
+        if not 200 <= received.status < 300 and received.status not in self.accepts:
+            target = received.headers.get("location", "nowhere")[:200]
+            raise InvalidServerResponse(
+                f"{where} a redirection to {target}, which is not followed: name the server's own address",
+                status=received.status,
+                code="malformed_answer",
+            )
+        try:
+            return self.answer.validate_json(received.body if received.status != 204 else b"null")
+        except ValidationError as error:
+            flaw = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, flaw["loc"]))
+            what = f"{place}: {flaw['msg']}" if place else _summary(received)
+            raise InvalidServerResponse(
+                f"{where} what is no answer of a reward server ({what}): check the address, and that client and "
+                "server are of the same version",
+                status=received.status,
+                code="malformed_answer",
+            ) from None
+
+
+def _refusal(call: RequestSpec[T], received: ResponseData) -> ServerError:
+    asked = retry_after_s(received.headers.get("retry-after"))
+    try:
+        answer = ProblemAnswer.model_validate_json(received.body)
+    except ValidationError:
+        return ServerError(
+            f"{call.method} {call.path} was answered with status {received.status} and {_summary(received)}, by "
+            "something in between or a server of another kind: check the address",
+            status=received.status,
+            code=f"http_{received.status}",
+            retry_after_s=asked,
+        )
+    return ServerError(
+        answer.error.message,
+        status=received.status,
+        code=answer.error.code,
+        retry_after_s=answer.error.retry_after_s if asked is None else asked,
+        request_id=answer.request_id,
+    )
+
+
+def _summary(received: ResponseData) -> str:
+    """A foreign answer in a few words: its kind, and its title or how it begins."""
+    text = received.body[:4_000].decode("utf-8", "replace")
+    kind = received.headers.get("content-type", "").partition(";")[0].strip() or "no content type"
+    title = re.search(r"<title[^>]*>(.*?)</title", text, re.IGNORECASE | re.DOTALL)
+    start = " ".join((title[1] if title else text).split())[:80]
+    return f"{kind[:60]} that begins with {start!r}" if start else f"an empty body of {kind[:60]}"
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Seconds to wait by a Retry-After header, given in seconds or as a date; None where it is absent or unreadable.
+
+    Source: RFC 9110, section 10.2.3.
+    """
+    if value is None:
+        return None
+    value = value.strip()
+    if re.fullmatch(r"\d{1,9}(\.\d+)?", value):
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def submission(request: JobRequest, key: str) -> RequestSpec[Job]:
+    return RequestSpec("POST", "/v1/jobs", _JOB, request, key=key)
+
+
+def batch(requests: list[JobRequest], keys: list[str]) -> RequestSpec[BatchAnswer]:
+    return RequestSpec("POST", "/v1/jobs/batch", _BATCH, BatchRequest(jobs=requests, idempotency_keys=keys))
+
+
+def poll(job_id: str, wait_s: float = 0.0) -> RequestSpec[Job]:
+    """Ask for a job, and have the server hold the answer back until it has ended or time is up."""
+    return RequestSpec("GET", f"/v1/jobs/{_part(job_id)}", _JOB, query={"wait_s": f"{wait_s:.3f}"}, hold_s=wait_s)
+
+
+def wait(ids: list[str], k: int | None, timeout_s: float) -> RequestSpec[WaitAnswer]:
+    return RequestSpec(
+        "POST", "/v1/jobs/wait", _WAIT, WaitRequest(ids=ids, k=k, timeout_s=round(timeout_s, 3)), hold_s=timeout_s
+    )
+
+
+def cancel(request: CancelRequest) -> RequestSpec[CancelAnswer]:
+    return RequestSpec("POST", "/v1/jobs/cancel", _CANCELLED, request)
+
+
+def tasks(suite: str | None) -> RequestSpec[list[TaskRow]]:
+    return RequestSpec("GET", "/v1/tasks", _TASKS, query={} if suite is None else {"suite": suite})
+
+
+def task(name: str) -> RequestSpec[TaskPage]:
+    return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), _TASK)
+
+
+def policies() -> RequestSpec[list[PolicyRow]]:
+    return RequestSpec("GET", "/v1/policies", _POLICIES)
+
+
+def runs() -> RequestSpec[list[RunStatus]]:
+    return RequestSpec("GET", "/v1/runs", _RUNS)
+
+
+def set_run(run_id: str, settings: RunSettings) -> RequestSpec[RunStatus]:
+    return RequestSpec("PATCH", f"/v1/runs/{_part(run_id)}", _RUN, settings)
+
+
+def open_session(request: SessionRequest) -> RequestSpec[Session]:
+    return RequestSpec("POST", "/v1/sessions", _SESSION, request, repeatable=False)
+
+
+def turn(session_id: str, request: TurnRequest, hold_s: float) -> RequestSpec[Turn]:
+    """A turn with its number may be sent again: the second joins the first, or is given its answer."""
+    path = f"/v1/sessions/{_part(session_id)}/turns"
+    return RequestSpec("POST", path, _TURN, request, repeatable=request.number is not None, hold_s=hold_s)
+
+
+def close_session(session_id: str) -> RequestSpec[None]:
+    return RequestSpec("DELETE", f"/v1/sessions/{_part(session_id)}", _NOTHING)
+
+
+def session(session_id: str) -> RequestSpec[Session]:
+    return RequestSpec("GET", f"/v1/sessions/{_part(session_id)}", _SESSION)
+
+
+def status() -> RequestSpec[ServerStatus]:
+    return RequestSpec("GET", "/readyz", _STATUS, accepts=frozenset({503}))
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")

@@ -1,0 +1,265 @@
+"""Start NVIDIA's tools on the replay program: private folder and environment, deadline, bounded output."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from kernelforge.compile.cache import Artifact
+from kernelforge.devices.base import RunFailure, RunRequest
+from kernelforge.devices.cuda.tools.replay import CUBIN, REQUEST, RESULT, Mode
+from kernelforge.devices.replies import MAX_MESSAGE, FaultKind
+from kernelforge.errors import DeviceError
+from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folder
+from kernelforge.sandbox.policy import import_path, role_policy
+
+OUTPUT_BYTES = 4 << 20
+_MAX_RESULT_BYTES = 16 << 20
+_GONE_S = 5.0
+"""Longest wait for killed processes to be gone."""
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from kernelforge.devices.cuda.tools.replay import main; sys.exit(main(sys.argv[1:2]))"
+)
+_PLACES: Mapping[str, tuple[str, ...]] = {
+    "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
+    "compute-sanitizer": (
+        "/usr/local/cuda/bin/compute-sanitizer",
+        "/usr/local/cuda/compute-sanitizer/compute-sanitizer",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """How a tool ended."""
+
+    status: int | None
+    """Exit status; None where it was killed at its deadline."""
+    output: str
+    """What it and the program printed, from the start."""
+
+    @property
+    def timed_out(self) -> bool:
+        return self.status is None
+
+
+def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
+    """Where a tool is: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer. Of two such wheels
+    it is that of the CUDA which candidates are compiled with."""
+    found = shutil.which(name)
+    if found:
+        return found
+    places = [path for pattern in _PLACES[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
+    if name == "compute-sanitizer":
+        compiler = installed_cuda().compiler
+        releases = sorted(RELEASES.values(), key=lambda release: release.major != compiler)
+        folders = [nvidia_folder(release.sanitizer) for release in releases]
+        places += [str(folder / name) for folder in folders if folder is not None]
+    return next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def report_folders(ncu: str) -> list[str]:
+    """Folders that may hold Nsight Compute's own ``ncu_report``, those of this ncu first.
+
+    The CUDA toolkit's ``bin/ncu`` is a script that looks for the real one, so places are searched as it does.
+    """
+    roots = [os.path.dirname(os.path.realpath(ncu))]
+    for pattern in ("/usr/local/cuda*/nsight-compute-*", "/opt/nvidia/nsight-compute/*"):
+        roots += sorted(glob.glob(pattern), key=_versions, reverse=True)
+    folders = [os.path.join(root, "extras", "python") for root in roots]
+    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+
+
+def _versions(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def run_tool(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    deadline_s: float,
+    output_bytes: int = OUTPUT_BYTES,
+) -> ToolResult:
+    """Run a command to its end or to its deadline; then whatever it started and left running is killed.
+
+    It gets no descriptor but ``/dev/null`` and a pipe, whose excess is read and dropped.
+
+    Args:
+        command: Program and arguments.
+        folder: Where it runs. Private to it: what is still at work there afterwards is taken for its own.
+        environment: The whole of it; by default :func:`tool_environment`.
+        deadline_s: Wall time.
+        output_bytes: How much of its output is kept.
+
+    Raises:
+        DeviceError: it cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=tool_environment(folder) if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise DeviceError(f"cannot start {command[0]}: {error}") from error
+    end = time.monotonic() + deadline_s
+    kept = bytearray()
+    status: int | None = None
+    try:
+        _drain(process, kept, end, output_bytes)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = process.wait(timeout=max(end - time.monotonic(), 0.01))
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _kill_in(folder)
+        assert process.stdout is not None
+        process.stdout.close()
+    return ToolResult(status, bytes(kept).decode(errors="replace"))
+
+
+def _kill_in(folder: Path) -> None:
+    """Kill processes that work in the folder until none is left: a tool may give its program a session of its own, and
+    one of them may start another while they are looked for."""
+    here, end = os.path.realpath(folder), time.monotonic() + _GONE_S
+    while found := _working_in(here):
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            return  # the kernel does not let go of it
+        time.sleep(0.002)
+
+
+def _working_in(folder: str) -> list[int]:
+    """Processes whose working directory that is, this one aside."""
+    found = []
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if entry.isdigit() and int(entry) != os.getpid() and os.readlink(f"/proc/{entry}/cwd") == folder:
+                found.append(int(entry))
+    return found
+
+
+def _drain(process: subprocess.Popen[bytes], kept: bytearray, end: float, output_bytes: int) -> None:
+    """Read what is printed until nobody holds the pipe, or the deadline."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left := end - time.monotonic()) > 0:
+            if selector.select(min(left, 0.2)):
+                chunk = os.read(process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    return
+                kept += chunk[: output_bytes - len(kept)]
+            elif process.poll() is not None:
+                return  # it ended, and a daemon of its holds the pipe
+
+
+def ask_tool(command: Sequence[str], deadline_s: float = 60.0) -> ToolResult:
+    """Run a tool that answers without a program: for its version, for a chip's metrics.
+
+    Raises:
+        DeviceError: it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernelforge-", ignore_cleanup_errors=True) as folder:
+        return run_tool(command, folder=Path(folder), deadline_s=deadline_s)
+
+
+def tool_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The whole environment of a tool and its program: that of GPU runners, with the C locale and a private home."""
+    policy = role_policy("gpu-runner").environment
+    environment = {name: value.replace("{tmp}", str(folder)) for name, value in policy.items()}
+    private = {"TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **environment, **private, **(extra or {})}
+
+
+@contextlib.contextmanager
+def request_folder(
+    mode: Mode, driver: Mapping[str, Any], artifact: Artifact, request: RunRequest, **more: Any
+) -> Iterator[Path]:
+    """A private folder with a request for the replay program; removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="kernelforge-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / CUBIN).write_bytes(artifact.cubin)
+        for number, content in request.tensors.items():
+            (folder / f"{number}.bin").write_bytes(content)
+        kernels = {
+            kernel.expression: (
+                kernel.symbol,
+                kernel.registers_per_thread,
+                kernel.static_shared_bytes,
+                kernel.max_threads_per_block,
+            )
+            for kernel in artifact.build.kernels
+        }
+        wire = {
+            "mode": mode,
+            "driver": dict(driver),
+            "plan": request.plan.to_wire(),
+            "kernels": kernels,
+            "tensors": sorted(request.tensors),
+            "mutable": sorted(request.mutable),
+            "readable": role_policy("gpu-runner").mounts,
+            **more,
+        }
+        (folder / REQUEST).write_text(json.dumps(wire))
+        yield folder
+
+
+def replay_command(folder: Path) -> list[str]:
+    """The command that carries out a folder's request."""
+    return [sys.executable, "-I", "-c", _START, str(folder), json.dumps(import_path())]
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What the replay program left behind."""
+
+    faults: tuple[RunFailure, ...]
+    data: Mapping[str, Any]
+
+
+def read_result(folder: Path) -> ReplayResult | None:
+    """The result in a folder; None where the program left none.
+
+    Raises:
+        DeviceError: it is not one.
+    """
+    path = folder / RESULT
+    try:
+        if path.stat().st_size > _MAX_RESULT_BYTES:
+            raise ValueError("too long")
+        data = json.loads(path.read_text())
+        faults = []
+        for kind, message in data["faults"]:
+            if kind not in get_args(FaultKind):
+                raise ValueError(f"unknown fault {kind!r}")
+            faults.append(RunFailure(kind, str(message)[:MAX_MESSAGE]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeviceError(f"the replay program left a result that cannot be read: {error}") from error
+    return ReplayResult(tuple(faults), data)

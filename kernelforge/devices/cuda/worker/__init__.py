@@ -1,0 +1,1 @@
+"""The runner's process: loads a build on a GPU and executes plans. Runs in a confined child."""

@@ -1,0 +1,357 @@
+"""The CUDA driver API through cuda-bindings: launches, graphs, events, copies, tensor maps and facts.
+
+What owns the context, its memory, its modules and its stream is handed in (:class:`Owner`): cupy in production. Each
+call of CUDA is made in one of the two places, never in both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kernelforge.devices.cuda import libcuda
+from kernelforge.devices.cuda.worker import tensor_map, torch_stream
+from kernelforge.devices.cuda.worker.driver import (
+    DriverError,
+    Feature,
+    GpuFacts,
+    Graph,
+    LaunchShape,
+    Pointer,
+    TensorMapSpec,
+)
+
+PORTABLE_CLUSTER = 8
+"""Blocks per cluster that every GPU with clusters runs (CUDA C++ Programming Guide, *Thread Block Clusters*)."""
+
+
+class Owner(Protocol):
+    """Owns the context, which is current on the calling thread, and what lives in it."""
+
+    runtime: str
+    """Name and version: ``cupy 14.2.0``."""
+    stream: int
+    """Handle (``CUstream``) of a stream that can be captured."""
+
+    def allocate(self, nbytes: int) -> Pointer: ...
+
+    def free(self, pointer: Pointer) -> None: ...
+
+    def load(self, image: bytes) -> Any: ...
+
+    def handle(self, module: Any) -> int:
+        """``CUmodule`` of a module."""
+        ...
+
+    def function(self, module: Any, symbol: str) -> int:
+        """``CUfunction`` of a kernel, valid as long as its module."""
+        ...
+
+    def unload(self, module: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class KernelFunction:
+    """A kernel with what was set on it so far."""
+
+    handle: Any
+    symbol: str
+    dynamic_shared_bytes: int
+    """What its attribute allows."""
+    non_portable_cluster: bool = False
+
+
+class BindingsEvent:
+    """A timing event; it is destroyed with the object."""
+
+    __slots__ = ("_destroy", "handle")
+
+    def __init__(self, cuda: Any, handle: Any) -> None:
+        self.handle = handle
+        self._destroy = cuda.cuEventDestroy
+
+    def __del__(self) -> None:
+        # A destructor has nobody to report to; a lost context shows in the next call.
+        self._destroy(self.handle)
+
+
+class BindingsGraph:
+    """An instantiated graph."""
+
+    def __init__(self, driver: BindingsDriver, handle: Any, torch_pool: object | None) -> None:
+        self._driver = driver
+        self._handle: Any | None = handle
+        self._torch_pool = torch_pool
+        """Memory that torch operators took while they were captured: the graph writes there again at each replay."""
+
+    def launch(self) -> None:
+        if self._handle is None:
+            raise DriverError("CUDA_ERROR_INVALID_HANDLE", "launching a graph that was closed")
+        self._driver.call("launching a graph", "cuGraphLaunch", self._handle, self._driver.stream)
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._driver.call("destroying a graph", "cuGraphExecDestroy", handle)
+        self._torch_pool = None
+
+
+class BindingsCapture:
+    """``with driver.capture() as held: ...``, then ``held.graph``."""
+
+    graph: Graph
+
+    def __init__(self, driver: BindingsDriver) -> None:
+        self._driver = driver
+        self.torch_pool: object | None = None
+
+    def __enter__(self) -> BindingsCapture:
+        driver = self._driver
+        # Thread-local: calls that a capture cannot hold are refused on this thread, other threads are left alone.
+        mode = driver.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        driver.call("beginning a capture", "cuStreamBeginCapture", driver.stream, mode)
+        driver.capturing = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        driver = self._driver
+        driver.capturing = None
+        if error[0] is not None:
+            # The stream must leave capture mode; why the capture failed is the error that is on its way.
+            status, template = driver.cuda.cuStreamEndCapture(driver.stream)
+            if not status and int(template):
+                driver.call("destroying a graph", "cuGraphDestroy", template)
+            return
+        template = driver.call("ending a capture", "cuStreamEndCapture", driver.stream)
+        try:
+            handle = driver.call("instantiating a graph", "cuGraphInstantiate", template, 0)
+        finally:
+            driver.call("destroying a graph's template", "cuGraphDestroy", template)
+        self.graph = BindingsGraph(driver, handle, self.torch_pool)
+        # The first replay must cost what the others do.
+        driver.call("uploading a graph", "cuGraphUpload", handle, driver.stream)
+
+
+class BindingsDriver:
+    """A driver for ``owner``'s context on the GPU with that ordinal."""
+
+    lacks: frozenset[Feature]
+
+    def __init__(self, owner: Owner, ordinal: int) -> None:
+        from cuda.bindings import driver as cuda
+
+        self.cuda = cuda
+        self.owner = owner
+        self.ordinal = ordinal
+        self.stream = cuda.CUstream(owner.stream)
+        self.capturing: BindingsCapture | None = None
+        self._facts = self._read_facts()
+        # Both came with Hopper (CUDA C++ Programming Guide, *Compute Capabilities*).
+        old: frozenset[Feature] = frozenset({"clusters", "tensor_maps"})
+        self.lacks = old if self._facts.compute_capability < (9, 0) else frozenset()
+
+    def call(self, doing: str, name: str, *arguments: Any) -> Any:
+        """Call a function of the driver API.
+
+        Returns:
+            Its one result, or a tuple of several, or None.
+
+        Raises:
+            DriverError: it did not answer ``CUDA_SUCCESS``.
+        """
+        try:
+            status, *results = getattr(self.cuda, name)(*arguments)
+        except (KeyError, ValueError) as error:
+            # Bindings older than the driver do not know its newest errors: they raise the number, or a text with it.
+            number = str(error).removesuffix(" is not a valid CUresult")
+            if not number.isdecimal():
+                raise
+            raise DriverError(f"CUDA_ERROR_{number}", doing) from error
+        if status:
+            raise DriverError(status.name, doing)
+        return results[0] if len(results) == 1 else tuple(results) or None
+
+    @property
+    def facts(self) -> GpuFacts:
+        return self._facts
+
+    def _read_facts(self) -> GpuFacts:
+        device = self.call(f"looking for GPU {self.ordinal}", "cuDeviceGet", self.ordinal)
+
+        def attribute(name: str) -> int:
+            number = getattr(self.cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(self.call(f"asking for {name}", "cuDeviceGetAttribute", number, device))
+
+        name = self.call("asking for the GPU's name", "cuDeviceGetName", 256, device)
+        version = self.call("asking for the driver's version", "cuDriverGetVersion")
+        return GpuFacts(
+            name=name.split(b"\0")[0].decode(),
+            uuid=self._uuid(int(device)),
+            compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
+            sm_count=attribute("MULTIPROCESSOR_COUNT"),
+            max_clock_mhz=attribute("CLOCK_RATE") // 1000,
+            memory_clock_mhz=attribute("MEMORY_CLOCK_RATE") // 1000,
+            memory_bus_bits=attribute("GLOBAL_MEMORY_BUS_WIDTH"),
+            memory_bytes=self.call("asking for the GPU's memory", "cuDeviceTotalMem", device),
+            l2_bytes=attribute("L2_CACHE_SIZE"),
+            shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+            driver=libcuda.version_text(version),
+            runtime=self.owner.runtime,
+        )
+
+    def _uuid(self, device: int) -> str:
+        """The UUID by the same function that lists GPUs: which UUID ``cuDeviceGetUuid`` of the bindings gives on a MIG
+        instance depends on their version."""
+        library = libcuda.library()
+        if library is None:
+            raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
+        try:
+            return libcuda.uuid(library, device)
+        except RuntimeError as error:
+            code, _, doing = str(error).partition(" while ")
+            raise DriverError(code, doing) from error
+
+    def memory(self) -> tuple[int, int]:
+        free, total = self.call("asking for free memory", "cuMemGetInfo")
+        return int(free), int(total)
+
+    def allocate(self, nbytes: int) -> Pointer:
+        return self.owner.allocate(nbytes)
+
+    def free(self, pointer: Pointer) -> None:
+        self.owner.free(pointer)
+
+    def write(self, pointer: Pointer, data: bytes | memoryview) -> None:
+        nbytes = memoryview(data).nbytes
+        if nbytes:
+            doing = f"writing {nbytes} bytes"
+            self.call(doing, "cuMemcpyHtoDAsync", pointer, data, nbytes, self.stream)
+            self.call(doing, "cuStreamSynchronize", self.stream)
+
+    def read(self, pointer: Pointer, nbytes: int) -> bytes:
+        data = bytearray(nbytes)
+        if nbytes:
+            doing = f"reading {nbytes} bytes"
+            self.call(doing, "cuMemcpyDtoHAsync", data, pointer, nbytes, self.stream)
+            self.call(doing, "cuStreamSynchronize", self.stream)
+        return bytes(data)
+
+    def fill(self, pointer: Pointer, byte: int, nbytes: int) -> None:
+        if nbytes:
+            self.call(f"filling {nbytes} bytes", "cuMemsetD8Async", pointer, byte, nbytes, self.stream)
+
+    def copy(self, target: Pointer, source: Pointer, nbytes: int) -> None:
+        if nbytes:
+            self.call(f"copying {nbytes} bytes", "cuMemcpyDtoDAsync", target, source, nbytes, self.stream)
+
+    def load(self, image: bytes) -> Any:
+        return self.owner.load(image)
+
+    def unload(self, module: Any) -> None:
+        self.owner.unload(module)
+
+    def function(self, module: Any, symbol: str) -> KernelFunction:
+        handle = self.cuda.CUfunction(self.owner.function(module, symbol))
+        limit = self.cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        allowed = self.call(f"asking for the shared memory of {symbol}", "cuFuncGetAttribute", limit, handle)
+        return KernelFunction(handle, symbol, int(allowed))
+
+    def variable(self, module: Any, symbol: str) -> tuple[Pointer, int]:
+        handle = self.cuda.CUmodule(self.owner.handle(module))
+        pointer, nbytes = self.call(f"looking for the variable {symbol}", "cuModuleGetGlobal", handle, symbol.encode())
+        return int(pointer), int(nbytes)
+
+    def tensor_map(self, spec: TensorMapSpec) -> bytes:
+        return tensor_map.encode(self.cuda, spec)
+
+    def launch(self, function: KernelFunction, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
+        self._allow(function, shape)
+        config = self.cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+        config.sharedMemBytes = shape.shared_bytes
+        config.hStream = self.stream
+        attributes = self._attributes(shape)
+        config.numAttrs = len(attributes)
+        config.attrs = attributes
+        values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
+        self.call(
+            f"launching {function.symbol} with grid {shape.grid} and block {shape.block}",
+            "cuLaunchKernelEx", config, function.handle, ctypes.addressof(pointers) if values else 0, 0,
+        )  # fmt: skip
+
+    def _allow(self, function: KernelFunction, shape: LaunchShape) -> None:
+        """Set what the kernel must have set before it may be launched like this."""
+        names = self.cuda.CUfunction_attribute
+        if shape.shared_bytes > function.dynamic_shared_bytes:
+            self.call(
+                f"allowing {function.symbol} {shape.shared_bytes} bytes of dynamic shared memory", "cuFuncSetAttribute",
+                function.handle, names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shape.shared_bytes,
+            )  # fmt: skip
+            function.dynamic_shared_bytes = shape.shared_bytes
+        x, y, z = shape.cluster or (1, 1, 1)
+        if x * y * z > PORTABLE_CLUSTER and not function.non_portable_cluster:
+            self.call(
+                f"allowing {function.symbol} clusters of {x * y * z} blocks", "cuFuncSetAttribute",
+                function.handle, names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1,
+            )  # fmt: skip
+            function.non_portable_cluster = True
+
+    def _attributes(self, shape: LaunchShape) -> list[Any]:
+        attributes = []
+        if shape.cluster is not None:
+            cluster = self.cuda.CUlaunchAttribute()
+            cluster.id = self.cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = shape.cluster
+            attributes.append(cluster)
+        if shape.cooperative:
+            cooperative = self.cuda.CUlaunchAttribute()
+            cooperative.id = self.cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            cooperative.value.cooperative = 1
+            attributes.append(cooperative)
+        return attributes
+
+    def capture(self) -> BindingsCapture:
+        return BindingsCapture(self)
+
+    def event(self, again: BindingsEvent | None = None) -> BindingsEvent:
+        event = again
+        if event is None:
+            # The event exists before it is recorded, so that a failure there destroys it.
+            handle = self.call("creating an event", "cuEventCreate", int(self.cuda.CUevent_flags.CU_EVENT_DEFAULT))
+            event = BindingsEvent(self.cuda, handle)
+        self.call("recording an event", "cuEventRecord", event.handle, self.stream)
+        return event
+
+    def elapsed_us(self, start: BindingsEvent, end: BindingsEvent) -> float:
+        return 1000.0 * float(self.call("timing two events", "cuEventElapsedTime", start.handle, end.handle))
+
+    def synchronize(self) -> None:
+        self.call("waiting for the stream", "cuStreamSynchronize", self.stream)
+
+    def torch_stream(self) -> AbstractContextManager[None]:
+        if self.capturing is not None and self.capturing.torch_pool is None:
+            self.capturing.torch_pool = torch_stream.pool()
+        pool = self.capturing.torch_pool if self.capturing is not None else None
+        return torch_stream.on_stream(self.ordinal, int(self.stream), pool)
+
+    @contextmanager
+    def profiler_region(self) -> Iterator[None]:
+        self.call("starting the profiler", "cuProfilerStart")
+        try:
+            yield
+            self.synchronize()
+        finally:
+            self.call("stopping the profiler", "cuProfilerStop")
+
+    def close(self) -> None:
+        self.owner.close()

@@ -1,0 +1,232 @@
+"""``cvt`` between integer and floating-point types, and address-space conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.emit import half
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, saturate
+from kernelforge.devices.emulated.codegen.emit.integer import constant
+from kernelforge.devices.emulated.codegen.ir_builder import float_type, int_type
+from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction
+
+_INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "b8", "b16", "b32", "b64")
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+_DIRECTED = ("rz", "rm", "rp")
+
+
+def _clamp_integer(e: Emitter, value: Value, bits: int, source: str, target: str) -> Value:
+    """Saturate an integer to the range of ``target``, staying ``bits`` wide (at least as wide as both)."""
+    size = TYPE_BITS[target]
+    signed_source, signed_target = source[0] == "s", target[0] == "s"
+    kind = int_type(bits, value.vec)
+    low, high = (-(1 << (size - 1)), (1 << (size - 1)) - 1) if signed_target else (0, (1 << size) - 1)
+    text = value.text
+    if signed_source:
+        text = e.intrinsic("smax", kind, text, constant(low, bits, value.vec))
+        if high < 1 << (bits - 1):
+            text = e.intrinsic("smin", kind, text, constant(high, bits, value.vec))
+    elif high < 1 << bits:
+        text = e.intrinsic("umin", kind, text, constant(high, bits, value.vec))
+    return Value(text, value.vec)
+
+
+def _integer_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> None:
+    bits, size = TYPE_BITS[source], TYPE_BITS[target]
+    value = e.source(i, i.operands[1], bits)
+    if "sat" in i.modifiers:
+        wide = max(bits, size)
+        value = e.resize(value, bits, wide, source[0] == "s")
+        value = _clamp_integer(e, value, wide, source, target)
+        bits = wide
+    value = e.resize(value, bits, size, source[0] == "s")
+    e.write(i, i.operands[0], value, size, signed=target[0] == "s")
+
+
+def _load_float(e: Emitter, i: Instruction, source: str) -> tuple[str, bool, int]:
+    """The source as f32 or f64: (value, vec, bits). Halves are widened exactly and are always vectors."""
+    bits = TYPE_BITS[source]
+    if bits == 16:
+        text = e.spread(e.source(i, i.operands[1], 16), 16)
+        return half.widen(e, text, source == "bf16"), True, 32
+    (text,), vec = e.float_sources(i, i.operands[1:2], bits)
+    if "ftz" in i.modifiers and bits == 32:
+        text = flush(e, text, float_type(32, vec), 32)
+    return text, vec, bits
+
+
+def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> None:
+    """Round, then saturate; NaN gives 0 (PTX ISA, section on cvt)."""
+    text, vec, bits = _load_float(e, i, source)
+    kind = float_type(bits, vec)
+    mode = next((m for m in i.modifiers if m in _TO_INTEGRAL), None)
+    if mode is None:
+        raise unsupported(i)
+    rounded = e.intrinsic(_TO_INTEGRAL[mode], kind, text) if mode != "rzi" else text
+    size = TYPE_BITS[target]
+    verb = "fptosi" if target[0] == "s" else "fptoui"
+    whole = int_type(size, vec)
+    shape = "v32" if vec else ""
+    result = e.call(f"llvm.{verb}.sat.{shape}i{size}.{shape}f{bits}", whole, (kind, rounded))
+    e.write(i, i.operands[0], Value(result, vec), size, signed=target[0] == "s")
+
+
+def _store_float(e: Emitter, i: Instruction, text: str, vec: bool, bits: int, target: str) -> None:
+    """Round an f32 or f64 to the target type and write it."""
+    size = TYPE_BITS[target]
+    kind = float_type(bits, vec)
+    directed = next((m for m in i.modifiers if m in _DIRECTED), None)
+    if size == 16:
+        if directed:
+            raise unsupported(i)
+        if bits == 64:
+            if not vec:
+                text, vec = e.splat(text, "double"), True
+            text = half.round_to_odd(e, text)
+        elif not vec:
+            text = e.splat(text, "float")
+        if "relu" in i.modifiers:
+            below = e.op(f"fcmp olt <32 x float> {text}, zeroinitializer")
+            text = e.select(below, "<32 x float>", "zeroinitializer", text)
+        if "sat" in i.modifiers:
+            text = saturate(e, text, "<32 x float>")
+        e.write(i, i.operands[0], Value(half.narrow(e, text, target == "bf16"), True), 16)
+        return
+    if size < bits:
+        if directed:
+            text = library_call(e, f"kf_fptrunc_{directed}_f32", [text], vec, 32, 64)
+        else:
+            text = e.op(f"fptrunc {kind} {text} to {float_type(size, vec)}")
+    elif size > bits:
+        text = e.op(f"fpext {kind} {text} to {float_type(size, vec)}")
+    kind = float_type(size, vec)
+    if "sat" in i.modifiers:
+        text = saturate(e, text, kind)
+    if "ftz" in i.modifiers and size == 32:
+        text = flush(e, text, kind, 32)
+    e.write_float(i, i.operands[0], text, vec, size)
+
+
+def _float_to_float(e: Emitter, i: Instruction, target: str, source: str) -> None:
+    text, vec, bits = _load_float(e, i, source)
+    mode = next((m for m in i.modifiers if m in _TO_INTEGRAL), None)
+    if mode:
+        text = e.intrinsic(_TO_INTEGRAL[mode], float_type(bits, vec), text)
+    _store_float(e, i, text, vec, bits, target)
+
+
+def _integer_to_float(e: Emitter, i: Instruction, target: str, source: str) -> None:
+    bits = TYPE_BITS[source]
+    value = e.source(i, i.operands[1], bits)
+    verb = "sitofp" if source[0] == "s" else "uitofp"
+    directed = any(m in _DIRECTED for m in i.modifiers)
+    if target in ("f64", "f32") and not directed:
+        size = TYPE_BITS[target]
+        text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(size, value.vec)}")
+        _store_float(e, i, text, value.vec, size, target)
+        return
+    if bits == 64 and (target != "f16" or directed):
+        raise unsupported(i, "64-bit integer to this type with this rounding")
+    # Every 32-bit integer is exact in f64, so one rounding remains. 64-bit ones overflow f16 long before they round.
+    text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(64, value.vec)}")
+    _store_float(e, i, text, value.vec, 64, target)
+
+
+def _pack_halves(e: Emitter, i: Instruction, target: str) -> None:
+    """``cvt.rn.f16x2.f32 d, a, b``: a goes to the upper half."""
+    parts = []
+    for operand in (i.operands[2], i.operands[1]):
+        (text,), vec = e.float_sources(i, (operand,), 32)
+        if not vec:
+            text = e.splat(text, "float")
+        if "relu" in i.modifiers:
+            below = e.op(f"fcmp olt <32 x float> {text}, zeroinitializer")
+            text = e.select(below, "<32 x float>", "zeroinitializer", text)
+        parts.append(e.op(f"zext <32 x i16> {half.narrow(e, text, target == 'bf16x2')} to <32 x i32>"))
+    joined = e.op(f"or <32 x i32> {parts[0]}, {e.op(f'shl <32 x i32> {parts[1]}, splat (i32 16)')}")
+    e.write(i, i.operands[0], Value(joined, True), 32)
+
+
+def _cvt(e: Emitter, i: Instruction) -> None:
+    if "pack" in i.modifiers or len(i.modifiers) < 2:
+        raise unsupported(i)
+    target, source = i.modifiers[-2], i.modifiers[-1]
+    if target in ("f16x2", "bf16x2") and source == "f32" and "rn" in i.modifiers and "satfinite" not in i.modifiers:
+        _pack_halves(e, i, target)
+    elif "satfinite" in i.modifiers:
+        raise unsupported(i)
+    elif target in _INTEGERS and source in _INTEGERS:
+        _integer_to_integer(e, i, target, source)
+    elif target in _INTEGERS and source in _FLOATS:
+        _float_to_integer(e, i, target, source)
+    elif target in _FLOATS and source in _INTEGERS:
+        _integer_to_float(e, i, target, source)
+    elif target in _FLOATS and source in _FLOATS:
+        _float_to_float(e, i, target, source)
+    elif target == "tf32" and source == "f32" and "rna" in i.modifiers:
+        _round_tf32(e, i)
+    else:
+        raise unsupported(i)
+
+
+def _round_tf32(e: Emitter, i: Instruction) -> None:
+    """Round the mantissa to 10 bits, ties away from zero; infinities and NaN pass."""
+    value = e.source(i, i.operands[1], 32)
+    kind = int_type(32, value.vec)
+    rounded = e.op(f"add {kind} {value.text}, {constant(0x1000, 32, value.vec)}")
+    rounded = e.op(f"and {kind} {rounded}, {constant(-0x2000, 32, value.vec)}")
+    exponent = e.op(f"and {kind} {value.text}, {constant(0x7F800000, 32, value.vec)}")
+    special = e.op(f"icmp eq {kind} {exponent}, {constant(0x7F800000, 32, value.vec)}")
+    e.write(i, i.operands[0], Value(e.select(special, kind, value.text, rounded), value.vec), 32)
+
+
+_WINDOWS = {"shared": lay.CTX_SHARED_WINDOW, "local": lay.CTX_LOCAL_WINDOW, "param": lay.CTX_PARAM_WINDOW}
+
+
+def _window(e: Emitter, space: str, vec: bool) -> str:
+    """Where the generic addresses of a state space start."""
+    key = ("window", space)
+    if key not in e.memo:
+        e.memo[key] = Value(e.load("i64", "%ctx", _WINDOWS[space]), False)
+    return e.spread(e.memo[key], 64) if vec else e.memo[key].text
+
+
+def _space(i: Instruction) -> str:
+    for m in i.modifiers:
+        stem = m.split("::")[0]
+        if stem in ("shared", "local", "param", "global", "const"):
+            if m == "shared::cluster":
+                return "shared"
+            return stem
+    raise unsupported(i)
+
+
+def _cvta(e: Emitter, i: Instruction) -> None:
+    value = e.source(i, i.operands[1], 64)
+    space = _space(i)
+    if space in _WINDOWS:
+        verb = "sub" if "to" in i.modifiers else "add"
+        text = e.op(f"{verb} {int_type(64, value.vec)} {value.text}, {_window(e, space, value.vec)}")
+        value = Value(text, value.vec)
+    e.write(i, i.operands[0], value, 64)
+
+
+def _isspacep(e: Emitter, i: Instruction) -> None:
+    value = e.source(i, i.operands[1], 64)
+    kind = int_type(64, value.vec)
+    space = _space(i)
+    if space == "const":
+        raise unsupported(i)
+    if space in _WINDOWS:
+        base, size = _window(e, space, value.vec), lay.WINDOW_BYTES
+    else:
+        base, size = constant(lay.GLOBAL_BASE, 64, value.vec), 1 << 44
+    offset = e.op(f"sub {kind} {value.text}, {base}")
+    inside = e.op(f"icmp ult {kind} {offset}, {constant(size, 64, value.vec)}")
+    e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {inside} to i32") if value.vec else inside, value.vec), 1)
+
+
+HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cvt": _cvt, "cvta": _cvta, "isspacep": _isspacep}

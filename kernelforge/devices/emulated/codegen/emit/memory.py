@@ -1,0 +1,284 @@
+"""Loads, stores, atomics and asynchronous copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, unsupported, vector_items
+from kernelforge.devices.emulated.codegen.ir_builder import int_type
+from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
+from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
+from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
+
+_SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
+
+
+def state_space(i: Instruction) -> int:
+    """The instruction's state space; none written means generic."""
+    for m in i.modifiers:
+        stem = m.split("::")[0]
+        if stem in _SPACES:
+            if m in ("shared::cluster",) and i.opcode != "cp":
+                return lay.SHARED
+            return _SPACES[stem]
+    return lay.GENERIC
+
+
+class _Target:
+    """A decoded memory operand: base value, constant offset, space, and whether addresses are 32-bit."""
+
+    def __init__(self, e: Emitter, i: Instruction, operand: object, space: int) -> None:
+        if not isinstance(operand, Addr):
+            raise unsupported(i, "address form")
+        kernel = e.flow.kernel
+        self.space = space
+        self.hidden = False
+        self.offset = operand.offset
+        self.narrow = False
+        self.fixed: int | None = None
+        base = operand.base
+        if isinstance(base, Sym):
+            if base.name in kernel.frame:
+                if space == lay.PARAM:
+                    self.space = lay.LOCAL
+                    self.hidden = base.name in kernel.call_params
+                self.fixed = kernel.frame[base.name] + base.offset + operand.offset
+                self.base = Value(str(self.fixed), False)
+                self.offset = 0
+                return
+            self.base = e.symbol(i, base)
+            if base.name not in e.shape.symbols:
+                self.fixed = int(self.base.text) + operand.offset
+                self.base = Value(str(self.fixed), False)
+                self.offset = 0
+        elif isinstance(base, Imm):
+            self.base = Value(str((base.value + operand.offset) % (1 << 64)), False)
+            self.offset = 0
+        else:
+            assert isinstance(base, Reg)
+            bits = e.bits(base.name)
+            if bits not in (32, 64):
+                raise unsupported(i, "address register width")
+            self.narrow = bits == 32
+            self.base = e.read(base.name)
+
+    def uniform_address(self, e: Emitter) -> str:
+        """The effective address as a scalar i64."""
+        assert not self.base.vec
+        text = self.base.text
+        if self.narrow:
+            if self.offset:
+                text = e.op(f"add i32 {text}, {self.offset % (1 << 32)}")
+            return e.resize(Value(text, False), 32, 64).text
+        return e.op(f"add i64 {text}, {self.offset}") if self.offset else text
+
+    def lanes(self, e: Emitter) -> str:
+        """Base addresses, one per lane, i32 when narrow."""
+        return e.spread(self.base, 32 if self.narrow else 64)
+
+
+def _shape(i: Instruction) -> tuple[int, int]:
+    """(element bytes, element count)."""
+    bits = TYPE_BITS.get(i.type, 0)
+    if bits not in (8, 16, 32, 64):
+        raise unsupported(i)
+    count = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)
+    if (bits // 8, count) not in SIZES:
+        raise unsupported(i)
+    return bits // 8, count
+
+
+def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bool) -> MemorySite:
+    offset = target.offset if vectored else 0
+    return MemorySite(i, target.space, width, access, offset, target.narrow and vectored, target.hidden)
+
+
+def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:
+    for item, value in zip(vector_items(i.operands[0]), values, strict=True):
+        e.write(i, item, value, 8 * width, signed=i.type[0] == "s")
+
+
+def _load(e: Emitter, i: Instruction) -> None:
+    if any(m.startswith("multimem") or m == "async" for m in i.modifiers):
+        raise unsupported(i)
+    width, count = _shape(i)
+    target = _Target(e, i, i.operands[1], state_space(i))
+    bits = 8 * width
+    if target.space == lay.PARAM and target.fixed is not None:
+        _load_parameter(e, i, target.fixed, width, count)
+        return
+    mask = e.active(i)
+    if target.space == lay.LOCAL and not target.base.vec and width >= 4:
+        name, kind = f"kf_ldl_{width}_{count}", result_type(width, count)
+        op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=False))
+        address = target.uniform_address(e)
+        result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask))
+        _write_loaded(e, i, _unpack(e, result, kind, count, True), width)
+        return
+    private = target.space == lay.LOCAL or (target.space == lay.GENERIC and e.flow.kernel.frame_bytes > 0)
+    if not target.base.vec and not private:
+        element = int_type(bits, False)
+        kind = element if count == 1 else "{" + ", ".join([element] * count) + "}"
+        op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=False))
+        address = target.uniform_address(e)
+        result = e.call(f"kf_ldu_{width}_{count}", kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask))
+        _write_loaded(e, i, _unpack(e, result, kind, count, False), width)
+        return
+    kind = result_type(width, count)
+    op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True))
+    name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
+    address_type = int_type(32 if target.narrow else 64, True)
+    result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask))
+    _write_loaded(e, i, _unpack(e, result, kind, count, True), width)
+
+
+def _unpack(e: Emitter, result: str, kind: str, count: int, vec: bool) -> list[Value]:
+    if count == 1:
+        return [Value(result, vec)]
+    return [Value(e.op(f"extractvalue {kind} {result}, {k}"), vec) for k in range(count)]
+
+
+def _load_parameter(e: Emitter, i: Instruction, offset: int, width: int, count: int) -> None:
+    """A kernel parameter at a constant offset; checked here, once."""
+    if offset < 0 or offset + width * count > e.flow.kernel.param_bytes:
+        raise unsupported(i, "reads outside the kernel's parameters")
+    values = []
+    for k in range(count):
+        at = offset + k * width
+        key = ("param", at, width)
+        if key not in e.memo:
+            pointer = e.load("ptr", "%ctx", lay.CTX_PARAMS)
+            e.memo[key] = Value(e.load(f"i{8 * width}", pointer, at, align=1), False)
+        values.append(e.memo[key])
+    _write_loaded(e, i, values, width)
+
+
+def _store(e: Emitter, i: Instruction) -> None:
+    if any(m.startswith("multimem") or m == "async" for m in i.modifiers):
+        raise unsupported(i)
+    width, count = _shape(i)
+    target = _Target(e, i, i.operands[0], state_space(i))
+    bits = 8 * width
+    values = [e.spread(e.source(i, op, bits), bits) for op in vector_items(i.operands[1])]
+    if len(values) != count:
+        raise unsupported(i, "vector length")
+    arguments = [(int_type(bits, True), v) for v in values]
+    mask = e.active(i)
+    if target.space == lay.LOCAL and not target.base.vec and width >= 4:
+        op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=False))
+        address = target.uniform_address(e)
+        e.call(
+            f"kf_stl_{width}_{count}", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask), *arguments
+        )
+        return
+    op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True))
+    name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"
+    address_type = int_type(32 if target.narrow else 64, True)
+    e.call(name, "void", ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask), *arguments)
+
+
+def _wide_lanes(e: Emitter, target: _Target) -> str:
+    """Base addresses as <32 x i64>."""
+    text = target.lanes(e)
+    return e.resize(Value(text, True), 32, 64).text if target.narrow else text
+
+
+def memory_operand(e: Emitter, i: Instruction, operand: object) -> tuple[_Target, str]:
+    """A memory operand in the instruction's state space, and its base addresses as <32 x i64>."""
+    target = _Target(e, i, operand, state_space(i))
+    return target, _wide_lanes(e, target)
+
+
+def _atomic(e: Emitter, i: Instruction) -> None:
+    """``atom`` and ``red``: one read-modify-write per active lane, lowest lane first."""
+    operation = next((m for m in i.modifiers if m in ATOMIC_OPERATIONS), None)
+    kind = {"b16": "u16", "b32": "u32", "b64": "u64"}.get(i.type, i.type)
+    if operation is None or kind not in ATOMIC_TYPES or any(m in ("v2", "v4", "v8", "async") for m in i.modifiers):
+        raise unsupported(i)
+    allowed = {"f32": ("add", "exch"), "f64": ("add", "exch"), "u16": ("cas", "exch")}
+    if operation not in allowed.get(kind, ("add",) if "f16" in kind else ATOMIC_OPERATIONS):
+        raise unsupported(i)
+    if operation in ("inc", "dec") and kind != "u32":
+        raise unsupported(i)
+    bits = TYPE_BITS[kind]
+    first = 0 if i.opcode == "red" else 1
+    target = _Target(e, i, i.operands[first], state_space(i))
+    op = e.new_site(_site(i, target, bits // 8, lay.ATOMIC, vectored=True))
+    e.put(0, _wide_lanes(e, target), 64)
+    e.put(1, e.spread(e.source(i, i.operands[first + 1], bits), bits), bits)
+    third = "%area1"
+    if operation == "cas":
+        third = e.put(2, e.spread(e.source(i, i.operands[first + 2], bits), bits), bits)
+    code = ATOMIC_OPERATIONS.index(operation) * 16 + ATOMIC_TYPES.index(kind)
+    mask = e.op(f"zext i32 {e.active(i)} to i64")
+    e.call(
+        "kf_atomic", "void", ("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), ("i64", mask), ("ptr", "%area1"),
+        ("ptr", third), ("ptr", "%area3"), ("i64", str(code)),
+    )  # fmt: skip
+    if i.opcode == "atom":
+        e.write(i, i.operands[0], e.get(3, bits), bits)
+
+
+def _copy(e: Emitter, i: Instruction) -> None:
+    """``cp.async``, its groups and its waits."""
+    m = i.modifiers
+    if m[:1] != ("async",):
+        raise unsupported(i)
+    if m[1:] in (("commit_group",), ("wait_group",), ("wait_all",)):
+        mask = e.op(f"zext i32 {e.active(i)} to i64")
+        if m[1] != "wait_group":
+            e.call("kf_copy_commit", "void", ("ptr", "%ctx"), ("i64", mask))
+        if m[1] != "commit_group":
+            pending = e.constant(i.operands[0]) if m[1] == "wait_group" else 0
+            if pending is None or pending < 0:
+                raise unsupported(i, "the number of groups must be a constant")
+            e.call("kf_copy_wait", "void", ("ptr", "%ctx"), ("i64", mask), ("i64", str(pending)))
+        return
+    if len(m) < 4 or m[1] not in ("ca", "cg") or not m[2].startswith("shared") or m[3] != "global":
+        raise unsupported(i)
+    size = e.constant(i.operands[2])
+    if size not in (4, 8, 16):
+        raise unsupported(i)
+    to, source = _Target(e, i, i.operands[0], lay.SHARED), _Target(e, i, i.operands[1], lay.GLOBAL)
+    e.copies = True
+    read = e.new_site(_site(i, source, size, lay.LOAD, vectored=True))
+    write = e.new_site(_site(i, to, size, lay.STORE, vectored=True))
+    e.put(0, _wide_lanes(e, to), 64)
+    e.put(1, _wide_lanes(e, source), 64)
+    amount = Value(str(size), False)
+    if len(i.operands) > 3:
+        operand = i.operands[3]
+        if isinstance(operand, Reg) and e.bits(operand.name) == 1:
+            raise unsupported(i, "ignore-src predicate")
+        amount = e.source(i, operand, 32)
+    e.put(2, e.spread(amount, 32), 32)
+    mask = e.op(f"zext i32 {e.active(i)} to i64")
+    e.call(
+        "kf_copy_async", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", write), ("ptr", "%area0"), ("ptr", "%area1"),
+        ("i64", mask), ("ptr", "%area2"),
+    )  # fmt: skip
+
+
+def _nothing(e: Emitter, i: Instruction) -> None:
+    """Ordering and hints: warps run one at a time on coherent memory."""
+
+
+HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
+    "ld": _load,
+    "ldu": _load,
+    "st": _store,
+    "atom": _atomic,
+    "red": _atomic,
+    "cp": _copy,
+    "membar": _nothing,
+    "fence": _nothing,
+    "prefetch": _nothing,
+    "prefetchu": _nothing,
+    "discard": _nothing,
+    "applypriority": _nothing,
+    "nanosleep": _nothing,
+    "pmevent": _nothing,
+    "brkpt": _nothing,
+    "griddepcontrol": _nothing,
+}

@@ -1,0 +1,184 @@
+"""Operations across the lanes of a warp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
+from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Pair
+from kernelforge.devices.emulated.runtime import GROUP_OPERATIONS
+
+_MODES = ("up", "down", "bfly", "idx")
+
+
+def _pair(operand: Operand) -> tuple[Operand, Operand | None]:
+    return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+
+def _shuffle(e: Emitter, i: Instruction) -> None:
+    mode = next((m for m in i.modifiers if m in _MODES), None)
+    if mode is None or i.type != "b32" or "sync" not in i.modifiers:
+        raise unsupported(i)
+    e.check_members(i, i.operands[4])
+    target, flag = _pair(i.operands[0])
+    value = e.spread(e.source(i, i.operands[1], 32), 32)
+    # What a lane that is not here would give is undefined.
+    undefined = e.spread(Value(e.load("i32", "%ctx", lay.CTX_UNDEFINED), False), 32)
+    value = e.select(e.lanes(e.mask), "<32 x i32>", value, undefined)
+    b, c = e.constant(i.operands[2]), e.constant(i.operands[3])
+    if b is not None and c is not None:
+        indices, valid = shuffle_indices(mode, b, c)
+        text = e.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> {lane_vector(indices)}")
+        flags = str(valid - (1 << 32) if valid >> 31 else valid)
+    else:
+        e.put(4, value, 32)
+        e.put(5, e.spread(e.source(i, i.operands[2], 32), 32), 32)
+        e.put(6, e.spread(e.source(i, i.operands[3], 32), 32), 32)
+        wide = e.call(
+            "kf_shuffle", "i64", ("ptr", "%ctx"), ("ptr", "%area4"), ("i64", "0"), ("i64", str(_MODES.index(mode)))
+        )
+        text = e.get(4, 32).text
+        flags = e.op(f"trunc i64 {wide} to i32")
+    e.write(i, target, Value(text, True), 32)
+    if flag is not None:
+        e.write(i, flag, Value(flags, True), 1)
+
+
+def shuffle_indices(mode: str, b: int, c: int) -> tuple[list[int], int]:
+    """Source lane of every lane, and the lanes whose source is in range, for constant operands."""
+    indices, valid = [], 0
+    segment, clamp = c >> 8 & 31, c & 31
+    delta = b & 31
+    for lane in range(32):
+        bound = (lane & segment) | (clamp & ~segment)
+        first = lane & segment
+        source = {"up": lane - delta, "down": lane + delta, "bfly": lane ^ delta, "idx": first | (delta & ~segment)}[
+            mode
+        ]
+        if (source >= bound) if mode == "up" else (source <= bound):
+            valid |= 1 << lane
+        else:
+            source = lane
+        indices.append(source)
+    return indices, valid
+
+
+def _by_group(e: Emitter, operation: str, values: str, members: str) -> Value:
+    """Reduce over each lane's own member mask."""
+    e.put(4, values, 32)
+    e.put(5, members, 32)
+    mask = e.op(f"zext i32 {e.mask} to i64")
+    e.call(
+        "kf_group_reduce", "void", ("ptr", "%area4"), ("ptr", "%area5"), ("ptr", "%area6"), ("i64", mask),
+        ("i64", str(GROUP_OPERATIONS.index(operation))),
+    )  # fmt: skip
+    return e.get(6, 32)
+
+
+def _vote(e: Emitter, i: Instruction) -> None:
+    if "sync" not in i.modifiers:
+        raise unsupported(i)
+    members = e.check_members(i, i.operands[2])
+    flags = e.spread(e.predicate(i.operands[1]), 1)
+    if members.vec:
+        verb = next(m for m in ("ballot", "all", "any", "uni") if m in i.modifiers)
+        reduced = _by_group(e, verb, e.op(f"zext <32 x i1> {e.lanes(flags)} to <32 x i32>"), members.text)
+        if verb == "ballot":
+            e.write(i, i.operands[0], reduced, 32)
+        else:
+            some = e.op(f"icmp ne <32 x i32> {reduced.text}, zeroinitializer")
+            e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
+        return
+    among = e.op(f"and i32 {members.text}, {e.mask}")
+    yes = e.op(f"and i32 {flags}, {among}")
+    if "ballot" in i.modifiers:
+        e.write(i, i.operands[0], Value(yes, False), 32)
+        return
+    every = e.op(f"icmp eq i32 {yes}, {among}")
+    some = e.op(f"icmp ne i32 {yes}, 0")
+    if "all" in i.modifiers:
+        result = every
+    elif "any" in i.modifiers:
+        result = some
+    else:
+        result = e.op(f"or i1 {every}, {e.op(f'xor i1 {some}, true')}")
+    e.write(i, i.operands[0], Value(result, False), 1)
+
+
+def _activemask(e: Emitter, i: Instruction) -> None:
+    e.write(i, i.operands[0], Value(e.mask, False), 32)
+
+
+_REDUCTIONS = {
+    ("add", "u32"): ("add", 0), ("add", "s32"): ("add", 0),
+    ("min", "u32"): ("umin", -1), ("max", "u32"): ("umax", 0),
+    ("min", "s32"): ("smin", 0x7FFFFFFF), ("max", "s32"): ("smax", -0x80000000),
+    ("and", "b32"): ("and", -1), ("or", "b32"): ("or", 0), ("xor", "b32"): ("xor", 0),
+}  # fmt: skip
+
+
+def _redux(e: Emitter, i: Instruction) -> None:
+    verb = next((m for m in i.modifiers if m in ("add", "min", "max", "and", "or", "xor")), "")
+    if (verb, i.type) not in _REDUCTIONS:
+        raise unsupported(i)
+    members = e.check_members(i, i.operands[2])
+    name, neutral = _REDUCTIONS[verb, i.type]
+    value = e.spread(e.source(i, i.operands[1], 32), 32)
+    if members.vec:
+        e.write(i, i.operands[0], _by_group(e, name, value, members.text), 32)
+        return
+    among = e.lanes(e.op(f"and i32 {members.text}, {e.mask}"))
+    chosen = e.select(among, "<32 x i32>", value, f"splat (i32 {neutral})")
+    result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", chosen))
+    e.write(i, i.operands[0], Value(result, False), 32)
+
+
+def _match(e: Emitter, i: Instruction) -> None:
+    bits = {"b32": 32, "b64": 64}.get(i.type, 0)
+    if not bits:
+        raise unsupported(i)
+    members = e.check_members(i, i.operands[2])
+    target, flag = _pair(i.operands[0])
+    e.put(4, e.spread(e.source(i, i.operands[1], bits), bits), bits)
+    e.put(5, e.spread(members, 32), 32)
+    mask = e.op(f"zext i32 {e.mask} to i64")
+    code = bits // 8 + (0 if "any" in i.modifiers else 16)
+    e.call(
+        "kf_match", "void", ("ptr", "%area4"), ("ptr", "%area5"), ("ptr", "%area6"), ("i64", mask), ("i64", str(code))
+    )
+    peers = e.get(6, 32)
+    e.write(i, target, peers, 32)
+    if flag is not None:
+        some = e.op(f"icmp ne <32 x i32> {peers.text}, zeroinitializer")
+        e.write(i, flag, Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
+
+
+def _elect(e: Emitter, i: Instruction) -> None:
+    target, flag = _pair(i.operands[0])
+    members = e.check_members(i, i.operands[1])
+    if members.vec:
+        raise unsupported(i, "member mask that differs between lanes")
+    among = e.op(f"and i32 {members.text}, {e.mask}")
+    leader = e.call("llvm.cttz.i32", "i32", ("i32", among), ("i1", "false"))
+    e.write(i, target, Value(leader, False), 32)
+    if flag is not None:
+        lowest = e.op(f"and i32 {among}, {e.op(f'sub i32 0, {among}')}")
+        e.write(i, flag, Value(lowest, True), 1)
+
+
+def _warp_barrier(e: Emitter, i: Instruction) -> None:
+    """``bar.warp.sync``: lanes that run together are in step; absent members are a fault."""
+    e.check_members(i, i.operands[0] if i.operands else Imm(0xFFFFFFFF))
+
+
+HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
+    "shfl": _shuffle,
+    "vote": _vote,
+    "activemask": _activemask,
+    "redux": _redux,
+    "match": _match,
+    "elect": _elect,
+    "bar": _warp_barrier,
+}

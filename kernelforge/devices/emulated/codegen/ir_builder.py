@@ -1,0 +1,116 @@
+"""Text of LLVM IR: temporaries, constants and the operations that the emitters share."""
+
+from __future__ import annotations
+
+import struct
+
+FLOAT_TYPES = {16: "half", 32: "float", 64: "double"}
+
+
+def int_type(bits: int, vec: bool) -> str:
+    """LLVM type of a register value of ``bits`` bits: scalar, or one element per lane."""
+    return f"<32 x i{bits}>" if vec else f"i{bits}"
+
+
+def float_type(bits: int, vec: bool) -> str:
+    """LLVM type of a floating-point value."""
+    return f"<32 x {FLOAT_TYPES[bits]}>" if vec else FLOAT_TYPES[bits]
+
+
+def suffix(kind: str) -> str:
+    """Name mangling of an LLVM type in intrinsic names."""
+    short = {"half": "f16", "float": "f32", "double": "f64"}
+    if kind.startswith("<"):
+        count, element = kind[1:-1].split(" x ")
+        return f"v{count}{short.get(element, element)}"
+    return short.get(kind, kind)
+
+
+def lane_vector(values: list[int], element: str = "i32") -> str:
+    """Constant vector."""
+    return "<" + ", ".join(f"{element} {v}" for v in values) + ">"
+
+
+def float_constant(value: float, kind: str) -> str:
+    """A constant of LLVM floating-point type ``kind`` (``float``, ``double`` or a vector of them)."""
+    element = kind[1:-1].split(" x ")[1] if kind.startswith("<") else kind
+    if element == "float":
+        value = struct.unpack("<f", struct.pack("<f", value))[0]
+    elif element == "half":
+        value = struct.unpack("<e", struct.pack("<e", value))[0]
+    bits = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    if element == "half":
+        bits = f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    return f"splat ({element} {bits})" if kind.startswith("<") else bits
+
+
+class IRBuilder:
+    """Collects instructions of one function and the intrinsics they need."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.serial = 0
+        self.declarations: set[str] = set()
+
+    def emit(self, line: str) -> None:
+        """Append a line."""
+        self.lines.append(line)
+
+    def temp(self) -> str:
+        """A fresh value name."""
+        self.serial += 1
+        return f"%t{self.serial}"
+
+    def label(self, stem: str) -> str:
+        """A fresh label name."""
+        self.serial += 1
+        return f"{stem}{self.serial}"
+
+    def op(self, text: str) -> str:
+        """Append ``%t = text`` and return the name."""
+        name = self.temp()
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def call(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
+        """Call a function or intrinsic, declaring it; returns the value (empty for void)."""
+        self.declarations.add(f"declare {result} @{name}({', '.join(kind for kind, _ in arguments)})")
+        text = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
+        if result == "void":
+            self.emit(text)
+            return ""
+        return self.op(text)
+
+    def intrinsic(self, name: str, kind: str, *values: str) -> str:
+        """Call ``llvm.<name>`` with operands and result of one type."""
+        return self.call(f"llvm.{name}.{suffix(kind)}", kind, *((kind, v) for v in values))
+
+    def select(self, condition: str, kind: str, yes: str, no: str) -> str:
+        """Lane-wise or scalar select; the condition's shape follows ``kind``."""
+        return self.op(f"select {bool_type(kind)} {condition}, {kind} {yes}, {kind} {no}")
+
+    def gep(self, base: str, offset: int | str) -> str:
+        """Address ``offset`` bytes after ``base``."""
+        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def load(self, kind: str, base: str, offset: int = 0, align: int | None = None) -> str:
+        """Load from ``base + offset`` bytes."""
+        pointer = self.gep(base, offset) if offset else base
+        return self.op(f"load {kind}, ptr {pointer}" + (f", align {align}" if align else ""))
+
+    def store(self, kind: str, value: str, base: str, offset: int = 0, align: int | None = None) -> None:
+        """Store to ``base + offset`` bytes."""
+        pointer = self.gep(base, offset) if offset else base
+        self.emit(f"store {kind} {value}, ptr {pointer}" + (f", align {align}" if align else ""))
+
+    def splat(self, value: str, element: str) -> str:
+        """Repeat a scalar over 32 lanes."""
+        if not value.startswith("%"):
+            return f"splat ({element} {value})"
+        first = self.op(f"insertelement <32 x {element}> poison, {element} {value}, i64 0")
+        return self.op(f"shufflevector <32 x {element}> {first}, <32 x {element}> poison, <32 x i32> zeroinitializer")
+
+
+def bool_type(kind: str) -> str:
+    """The condition type that selects between values of ``kind``."""
+    return f"<{kind[1:-1].split(' x ')[0]} x i1>" if kind.startswith("<") else "i1"

@@ -1,0 +1,416 @@
+"""LLVM IR of functions on 32 lanes that PTX has as one instruction, compiled once per process.
+
+``.approx`` functions are computed more accurately than PTX promises; then a run's *variation* moves each result within
+what it does promise, by a hash of the variation and the operands: a kernel whose answer hangs on the last bits of an
+approximation gives another one with another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
+and their sources. Variation 0 leaves the results as computed.
+
+Directed rounding switches the processor's rounding mode around the operation, inside a function of its own so that
+nothing can move across the switch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant
+from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+
+F32 = "<32 x float>"
+F64 = "<32 x double>"
+I32 = "<32 x i32>"
+I64 = "<32 x i64>"
+B = "<32 x i1>"
+
+
+def _poly(c: IRBuilder, kind: str, x: str, coefficients: list[float]) -> str:
+    """Horner's scheme with fused multiply-add; coefficients from the highest degree down."""
+    value = float_constant(coefficients[0], kind)
+    for k in coefficients[1:]:
+        value = c.intrinsic("fma", kind, value, x, float_constant(k, kind))
+    return value
+
+
+def _ex2(c: IRBuilder) -> str:
+    """2**x: round to an integer plus a fraction in [-1/2, 1/2], Taylor to degree 7, two-step scaling."""
+    x = "%x"
+    low = c.op(f"fcmp olt {F32} {x}, {float_constant(-152.0, F32)}")
+    clipped = c.select(low, F32, float_constant(-152.0, F32), x)
+    high = c.op(f"fcmp ogt {F32} {clipped}, {float_constant(129.0, F32)}")
+    clipped = c.select(high, F32, float_constant(129.0, F32), clipped)
+    n = c.intrinsic("roundeven", F32, clipped)
+    f = c.op(f"fsub {F32} {clipped}, {n}")
+    p = _poly(c, F32, f, [math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1)])
+    i = c.call("llvm.fptosi.sat.v32i32.v32f32", I32, (F32, n))
+    half = c.op(f"ashr {I32} {i}, splat (i32 1)")
+    rest = c.op(f"sub {I32} {i}, {half}")
+    for part in (half, rest):
+        biased = c.op(f"add {I32} {part}, splat (i32 127)")
+        bits = c.op(f"shl {I32} {biased}, splat (i32 23)")
+        scale = c.op(f"bitcast {I32} {bits} to {F32}")
+        p = c.op(f"fmul {F32} {p}, {scale}")
+    nan = c.op(f"fcmp uno {F32} {x}, {x}")
+    return c.select(nan, F32, x, p)
+
+
+def _lg2(c: IRBuilder) -> str:
+    """log2(x) in double: exponent plus an odd series in (m - 1) / (m + 1), m in [sqrt(1/2), sqrt(2))."""
+    d = c.op(f"fpext {F32} %x to {F64}")
+    bits = c.op(f"bitcast {F64} {d} to {I64}")
+    # Adding before the shift moves mantissas above sqrt(2) to the next exponent.
+    moved = c.op(f"add {I64} {bits}, splat (i64 {0x3FF0000000000000 - 0x3FE6A09E667F3BCD})")
+    exponent = c.op(f"ashr {I64} {moved}, splat (i64 52)")
+    exponent = c.op(f"sub {I64} {exponent}, splat (i64 1023)")
+    shifted = c.op(f"shl {I64} {exponent}, splat (i64 52)")
+    mantissa = c.op(f"sub {I64} {bits}, {shifted}")
+    m = c.op(f"bitcast {I64} {mantissa} to {F64}")
+    one = float_constant(1.0, F64)
+    s = c.op(f"fdiv {F64} {c.op(f'fsub {F64} {m}, {one}')}, {c.op(f'fadd {F64} {m}, {one}')}")
+    z = c.op(f"fmul {F64} {s}, {s}")
+    series = _poly(c, F64, z, [2 / math.log(2) / k for k in range(15, 0, -2)])
+    log = c.op(f"fmul {F64} {series}, {s}")
+    e32 = c.op(f"trunc {I64} {exponent} to {I32}")
+    total = c.op(f"fadd {F64} {log}, {c.op(f'sitofp {I32} {e32} to {F64}')}")
+    result = c.op(f"fptrunc {F64} {total} to {F32}")
+    inf = float_constant(math.inf, F32)
+    is_inf = c.op(f"fcmp oeq {F32} %x, {inf}")
+    result = c.select(is_inf, F32, inf, result)
+    zero = c.op(f"fcmp oeq {F32} %x, zeroinitializer")
+    result = c.select(zero, F32, float_constant(-math.inf, F32), result)
+    bad = c.op(f"fcmp ult {F32} %x, zeroinitializer")
+    return c.select(bad, F32, "splat (float 0x7FFFFFFFE0000000)", result)
+
+
+def _sincos(c: IRBuilder, quadrant: int) -> str:
+    """sin (quadrant 0) or cos (quadrant 1) in double after reduction by multiples of pi/2 in two parts."""
+    d = c.op(f"fpext {F32} %x to {F64}")
+    k = c.intrinsic("roundeven", F64, c.op(f"fmul {F64} {d}, {float_constant(2 / math.pi, F64)}"))
+    minus = c.op(f"fneg {F64} {k}")
+    r = c.intrinsic("fma", F64, minus, float_constant(math.pi / 2, F64), d)
+    r = c.intrinsic("fma", F64, minus, float_constant(6.123233995736766e-17, F64), r)
+    z = c.op(f"fmul {F64} {r}, {r}")
+    s = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(15, 0, -2)])
+    s = c.op(f"fmul {F64} {s}, {r}")
+    co = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(16, -1, -2)])
+    q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
+    q = c.op(f"add {I64} {q}, splat (i64 {quadrant})")
+    odd = c.op(f"trunc {I64} {q} to {B}")
+    value = c.select(odd, F64, co, s)
+    second = c.op(f"trunc {I64} {c.op(f'lshr {I64} {q}, splat (i64 1)')} to {B}")
+    value = c.select(second, F64, c.op(f"fneg {F64} {value}"), value)
+    finite = c.op(f"fsub {F32} %x, %x")  # NaN for infinities and NaN
+    bad = c.op(f"fcmp uno {F32} {finite}, {finite}")
+    result = c.op(f"fptrunc {F64} {value} to {F32}")
+    return c.select(bad, F32, "splat (float 0x7FFFFFFFE0000000)", result)
+
+
+def _tanh(c: IRBuilder) -> str:
+    """1 - 2 / (exp(2|x|) + 1) in double, x itself where tiny."""
+    magnitude = c.intrinsic("fabs", F32, "%x")
+    big = c.op(f"fcmp ogt {F32} {magnitude}, {float_constant(20.0, F32)}")
+    clipped = c.select(big, F32, float_constant(20.0, F32), magnitude)
+    d = c.op(f"fpext {F32} {clipped} to {F64}")
+    y = c.op(f"fmul {F64} {d}, {float_constant(2 / math.log(2), F64)}")
+    n = c.intrinsic("roundeven", F64, y)
+    f = c.op(f"fsub {F64} {y}, {n}")
+    p = _poly(c, F64, f, [math.log(2) ** k / math.factorial(k) for k in range(12, -1, -1)])
+    i = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, n))
+    bits = c.op(f"shl {I64} {c.op(f'add {I64} {i}, splat (i64 1023)')}, splat (i64 52)")
+    e = c.op(f"fmul {F64} {p}, {c.op(f'bitcast {I64} {bits} to {F64}')}")
+    one = float_constant(1.0, F64)
+    quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {one}')}")
+    value = c.op(f"fptrunc {F64} {c.op(f'fsub {F64} {one}, {quotient}')} to {F32}")
+    tiny = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-13, F32)}")
+    value = c.select(tiny, F32, magnitude, value)
+    value = c.intrinsic("copysign", F32, value, "%x")
+    nan = c.op(f"fcmp uno {F32} %x, %x")
+    return c.select(nan, F32, "%x", value)
+
+
+def _rsqrt(c: IRBuilder) -> str:
+    """1 / sqrt(x): two correct roundings, within 2**-23 relative."""
+    return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, {c.intrinsic('sqrt', F32, '%x')}")
+
+
+# Where a result may lie, and what moves it there. A mover gets the operands, the computed result and a hash of
+# operands and variation as 32-bit integers; results that are not normal numbers stay.
+
+Mover = Callable[[IRBuilder, list[str], str, str], str]
+_LEAST_NORMAL = 2.0**-126
+
+
+def _normal(c: IRBuilder, value: str) -> str:
+    """Whether a value is normal, and its neighbours as well."""
+    magnitude = c.intrinsic("fabs", F32, value)
+    low = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(_LEAST_NORMAL, F32)}")
+    high = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**127, F32)}")
+    return c.op(f"and {B} {low}, {high}")
+
+
+def _power_of_two(c: IRBuilder, value: str) -> str:
+    bits = c.op(f"bitcast {F32} {value} to {I32}")
+    mantissa = c.op(f"and {I32} {bits}, splat (i32 {0x7FFFFF})")
+    return c.op(f"icmp eq {I32} {mantissa}, zeroinitializer")
+
+
+def _shift_bits(c: IRBuilder, result: str, steps: str) -> str:
+    """Move by whole units in the last place: away from zero where a step is positive."""
+    bits = c.op(f"bitcast {F32} {result} to {I32}")
+    return c.op(f"bitcast {I32} {c.op(f'add {I32} {bits}, {steps}')} to {F32}")
+
+
+def _by_one_ulp(exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
+    """One unit up, down or not at all, from a result within half a unit or little more; ``exact`` names what stays."""
+
+    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
+        upper = c.op(f"lshr {I32} {mixed}, splat (i32 16)")
+        third = c.op(f"lshr {I32} {c.op(f'mul {I32} {upper}, splat (i32 3)')}, splat (i32 16)")
+        moved = _shift_bits(c, result, c.op(f"sub {I32} {third}, splat (i32 1)"))
+        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
+        return c.select(good, F32, moved, result)
+
+    return move
+
+
+def _to_other_side(residual: Callable[[IRBuilder, str, str], str]) -> Mover:
+    """The result, or its neighbour beyond the true value: both are within one unit of it, as ``residual`` tells.
+
+    It is positive where the result's magnitude is too small, and zero where the result is exact.
+    """
+
+    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
+        rest = residual(c, operands[0], result)
+        up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
+        down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
+        step = c.op(f"sub {I32} {c.op(f'zext {B} {up} to {I32}')}, {c.op(f'zext {B} {down} to {I32}')}")
+        chosen = c.op(f"and {I32} {step}, {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}")
+        good = c.op(f"and {B} {_normal(c, result)}, {_normal(c, operands[0])}")
+        return c.select(good, F32, _shift_bits(c, result, chosen), result)
+
+    return move
+
+
+def _of_reciprocal(c: IRBuilder, x: str, r: str) -> str:
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {x}"), r, float_constant(1.0, F32))
+
+
+def _of_root(c: IRBuilder, x: str, r: str) -> str:
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {r}"), r, x)
+
+
+def _of_reciprocal_root(c: IRBuilder, x: str, r: str) -> str:
+    product = c.op(f"fmul {F32} {x}, {r}")
+    minus = c.op(f"fneg {F32} {product}")
+    error = c.intrinsic("fma", F32, x, r, minus)
+    rest = c.intrinsic("fma", F32, minus, r, float_constant(1.0, F32))
+    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {error}"), r, rest)
+
+
+def _share(c: IRBuilder, mixed: str) -> str:
+    """The hash as a number from -1 to 1."""
+    return c.op(f"fmul {F32} {c.op(f'sitofp {I32} {mixed} to {F32}')}, {float_constant(2.0**-31, F32)}")
+
+
+def _by_distance(distance: Callable[[IRBuilder, str, str], str], exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
+    """Up to ``distance`` (of operand and result) either way, and never as far as zero; ``exact`` names what stays."""
+
+    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
+        half = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(0.5, F32)}")
+        reach = c.intrinsic("minnum", F32, distance(c, operands[0], result), half)
+        moved = c.intrinsic("fma", F32, _share(c, mixed), reach, result)
+        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
+        return c.select(good, F32, moved, result)
+
+    return move
+
+
+def _within_one(mover: Mover) -> Mover:
+    """What ``mover`` gives, but never beyond -1 and 1; results of -1 and 1 themselves stay."""
+
+    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
+        moved = mover(c, operands, result, mixed)
+        one = float_constant(1.0, F32)
+        clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, one), c.op(f"fneg {F32} {one}"))
+        good = c.op(f"fcmp ord {F32} {result}, {result}")
+        return c.select(good, F32, clipped, result)
+
+    return move
+
+
+def _relative(error: float) -> Callable[[IRBuilder, str, str], str]:
+    return lambda c, x, r: c.op(f"fmul {F32} {c.intrinsic('fabs', F32, r)}, {float_constant(error, F32)}")
+
+
+def _of_logarithm(c: IRBuilder, x: str, r: str) -> str:
+    """Absolute up to 1, which are operands from 1/2 to 2, and relative beyond; less the two roundings."""
+    scale = c.intrinsic("maxnum", F32, c.intrinsic("fabs", F32, r), float_constant(1.0, F32))
+    return c.op(f"fmul {F32} {scale}, {float_constant(0.45 * 2.0**-22, F32)}")
+
+
+def _of_angle(c: IRBuilder, x: str, r: str) -> str:
+    """2**-20.5 up to 2 pi, from there in proportion to the angle: 2**-14.7 at 100 pi."""
+    slope = float_constant(0.9 * 2.0**-14.7 / (100 * math.pi), F32)
+    grown = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, x)}, {slope}")
+    near = float_constant(0.9 * 2.0**-20.5, F32)
+    beyond = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, x)}, {float_constant(2 * math.pi, F32)}")
+    return c.select(beyond, F32, grown, near)
+
+
+def _integer(c: IRBuilder, operands: list[str]) -> str:
+    return c.op(f"fcmp oeq {F32} {c.intrinsic('roundeven', F32, operands[0])}, {operands[0]}")
+
+
+def _last_is_power(c: IRBuilder, operands: list[str]) -> str:
+    return _power_of_two(c, operands[-1])
+
+
+def _zero(c: IRBuilder, operands: list[str]) -> str:
+    return c.op(f"fcmp oeq {F32} {operands[0]}, zeroinitializer")
+
+
+def _one(c: IRBuilder, operands: list[str]) -> str:
+    """Operands of tanh whose result is 1 in f32."""
+    return c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, operands[0])}, {float_constant(9.0, F32)}")
+
+
+def _reciprocal(c: IRBuilder) -> str:
+    return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, %x")
+
+
+def _quotient(c: IRBuilder) -> str:
+    return c.op(f"fdiv {F32} %x, %y")
+
+
+def _quotient_by_reciprocal(c: IRBuilder) -> str:
+    """For 2**126 < |y| < 2**128 the reciprocal underflows, so that the result is x * 0."""
+    huge = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, '%y')}, {float_constant(2.0**126, F32)}")
+    zero = c.intrinsic("copysign", F32, "zeroinitializer", "%y")
+    return c.select(huge, F32, c.op(f"fmul {F32} %x, {zero}"), _quotient(c))
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """An approximate function on 32 floats: ``kf_<name>`` takes its operands and the variation."""
+
+    section: str
+    """Of the PTX ISA, release 8.7."""
+    error: str
+    """The largest one that it documents."""
+    compute: Callable[[IRBuilder], str]
+    move: Mover
+    operands: int = 1
+
+
+_TANH = _by_distance(_relative(0.98 * 2.0**-11), _one)
+APPROXIMATIONS = {
+    "div_f32": Approximation("9.7.3.8 div", "2 ulp for |b| from 2**-126 to 2**126", _quotient_by_reciprocal,
+                             _by_one_ulp(_last_is_power), 2),
+    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, _by_one_ulp(_last_is_power), 2),
+    "rcp_f32": Approximation("9.7.3.13 rcp", "1 ulp", _reciprocal, _to_other_side(_of_reciprocal)),
+    "sqrt_f32": Approximation("9.7.3.15 sqrt", "2**-23 relative", lambda c: c.intrinsic("sqrt", F32, "%x"),
+                              _to_other_side(_of_root)),
+    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _to_other_side(_of_reciprocal_root)),
+    "sin_f32": Approximation("9.7.3.18 sin", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
+                             lambda c: _sincos(c, 0), _within_one(_by_distance(_of_angle, _zero))),
+    "cos_f32": Approximation("9.7.3.19 cos", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
+                             lambda c: _sincos(c, 1), _within_one(_by_distance(_of_angle, _zero))),
+    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2,
+                             _by_distance(_of_logarithm, _last_is_power)),
+    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _by_one_ulp(_integer)),
+    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _within_one(_TANH)),
+    # Rounding to 16 bits takes its part of the error: half a unit of 11 bits or of 8.
+    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _tanh,
+                              _within_one(_by_distance(_relative(0.98 * 2.0**-12), _one))),
+    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _tanh,
+                               _within_one(_by_distance(_relative(0.98 * 2.0**-9), _one))),
+    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _ex2,
+                             _by_distance(_relative(0.98 * 2.0**-11), _integer)),
+    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _ex2,
+                              _by_distance(_relative(0.98 * 2.0**-8), _integer)),
+}  # fmt: skip
+"""What the ISA's tables of corner cases list stays exact, and so do 2**n, 1 / 2**n, log2(2**n) and x / 2**n: nodes of
+the tables that hardware interpolates (Oberman and Siu, 2005), on which kernels rely."""
+
+
+def _mix(c: IRBuilder, operands: list[str], salt: int) -> str:
+    """A hash of the operands' bits and the variation."""
+    seed = c.op(f"mul i32 {c.op(f'add i32 %variation, {salt}')}, {0x9E3779B1 - (1 << 32)}")
+    mixed = c.splat(seed, "i32")
+    for value in operands:
+        bits = c.op(f"bitcast {F32} {value} to {I32}")
+        mixed = c.op(f"mul {I32} {c.op(f'xor {I32} {mixed}, {bits}')}, splat (i32 {0x85EBCA77 - (1 << 32)})")
+        mixed = c.op(f"xor {I32} {mixed}, {c.op(f'lshr {I32} {mixed}, splat (i32 15)')}")
+    mixed = c.op(f"mul {I32} {mixed}, splat (i32 {0xC2B2AE3D - (1 << 32)})")
+    return c.op(f"xor {I32} {mixed}, {c.op(f'lshr {I32} {mixed}, splat (i32 16)')}")
+
+
+def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
+    """The function's IR, and the declarations that it needs."""
+    known = APPROXIMATIONS[name]
+    operands = ["%x", "%y"][: known.operands]
+    c = IRBuilder()
+    result = known.compute(c)
+    c.emit(
+        f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:\nret {F32} {result}\nvaried:"
+    )
+    result = known.move(c, operands, result, _mix(c, operands, salt))
+    arguments = ", ".join(f"{F32} {x}" for x in operands)
+    head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"
+    return "\n".join([head, *c.lines, f"ret {F32} {result}", "}"]), c.declarations
+
+
+# Rounding modes as llvm.set.rounding takes them.
+ROUNDING = {"rz": 0, "rp": 2, "rm": 3}
+_NEAREST = 1
+DIRECTED = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1, "fptrunc": 1}
+"""Operations with directed rounding and their operand counts."""
+
+
+def _directed(operation: str, bits: int, mode: str) -> tuple[str, str]:
+    """``kf_<operation>_<mode>_f<bits>``; fptrunc goes from 64 to 32 bits (also int to float conversions, exactly)."""
+    name = f"kf_{operation}_{mode}_f{bits}"
+    element = "float" if bits == 32 else "double"
+    kind = f"<32 x {element}>"
+    short = f"v32f{bits}"
+    intrinsic = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}.get(operation, operation)
+    count = DIRECTED[operation]
+    source = F64 if operation == "fptrunc" else kind
+    arguments = ", ".join(f"{source} %a{k}" for k in range(count))
+    mangled = f"llvm.experimental.constrained.{intrinsic}.{short}" + (".v32f64" if operation == "fptrunc" else "")
+    text = f"""
+declare {kind} @{mangled}({", ".join([source] * count)}, metadata, metadata)
+define {kind} @{name}({arguments}) noinline strictfp {ATTRIBUTES} {{
+call void @llvm.set.rounding(i32 {ROUNDING[mode]}) strictfp
+%r = call {kind} @{mangled}({arguments}, metadata !"round.dynamic", metadata !"fpexcept.strict") strictfp
+call void @llvm.set.rounding(i32 {_NEAREST}) strictfp
+ret {kind} %r
+}}"""
+    return name, text
+
+
+def library() -> tuple[str, list[str]]:
+    """Return the IR of every math function and the functions' names."""
+    parts = ["declare void @llvm.set.rounding(i32)"]
+    names: list[str] = []
+    declarations: set[str] = set()
+    for salt, name in enumerate(APPROXIMATIONS):
+        text, needed = _approximation(name, salt)
+        declarations |= needed
+        names.append(f"kf_{name}")
+        parts.append(text)
+    seen: set[str] = set()
+    for operation in DIRECTED:
+        for bits in (32,) if operation == "fptrunc" else (32, 64):
+            for mode in ROUNDING:
+                name, text = _directed(operation, bits, mode)
+                names.append(name)
+                for line in text.splitlines():
+                    if line.startswith("declare"):
+                        if line not in seen:
+                            parts.append(line)
+                        seen.add(line)
+                    else:
+                        parts.append(line)
+    return "\n".join([*sorted(declarations), *parts]), names

@@ -1,0 +1,418 @@
+"""One kernel as LLVM IR and as machine code, compiled once per process for each launch shape."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen import llvm_jit
+from kernelforge.devices.emulated.codegen.emit import HANDLERS
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
+from kernelforge.devices.emulated.codegen.llvm_jit import Native
+from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+from kernelforge.devices.emulated.errors import UnsupportedInstruction
+from kernelforge.devices.emulated.ptx.cfg import Block, ControlFlowGraph, analyse, is_barrier, weak_topological_order
+from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
+from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Pair, Reg, Sink
+
+_ENTRY = "kernel"
+_AREAS = 8
+
+MANY_WARPS = 8192
+"""From here on a launch of a kernel with loops is worth optimised code. The other takes LLVM less than half the time
+and computes the same; most of a launch is spent in the runtime, so that only long loops run slower, by up to a half."""
+MANY_LINES = 8000
+"""Of LLVM's text; unoptimised code of more would need too much stack."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled kernel for one CTA shape."""
+
+    flow: ControlFlowGraph
+    shape: Shape
+    native: Native
+    address: int
+    sites: tuple[MemorySite, ...]
+    points: tuple[Instruction, ...]
+    state_bytes: int
+    header_bytes: int
+    """Of a warp's state, what must be zero when a CTA starts."""
+    clear_bytes: int
+    """The same with registers that may be read before they are written."""
+    block_costs: npt.NDArray[np.int64]
+    copies: bool
+    """It has asynchronous copies."""
+    jit_seconds: float
+    level: int
+    """LLVM's level of optimisation."""
+
+
+def level_for(flow: ControlFlowGraph, warps: int) -> int:
+    """The level that a kernel should be compiled at for a launch of so many warps."""
+    return int(warps >= MANY_WARPS and bool(weak_topological_order(flow.blocks)[1]))
+
+
+class _ModuleWriter:
+    """Writes the blocks and their edges."""
+
+    def __init__(self, flow: ControlFlowGraph, shape: Shape) -> None:
+        self.flow = flow
+        self.e = Emitter(flow, shape)
+        self.diverges = bool(flow.divergent_branches)
+        self.pending_vote: dict[int, Instruction] = {}
+        for block in flow.blocks:
+            term = block.terminator
+            if term is not None and is_barrier(term) and "red" in term.modifiers:
+                self.pending_vote[block.successors[0]] = term
+
+    def write(self) -> str:
+        e = self.e
+        count = len(self.flow.blocks)
+        for block in self.flow.blocks:
+            self.block(block)
+        blocks = "\n".join(e.lines)
+        e.lines = []
+        head = self.prologue()
+        cases = " ".join(f"i32 {k}, label %b{k}" for k in range(count))
+        middle = f"""
+switch_block:
+%next = phi i32 [%resume, %entry], [%picked, %found]
+switch i32 %next, label %dispatch [{cases}]
+dispatch:
+%pick = call i64 @kf_pick(ptr %ctx, ptr %state, i64 {count}, i64 {e.held})
+%picked = trunc i64 %pick to i32
+%none = icmp slt i32 %picked, 0
+br i1 %none, label %leave, label %found
+found:
+%found_mask = load i32, ptr %mask_p
+store i32 %found_mask, ptr %mask_now
+br label %switch_block
+leave:
+%at_barrier = icmp eq i32 %picked, -2
+%code = select i1 %at_barrier, i32 {lay.RETURN_BARRIER}, i32 {lay.RETURN_DONE}
+ret i32 %code
+"""
+        declarations = sorted(
+            e.declarations
+            | {
+                "declare i64 @kf_pick(ptr, ptr, i64, i64)",
+                "declare void @kf_fault(ptr, i64, i64, i64)",
+                "declare i32 @llvm.ctpop.i32(i32)",
+                "declare i32 @llvm.cttz.i32(i32, i1)",
+            }
+        )
+        unique = {line.split("(")[0]: line.replace(" immarg", "") for line in declarations}
+        weights = '!0 = !{!"branch_weights", i32 1, i32 100000}'
+        return "\n".join([*unique.values(), head, middle, blocks, "}", weights])
+
+    def prologue(self) -> str:
+        lines = [f"define i32 @{_ENTRY}(ptr noalias align 64 %state, ptr noalias %ctx) {ATTRIBUTES} {{", "entry:"]
+        lines.append("%mask_now = alloca i32")
+        lines += [f"%area{k} = getelementptr i8, ptr %areas, i64 {k * lay.SCRATCH_AREA}" for k in range(_AREAS)]
+        lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
+        lines += [
+            f"%mask_p = getelementptr i8, ptr %state, i64 {lay.W_MASK}",
+            "%mask0 = load i32, ptr %mask_p",
+            "store i32 %mask0, ptr %mask_now",
+            f"%waiting_p = getelementptr i8, ptr %state, i64 {lay.W_WAITING}",
+            f"%held_p = getelementptr i8, ptr %state, i64 {lay.W_HELD}",
+            f"%live_p = getelementptr i8, ptr %state, i64 {lay.W_LIVE}",
+            f"%budget_p = getelementptr i8, ptr %ctx, i64 {lay.CTX_BUDGET}",
+            f"%counts_p = getelementptr i8, ptr %ctx, i64 {lay.CTX_COUNTS}",
+            "%counts = load ptr, ptr %counts_p",
+            f"%ops_p = getelementptr i8, ptr %ctx, i64 {lay.CTX_OPS}",
+            "%ops = load ptr, ptr %ops_p",
+            "%resume = load i32, ptr %state",
+            "br label %switch_block",
+        ]
+        return "\n".join(lines)
+
+    def block(self, block: Block) -> None:
+        e = self.e
+        e.emit(f"b{block.index}:")
+        e.begin_block(e.op("load i32, ptr %mask_now"))
+        self.count(block.index)
+        vote = self.pending_vote.get(block.index)
+        if vote is not None:
+            self.barrier_result(vote)
+        for i in block.instructions:
+            handler = HANDLERS.get(i.opcode)
+            if handler is None:
+                raise unsupported(i)
+            try:
+                handler(e, i)
+            except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
+                raise unsupported(i, f"unexpected operands ({error})") from error
+        self.terminate(block)
+
+    def count(self, index: int) -> None:
+        e = self.e
+        e.store("i64", e.op(f"add i64 {e.load('i64', '%counts', 16 * index)}, 1"), "%counts", 16 * index)
+        lanes = e.op(f"zext i32 {e.op(f'call i32 @llvm.ctpop.i32(i32 {e.mask})')} to i64")
+        at = 16 * index + 8
+        e.store("i64", e.op(f"add i64 {e.load('i64', '%counts', at)}, {lanes}"), "%counts", at)
+
+    def save(self, block: Block) -> None:
+        split = block.index in self.flow.split
+        self.e.flush_registers(self.flow.live_out[block.index], split)
+
+    def terminate(self, block: Block) -> None:
+        e, term = self.e, block.terminator
+        if term is None or (term.opcode == "bra" and term.predicate is None):
+            self.save(block)
+            self.goto(block, block.successors[0])
+        elif term.opcode == "trap":
+            e.fault(term, lay.FAULT_ASSERT if "assert" in term.modifiers else lay.FAULT_TRAP, e.mask)
+            self.finish_lanes(e.mask)
+        elif term.opcode in ("ret", "exit") and term.predicate is None:
+            self.finish_lanes(e.mask)
+        elif term.opcode in ("bra", "ret", "exit"):
+            self.conditional(block, term)
+        elif term.opcode == "brx":
+            self.table(block, term)
+        elif is_barrier(term):
+            self.barrier(block, term)
+        else:
+            raise unsupported(term)
+
+    def finish_lanes(self, mask: str) -> None:
+        e = self.e
+        live = e.op("load i32, ptr %live_p")
+        e.store("i32", e.op(f"and i32 {live}, {e.op(f'xor i32 {mask}, -1')}"), "%live_p")
+        if self.diverges:
+            e.emit("br label %dispatch")
+        else:
+            e.emit(f"ret i32 {lay.RETURN_DONE}")
+
+    def conditional(self, block: Block, term: Instruction) -> None:
+        e = self.e
+        assert term.predicate is not None
+        taken, other = block.successors
+        p = e.read(term.predicate.name)
+        if term.negated:
+            p = e.invert(p)
+        if taken == other:
+            self.save(block)
+            self.goto(block, taken)
+            return
+        self.save(block)
+        yes, no = e.label("yes"), e.label("no")
+        if p.vec:
+            lanes = e.op(f"and i32 {p.text}, {e.mask}")
+            some, split = e.label("some"), e.label("split")
+            e.emit(f"br i1 {e.op(f'icmp eq i32 {lanes}, 0')}, label %{no}, label %{some}\n{some}:")
+            e.emit(f"br i1 {e.op(f'icmp eq i32 {lanes}, {e.mask}')}, label %{yes}, label %{split}\n{split}:")
+            self.count_divergence()
+            rest = e.op(f"xor i32 {lanes}, {e.mask}")
+            self.park(taken, lanes)
+            self.park(other, rest)
+            self.dispatch(block)
+        else:
+            e.emit(f"br i1 {p.text}, label %{yes}, label %{no}")
+        e.emit(f"{yes}:")
+        self.goto(block, taken)
+        e.emit(f"{no}:")
+        self.goto(block, other)
+
+    def count_divergence(self) -> None:
+        e = self.e
+        at = 16 * len(self.flow.blocks)
+        e.store("i64", e.op(f"add i64 {e.load('i64', '%counts', at)}, 1"), "%counts", at)
+
+    def table(self, block: Block, term: Instruction) -> None:
+        e = self.e
+        index = e.source(term, term.operands[0], 32)
+        self.save(block)
+        targets = block.successors
+        if not index.vec:
+            labels = [e.label("case") for _ in targets]
+            cases = " ".join(f"i32 {k}, label %{name}" for k, name in enumerate(labels))
+            # An index beyond the table is undefined behaviour; it takes the last entry.
+            e.emit(f"switch i32 {index.text}, label %{labels[-1]} [{cases}]")
+            for target, name in zip(targets, labels, strict=True):
+                e.emit(f"{name}:")
+                self.goto(block, target)
+            return
+        last = len(targets) - 1
+        clipped = e.intrinsic("umin", "<32 x i32>", index.text, f"splat (i32 {last})")
+        self.count_divergence()
+        for k, target in enumerate(targets):
+            equal = e.op(f"icmp eq <32 x i32> {clipped}, splat (i32 {k})")
+            lanes = e.op(f"and i32 {e.op(f'bitcast <32 x i1> {equal} to i32')}, {e.mask}")
+            go, skip = e.label("case"), e.label("after")
+            e.emit(f"br i1 {e.op(f'icmp eq i32 {lanes}, 0')}, label %{skip}, label %{go}\n{go}:")
+            self.park(target, lanes)
+            e.emit(f"br label %{skip}\n{skip}:")
+        self.dispatch(block)
+
+    def park(self, target: int, lanes: str) -> None:
+        """Let ``lanes`` wait to run block ``target``."""
+        e = self.e
+        at = lay.W_HEADER + 4 * target
+        e.store("i32", e.op(f"or i32 {e.load('i32', '%state', at)}, {lanes}"), "%state", at)
+        lowest = e.op("load i32, ptr %waiting_p")
+        e.store("i32", e.intrinsic("umin", "i32", lowest, str(target)), "%waiting_p")
+
+    def dispatch(self, block: Block) -> None:
+        """Run the lowest block where lanes wait, after a branch that split the warp."""
+        if min(block.successors) <= block.index:
+            self.spend(len(self.flow.blocks))
+        self.e.emit("br label %dispatch")
+
+    def spend(self, resume: int) -> None:
+        """Take one back edge off the budget; when it is used up, yield and go on at ``resume`` later.
+
+        Every cycle of the control flow has an edge to the same or a lower block, so no loop escapes.
+        """
+        e = self.e
+        left = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
+        e.store("i32", left, "%budget_p")
+        go, stop = e.label("budget"), e.label("yield")
+        e.emit(f"br i1 {e.op(f'icmp sgt i32 {left}, 0')}, label %{go}, label %{stop}\n{stop}:")
+        e.store("i32", str(resume), "%state")
+        e.store("i32", e.mask, "%mask_p")
+        e.emit(f"ret i32 {lay.RETURN_YIELD}\n{go}:")
+
+    def goto(self, block: Block, target: int) -> None:
+        """Continue at ``target`` with the block's mask, unless lanes wait at or before it or the budget is used up."""
+        e = self.e
+        if target <= block.index:
+            self.spend(target)
+        if not self.diverges or block.index not in self.flow.split:
+            e.emit(f"br label %b{target}")
+            return
+        lowest = e.op("load i32, ptr %waiting_p")
+        ahead, wait = e.label("ahead"), e.label("wait")
+        e.emit(f"br i1 {e.op(f'icmp ugt i32 {lowest}, {target}')}, label %{ahead}, label %{wait}\n{wait}:")
+        self.park(target, e.mask)
+        e.emit(f"br label %dispatch\n{ahead}:\nbr label %b{target}")
+
+    def barrier(self, block: Block, term: Instruction) -> None:
+        e = self.e
+        operands = list(term.operands)
+        if "red" in term.modifiers:
+            operands = operands[1:-1]
+        name = e.constant(operands[0]) if operands else 0
+        threads = e.constant(operands[1]) if len(operands) > 1 else 0
+        if name is None or threads is None or not 0 <= name < 16 or threads % lay.LANES or threads < 0:
+            raise unsupported(term, "barrier operands must be constants")
+        if "red" in term.modifiers:
+            p = e.spread(e.predicate(term.operands[-1]), 1)
+            yes = e.op(f"call i32 @llvm.ctpop.i32(i32 {e.op(f'and i32 {p}, {e.mask}')})")
+            here = e.op(f"call i32 @llvm.ctpop.i32(i32 {e.mask})")
+            for offset, value in ((lay.W_BARRIER_VALUE, yes), (lay.W_BARRIER_RED_THREADS, here)):
+                e.store("i32", e.op(f"add i32 {e.load('i32', '%state', offset)}, {value}"), "%state", offset)
+        self.save(block)
+        after = block.successors[0]
+        e.store("i32", str(name), "%state", lay.W_BARRIER_ID)
+        e.store("i32", str(threads), "%state", lay.W_BARRIER_THREADS)
+        e.store("i32", str(e.point(term)), "%state", lay.W_BARRIER_SITE)
+        e.store("i32", "1" if "arrive" in term.modifiers else "0", "%state", lay.W_BARRIER_ARRIVE)
+        if self.diverges:
+            nobody = e.op(f"icmp eq i32 {e.op('load i32, ptr %waiting_p')}, {lay.NOBODY}")
+            free = e.op(f"icmp eq i32 {e.op('load i32, ptr %held_p')}, 0")
+            together, apart = e.label("together"), e.label("apart")
+            e.emit(f"br i1 {e.op(f'and i1 {nobody}, {free}')}, label %{together}, label %{apart}\n{apart}:")
+            at = e.held + 4 * after
+            e.store("i32", e.op(f"or i32 {e.load('i32', '%state', at)}, {e.mask}"), "%state", at)
+            e.store("i32", "1", "%held_p")
+            e.emit(f"br label %dispatch\n{together}:")
+        e.store("i32", str(after), "%state")
+        e.store("i32", e.mask, "%mask_p")
+        e.emit(f"ret i32 {lay.RETURN_BARRIER}")
+
+    def barrier_result(self, term: Instruction) -> None:
+        """Read what ``bar.red`` computed, at the start of the block after it."""
+        e = self.e
+        total = e.load("i32", "%state", lay.W_BARRIER_RESULT)
+        target = term.operands[0]
+        if "popc" in term.modifiers:
+            e.write(term, target, Value(total, False), 32)
+        else:
+            if "and" in term.modifiers:
+                members = e.load("i32", "%state", lay.W_BARRIER_RED_THREADS)
+                result = e.op(f"icmp eq i32 {total}, {members}")
+            else:
+                result = e.op(f"icmp ne i32 {total}, 0")
+            e.write(term, target, Value(result, False), 1)
+        e.store("i32", "0", "%state", lay.W_BARRIER_RED_THREADS)
+
+
+def _check_registers(kernel: FlatKernel) -> None:
+    for register, kind in kernel.registers.items():
+        if kind == "b128":
+            raise unsupported(Instruction(".reg", (), (), text=f".reg .b128 {register}"), "128-bit register")
+
+
+def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
+    """Compile a kernel for one CTA shape and a launch of about so many warps.
+
+    Raises:
+        UnsupportedInstruction: The kernel uses something the emulator does not implement.
+    """
+    start = time.perf_counter()
+    _check_registers(kernel)
+    flow = analyse(kernel, shape.block)
+    writer = _ModuleWriter(flow, shape)
+    text = writer.write()
+    level = 1 if text.count("\n") > MANY_LINES else level_for(flow, warps)
+    try:
+        native = Native(text, level)
+    except RuntimeError as error:  # LLVM refuses what an instruction with mismatched types became
+        raise UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}") from error
+    e = writer.e
+    undefined = flow.live_in[0] if flow.live_in else 0
+    return Program(
+        flow=flow,
+        shape=shape,
+        native=native,
+        address=native.address(_ENTRY),
+        sites=tuple(e.sites),
+        points=tuple(e.points),
+        state_bytes=e.state_bytes,
+        header_bytes=e.header_bytes,
+        clear_bytes=e.state_bytes if undefined else e.header_bytes,
+        block_costs=np.array([len(b.all()) for b in flow.blocks], dtype=np.int64),
+        copies=e.copies,
+        jit_seconds=time.perf_counter() - start,
+        level=level,
+    )
+
+
+__all__ = ["Imm", "Pair", "Program", "Reg", "Sink", "build", "level_for"]
+
+
+Key = tuple[str, str, tuple[int, int, int]]
+"""Digest of the PTX, kernel name, threads per axis of a CTA."""
+
+_programs: dict[Key, Program] = {}
+_lock = threading.Lock()
+_reported: set[int] = set()
+
+
+def cached_program(key: Key, compile_program: Callable[[], Program], good_enough: Callable[[Program], bool]) -> Program:
+    """The program of that key, compiled on its first use in this process, and again when it is not ``good_enough``."""
+    with _lock:
+        program = _programs.get(key)
+        if program is None or not good_enough(program):
+            llvm_jit.load_runtime()
+            if program is not None:
+                _reported.discard(id(program))  # another may get its place in memory
+            program = compile_program()
+            _programs[key] = program
+    return program
+
+
+def consume_jit_seconds(program: Program) -> float:
+    """Compilation time, on the first launch that uses the program."""
+    if id(program) in _reported:
+        return 0.0
+    _reported.add(id(program))
+    return program.jit_seconds

@@ -1,0 +1,367 @@
+"""CTA scheduler: warps in turn, barriers, preemption, deadlock and budget checks. Compiled; runs without the GIL."""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    call_warp,
+    exported,
+    fill_bytes,
+    load_i32,
+    load_i64,
+    load_u32,
+    native,
+    store_i64,
+    store_u32,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.runtime import record_fault
+
+READY = 0
+AT_BARRIER = 1
+DONE = 2
+BACK_EDGES_PER_TURN = 4096
+"""Back edges that a warp may take before it gives way."""
+SPIN_BACK_EDGES_PER_TURN = 64
+TURNS_PER_COUNT = 64
+"""Turns of CTAs between two counts of what was executed, which cost a pass over the basic blocks."""
+
+# Arguments of run_ctas: an array of i64.
+ARG_FUNCTION = 0
+ARG_FIRST = 1
+ARG_END = 2
+ARG_LIST = 3  # host address of linear CTA ids, or 0 for the ids themselves
+ARG_STATE = 4
+ARG_STATE_BYTES = 5  # per warp
+ARG_CLEAR_BYTES = 6  # of that, what must be written when a CTA starts: zeros, then undefined registers
+ARG_BLOCKS = 7
+ARG_SHARED = 8
+ARG_SHARED_STRIDE = 9
+ARG_LOCAL = 10
+ARG_LOCAL_STRIDE = 11  # per warp
+ARG_WARPS = 12
+ARG_THREADS = 13
+ARG_RESIDENT = 14  # CTAs that run side by side
+ARG_SPINS = 15
+ARG_POISON = 16
+ARG_STATUS = 17  # i32 per resident warp
+ARG_SLOTS = 18  # per resident CTA: linear id, live warps, epoch, clock
+ARG_L1_TAGS = 19
+ARG_L1_BYTES = 20
+ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
+ARG_COPIES_STRIDE = 22  # per warp
+ARG_HEADER_BYTES = 23  # per warp, what must be zero when a CTA starts
+ARG_UNDEFINED = 24  # byte that registers hold which nothing was written to
+ARG_COUNT = 32
+
+SLOT_BYTES = 32
+
+END_COMPLETE = 0
+END_TIMEOUT = 1
+END_STOPPED = 2
+
+
+@native
+def _arg(args: int, index: int) -> int:
+    return load_i64(args + 8 * index)
+
+
+@native
+def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
+    """Prepare the memory and the warps of one CTA."""
+    warps = _arg(args, ARG_WARPS)
+    threads = _arg(args, ARG_THREADS)
+    poison = _arg(args, ARG_POISON)
+    shared = load_i64(ctx + lay.CTX_SHARED_BYTES)
+    if shared:
+        fill_bytes(_arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE), poison, shared)
+    stride = _arg(args, ARG_LOCAL_STRIDE)
+    if stride:
+        fill_bytes(_arg(args, ARG_LOCAL) + slot * warps * stride, poison, warps * stride)
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
+        fill_bytes(_arg(args, ARG_L1_TAGS), 0, _arg(args, ARG_L1_BYTES))
+    size = _arg(args, ARG_STATE_BYTES)
+    clear = _arg(args, ARG_CLEAR_BYTES)
+    header = _arg(args, ARG_HEADER_BYTES)
+    for warp in range(warps):
+        state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
+        fill_bytes(state, 0, header)
+        fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
+        lanes = min(threads - warp * lay.LANES, lay.LANES)
+        mask = (1 << lanes) - 1
+        store_u32(state + lay.W_MASK, mask)
+        store_u32(state + lay.W_LIVE, mask)
+        store_u32(state + lay.W_WAITING, lay.NOBODY)
+        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), READY)
+        copies = _arg(args, ARG_COPIES)
+        if copies:
+            fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
+    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    store_i64(entry, cta)
+    store_i64(entry + 8, warps)
+    # Epochs are of one CTA, so that the record of races needs no clearing.
+    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH) + 1)
+    store_i64(entry + 24, 0)
+
+
+@native
+def enter_cta(ctx: int, args: int, slot: int) -> None:
+    """Point the context at a resident CTA."""
+    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    cta = load_i64(entry)
+    x = load_u32(ctx + lay.CTX_NCTAID)
+    y = load_u32(ctx + lay.CTX_NCTAID + 4)
+    store_i64(ctx + lay.CTX_CTA, cta)
+    store_u32(ctx + lay.CTX_CTAID, cta % x)
+    store_u32(ctx + lay.CTX_CTAID + 4, cta // x % y)
+    store_u32(ctx + lay.CTX_CTAID + 8, cta // x // y)
+    store_i64(ctx + lay.CTX_SHARED, _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE))
+    store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + 16))
+    store_i64(ctx + lay.CTX_CLOCK, load_i64(entry + 24))
+
+
+@native
+def leave_cta(ctx: int, args: int, slot: int) -> None:
+    """Keep what the CTA needs to go on later."""
+    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH))
+    store_i64(entry + 24, load_i64(ctx + lay.CTX_CLOCK))
+
+
+@native
+def rotate_lanes(state: int, blocks: int, turn: int) -> None:
+    """Let the next group of waiting lanes of the warp run, so that lanes which wait for them can go on.
+
+    ``turn`` chooses where the search starts when no group was running.
+    """
+    if load_i32(state + lay.W_WAITING) == lay.NOBODY:
+        return
+    current = load_i32(state + lay.W_RESUME)
+    waiting = state + lay.W_HEADER
+    if current < blocks:
+        store_u32(waiting + 4 * current, load_u32(waiting + 4 * current) | load_u32(state + lay.W_MASK))
+    else:
+        current = turn
+    chosen = (current + 1) % blocks
+    while load_u32(waiting + 4 * chosen) == 0:
+        chosen = (chosen + 1) % blocks
+    store_u32(state + lay.W_RESUME, chosen)
+    store_u32(state + lay.W_MASK, load_u32(waiting + 4 * chosen))
+    store_u32(waiting + 4 * chosen, 0)
+    lowest = 0
+    while lowest < blocks and load_u32(waiting + 4 * lowest) == 0:
+        lowest += 1
+    store_u32(state + lay.W_WAITING, lowest if lowest < blocks else lay.NOBODY)
+
+
+@native
+def executed(ctx: int) -> int:
+    """Warp instructions that this thread's context has counted so far."""
+    total = 0
+    counts = load_i64(ctx + lay.CTX_COUNTS)
+    costs = load_i64(ctx + lay.CTX_BLOCK_COST)
+    for k in range(load_i64(ctx + lay.CTX_BLOCKS)):
+        total += load_i64(counts + 16 * k) * load_i64(costs + 8 * k)
+    return total
+
+
+@native
+def must_end(ctx: int, count: bool) -> int:
+    """END_COMPLETE while the launch may go on. ``count``: compare what was executed with the instruction budget."""
+    stopped = load_i64(load_i64(ctx + lay.CTX_STOP))
+    if stopped != 0:
+        return stopped
+    limit = load_i64(ctx + lay.CTX_MAX_INSTRUCTIONS)
+    if count and limit > 0 and executed(ctx) > limit:
+        return END_TIMEOUT
+    return END_COMPLETE
+
+
+@native
+def end_launch(ctx: int, args: int, state: int, code: int) -> int:
+    """Record why a launch ends early, at the place where the warp ``state`` stands; returns ``code``."""
+    if code != END_TIMEOUT:
+        return code
+    block = load_i32(state + lay.W_RESUME)
+    if block >= _arg(args, ARG_BLOCKS):
+        block = load_i32(state + lay.W_WAITING)
+    mask = load_u32(state + lay.W_MASK)
+    lane = trailing_zeros(mask) if mask != 0 else 0
+    record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane, 0, 0, lay.GENERIC)
+    return code
+
+
+@native
+def unfinished_warp(ctx: int, args: int, slot: int) -> int:
+    """State of the CTA's first warp that has not ended (the first warp if all have); makes it the current one."""
+    warps = _arg(args, ARG_WARPS)
+    chosen = 0
+    for warp in range(warps):
+        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) != DONE:
+            chosen = warp
+            break
+    store_u32(ctx + lay.CTX_WARP, chosen)
+    return _arg(args, ARG_STATE) + (slot * warps + chosen) * _arg(args, ARG_STATE_BYTES)
+
+
+@native
+def release_barriers(ctx: int, args: int, slot: int) -> bool:
+    """Let the warps of every complete barrier go on; True when some did.
+
+    A barrier counts the warps that wait at it by its number, wherever in the code each of them is.
+    """
+    warps = _arg(args, ARG_WARPS)
+    status = _arg(args, ARG_STATUS) + 4 * slot * warps
+    size = _arg(args, ARG_STATE_BYTES)
+    first_state = _arg(args, ARG_STATE) + slot * warps * size
+    live = load_i64(_arg(args, ARG_SLOTS) + slot * SLOT_BYTES + 8)
+    released = False
+    for leader in range(warps):
+        if load_i32(status + 4 * leader) != AT_BARRIER:
+            continue
+        state = first_state + leader * size
+        name = load_i32(state + lay.W_BARRIER_ID)
+        threads = load_i32(state + lay.W_BARRIER_THREADS)
+        needed = live if threads == 0 else (threads + lay.LANES - 1) // lay.LANES
+        arrived = 0
+        votes = 0
+        members = 0
+        for warp in range(warps):
+            other = first_state + warp * size
+            code = load_i32(status + 4 * warp)
+            if code == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
+                arrived += 1
+                votes += load_i32(other + lay.W_BARRIER_VALUE)
+                members += load_i32(other + lay.W_BARRIER_RED_THREADS)
+        arrived += pending_arrivals(args, slot, name)
+        if arrived < needed:
+            continue
+        clear_arrivals(args, slot, name)
+        for warp in range(warps):
+            other = first_state + warp * size
+            if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
+                store_u32(status + 4 * warp, READY)
+                store_u32(other + lay.W_BARRIER_RESULT, votes)
+                store_u32(other + lay.W_BARRIER_RED_THREADS, members)
+                store_u32(other + lay.W_BARRIER_VALUE, 0)
+        store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
+        store_i64(ctx + lay.CTX_EPOCH, load_i64(ctx + lay.CTX_EPOCH) + 1)
+        released = True
+    return released
+
+
+@native
+def pending_arrivals(args: int, slot: int, name: int) -> int:
+    """Warps that announced themselves with ``bar.arrive`` and did not wait."""
+    return load_i32(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name)
+
+
+@native
+def clear_arrivals(args: int, slot: int, name: int) -> None:
+    """Forget the announced arrivals of one barrier."""
+    store_u32(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name, 0)
+
+
+@native
+def run_turn(ctx: int, args: int, slot: int) -> int:
+    """Give every ready warp of a CTA one turn. Returns END_COMPLETE, or why the launch must end."""
+    warps = _arg(args, ARG_WARPS)
+    size = _arg(args, ARG_STATE_BYTES)
+    status = _arg(args, ARG_STATUS) + 4 * slot * warps
+    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    spins = _arg(args, ARG_SPINS)
+    function = _arg(args, ARG_FUNCTION)
+    stride = _arg(args, ARG_LOCAL_STRIDE)
+    budget = SPIN_BACK_EDGES_PER_TURN if spins else BACK_EDGES_PER_TURN
+    progress = False
+    for warp in range(warps):
+        if load_i32(status + 4 * warp) != READY:
+            continue
+        progress = True
+        state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
+        store_u32(ctx + lay.CTX_WARP, warp)
+        store_u32(ctx + lay.CTX_BUDGET, budget)
+        store_i64(ctx + lay.CTX_LOCAL, _arg(args, ARG_LOCAL) + (slot * warps + warp) * stride)
+        store_i64(ctx + lay.CTX_STATE, state)
+        store_i64(ctx + lay.CTX_COPIES, _arg(args, ARG_COPIES) + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE))
+        code = call_warp(function, state, ctx)
+        if code == lay.RETURN_DONE:
+            store_u32(status + 4 * warp, DONE)
+            store_i64(entry + 8, load_i64(entry + 8) - 1)
+        elif code == lay.RETURN_BARRIER:
+            if load_i32(state + lay.W_BARRIER_ARRIVE):
+                name = load_i32(state + lay.W_BARRIER_ID)
+                cell = _arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name
+                store_u32(cell, load_i32(cell) + 1)
+                store_u32(state + lay.W_BARRIER_ARRIVE, 0)
+            else:
+                store_u32(status + 4 * warp, AT_BARRIER)
+        else:
+            yields = load_i64(ctx + lay.CTX_YIELDS) + 1
+            store_i64(ctx + lay.CTX_YIELDS, yields)
+            if spins:
+                rotate_lanes(state, _arg(args, ARG_BLOCKS), yields)
+            code = must_end(ctx, True)
+            if code != END_COMPLETE:
+                return end_launch(ctx, args, state, code)
+    if release_barriers(ctx, args, slot):
+        return END_COMPLETE
+    if not progress and load_i64(entry + 8) > 0:
+        for warp in range(warps):
+            if load_i32(status + 4 * warp) == AT_BARRIER:
+                state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
+                store_u32(ctx + lay.CTX_WARP, warp)
+                mask = load_u32(state + lay.W_LIVE)
+                lane = trailing_zeros(mask) if mask != 0 else 0
+                site = load_i32(state + lay.W_BARRIER_SITE)
+                record_fault(ctx, lay.FAULT_DEADLOCK, -1 - site, lane, 0, 0, lay.GENERIC)
+                break
+        store_i64(entry + 8, 0)
+    return END_COMPLETE
+
+
+@exported("int64(int64, int64)")
+def run_ctas(ctx: int, args: int) -> int:
+    """Run a range of CTAs to their end; returns END_COMPLETE, END_TIMEOUT or END_STOPPED."""
+    resident = _arg(args, ARG_RESIDENT)
+    following = _arg(args, ARG_FIRST)
+    end = _arg(args, ARG_END)
+    listed = _arg(args, ARG_LIST)
+    slots = _arg(args, ARG_SLOTS)
+    turns = 0
+    for slot in range(resident):
+        store_i64(slots + slot * SLOT_BYTES, -1)
+    running = 0
+    while True:
+        for slot in range(resident):
+            if load_i64(slots + slot * SLOT_BYTES) < 0 and following < end:
+                cta = following
+                if listed:
+                    cta = load_i64(listed + 8 * following)
+                start_cta(ctx, args, slot, cta)
+                for name in range(16):
+                    clear_arrivals(args, slot, name)
+                following += 1
+                running += 1
+        if running == 0:
+            return END_COMPLETE
+        for slot in range(resident):
+            entry = slots + slot * SLOT_BYTES
+            if load_i64(entry) < 0:
+                continue
+            enter_cta(ctx, args, slot)
+            while True:
+                code = run_turn(ctx, args, slot)
+                if code != END_COMPLETE:
+                    return code
+                # Warps that end or wait at barriers never yield, so the budgets are checked between turns too.
+                turns += 1
+                code = must_end(ctx, turns % TURNS_PER_COUNT == 0)
+                if code != END_COMPLETE:
+                    return end_launch(ctx, args, unfinished_warp(ctx, args, slot), code)
+                if load_i64(entry + 8) == 0 or resident > 1:
+                    break
+            leave_cta(ctx, args, slot)
+            if load_i64(entry + 8) == 0:
+                store_i64(entry, -1)
+                running -= 1

@@ -1,0 +1,337 @@
+"""One launch: state shared by its CTAs, and the threads that run them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen import llvm_jit
+from kernelforge.devices.emulated.codegen.emit.emitter import MemorySite
+from kernelforge.devices.emulated.codegen.program import Program
+from kernelforge.devices.emulated.errors import EmulatorError
+from kernelforge.devices.emulated.execute import cta_scheduler
+from kernelforge.devices.emulated.execute.memory import CacheModel, Memory, vary
+from kernelforge.devices.emulated.runtime.races import shadow_bytes
+from kernelforge.sandbox.limits import Deadline
+
+RESIDENT_CTAS = 1056
+"""CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
+
+
+@dataclass
+class Launch:
+    """What every thread of one launch shares; sizes are bytes."""
+
+    program: Program
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    """Shared memory of one CTA, ``dynamic_shared`` included."""
+    dynamic_shared: int
+    params: bytes
+    ctas: npt.NDArray[np.int64] | None
+    """Linear ids of the CTAs to run, all when None."""
+    memory: Memory
+    symbols: npt.NDArray[np.int64]
+    """Addresses of the module's variables, by their number in the program."""
+    max_instructions: int
+    """Warp instructions, 0 for no limit."""
+    cache: CacheModel | None
+    racecheck: bool
+    poison: int
+    variation: int
+    """Chooses among what hardware may do."""
+    stop: npt.NDArray[np.int64] = field(init=False)
+    """One word: not 0 ends every thread at its next back edge."""
+    table: npt.NDArray[np.int64] = field(init=False)
+    allocations: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stop = np.zeros(1, dtype=np.int64)
+        self.table = self.memory.table()
+        self.allocations = len(self.memory.allocations)
+
+    @property
+    def count(self) -> int:
+        """CTAs that run."""
+        return self.grid[0] * self.grid[1] * self.grid[2] if self.ctas is None else int(self.ctas.size)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of one CTA."""
+        return (self.threads + lay.LANES - 1) // lay.LANES
+
+    @property
+    def frame(self) -> int:
+        """Local memory of one thread."""
+        return self.program.flow.kernel.frame_bytes
+
+    @property
+    def shared_stride(self) -> int:
+        """Distance between the shared memories of two CTAs."""
+        return (self.shared + lay.RED_ZONE + 127) // 128 * 128
+
+    @property
+    def copies_stride(self) -> int:
+        """Size of what one warp keeps of its asynchronous copies."""
+        return lay.COPIES_BYTES if self.program.copies else 0
+
+    @property
+    def shadow_bytes(self) -> int:
+        """Size of the race checker's record of one CTA's shared memory."""
+        return shadow_bytes(self.shared) if self.racecheck else 0
+
+    def resident(self, count: int) -> int:
+        """How many of ``count`` CTAs run side by side."""
+        if not self.program.flow.spins or self.racecheck:
+            return 1
+        per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
+        per_cta = self.warps * per_warp + self.shared_stride
+        return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
+
+
+def chosen_ctas(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
+    """The linear ids as an array.
+
+    Raises:
+        EmulatorError: An id is not of the grid.
+    """
+    if ctas is None:
+        return None
+    total = grid[0] * grid[1] * grid[2]
+    chosen = np.asarray(ctas, dtype=np.int64)
+    if chosen.size and (chosen.min() < 0 or chosen.max() >= total):
+        raise EmulatorError(f"CTA ids must be from 0 to {total - 1}")
+    return chosen
+
+
+def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run]:
+    """Run the CTAs on at most ``threads`` operating-system threads."""
+    count = launch.count
+    workers = max(1, min(threads, count))
+    runs = [Run(launch, count * k // workers, count * (k + 1) // workers) for k in range(workers)]
+    done = threading.Event()
+    if deadline is not None:
+        threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True).start()
+    try:
+        others = [threading.Thread(target=run) for run in runs[1:]]
+        for thread in others:
+            thread.start()
+        runs[0]()
+        for thread in others:
+            thread.join()
+    finally:
+        done.set()
+    return runs
+
+
+def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
+    """Stop a launch that is not ``done`` by its deadline."""
+    while not done.wait(deadline.left()):
+        if deadline.left() == 0.0:
+            launch.stop[0] = cta_scheduler.END_TIMEOUT
+            return
+
+
+class _Area:
+    """A zeroed buffer whose first byte used lies at a multiple of 128."""
+
+    def __init__(self, size: int, alignment: int = 128) -> None:
+        self.buffer = np.zeros(size + alignment, dtype=np.uint8)
+        self.size = size
+        start = int(self.buffer.ctypes.data)
+        self.address = (start + alignment - 1) // alignment * alignment
+        self.offset = self.address - start
+
+    def view(self, kind: Any) -> Any:
+        """The bytes as an array of ``kind``."""
+        return self.buffer[self.offset : self.offset + self.size].view(kind)
+
+
+class _Buffers:
+    """Memory that generated code, the runtime and the driver use in one run."""
+
+    def __init__(self, launch: Launch, resident: int) -> None:
+        program = launch.program
+        warps = resident * launch.warps
+        records = site_records(program.sites, launch.frame)
+        self.records = _Area(records.nbytes)
+        self.records.view(np.uint8)[:] = records.reshape(-1)
+        self.record_shape = records.shape
+        self.counts = np.zeros(2 * (len(program.flow.blocks) + 1), dtype=np.int64)
+        self.faults = np.zeros(8 + lay.FAULT_CAPACITY * lay.FAULT_RECORD, dtype=np.uint8)
+        self.context = _Area(lay.CTX_BYTES)
+        self.scratch = _Area(lay.SCRATCH_BYTES)
+        self.state = _Area(warps * program.state_bytes)
+        self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
+        self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
+        self.copies = _Area(warps * launch.copies_stride)
+        self.shadow = _Area(launch.shadow_bytes or 16)
+        self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
+        self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
+        self.slots = np.zeros(4 * resident, dtype=np.int64)
+        self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
+
+
+class Run:
+    """One operating-system thread's share of a launch: CTAs ``first`` to ``end``, its buffers and counters."""
+
+    def __init__(self, launch: Launch, first: int, end: int) -> None:
+        resident = launch.resident(end - first)
+        # Compiled code knows the buffers by address only: the run keeps them, and the launch, alive.
+        self._launch = launch
+        self._buffers = _Buffers(launch, resident)
+        self.counts = self._buffers.counts
+        """(warps, threads) per basic block, then of divergent branches."""
+        self.faults = self._buffers.faults
+        self.records: npt.NDArray[np.uint8] = self._buffers.records.view(np.uint8).reshape(self._buffers.record_shape)
+        self._longs = _context(launch, self._buffers, resident)
+        self._arguments = _arguments(launch, self._buffers, resident, first, end)
+        self._function = llvm_jit.KernelFunction(cta_scheduler.run_ctas.address)
+        self.outcome = cta_scheduler.END_COMPLETE
+
+    def __call__(self) -> None:
+        self.outcome = self._function(self._buffers.context.address, int(self._arguments.ctypes.data))
+
+    @property
+    def barriers(self) -> int:
+        """Barriers that warps passed."""
+        return int(self._longs[lay.CTX_BARRIERS // 8])
+
+    @property
+    def fault_count(self) -> int:
+        """Faults, those beyond the capacity of ``faults`` included."""
+        return int(self._longs[lay.CTX_FAULT_COUNT // 8])
+
+
+def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[np.uint8]:
+    """Initial memory records, one row each."""
+    records = np.zeros((max(len(sites), 1), lay.OP_RECORD), dtype=np.uint8)
+    words, longs = records.view(np.int32), records.view(np.int64)
+    for row, site in enumerate(sites):
+        words[row, lay.OP_SPACE // 4] = site.space
+        words[row, lay.OP_BYTES // 4] = site.width
+        words[row, lay.OP_ALIGN // 4] = site.width
+        words[row, lay.OP_ACCESS // 4] = site.access
+        longs[row, lay.OP_OFFSET // 8] = site.offset
+        words[row, lay.OP_NARROW // 4] = int(site.narrow)
+        words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
+        if site.space == lay.LOCAL:
+            # Frame accesses at one offset for all lanes only need the frame's size.
+            longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
+    return records
+
+
+_WINDOWS = (
+    (lay.CTX_SHARED_WINDOW, lay.SHARED_WINDOW),
+    (lay.CTX_LOCAL_WINDOW, lay.LOCAL_WINDOW),
+    (lay.CTX_PARAM_WINDOW, lay.PARAM_WINDOW),
+)
+
+
+def windows(variation: int) -> dict[int, int]:
+    """Where the generic addresses of shared, local and param memory start, by their places in the context."""
+    if not variation:
+        return dict(_WINDOWS)
+    # 8 GiB apart at multiples of 16 MiB, below global memory.
+    slots = [3 * (vary(variation, f"window {k}") % 4000) + k + 1 for k in range(3)]
+    return {
+        at: (slot << 33) + (vary(variation, f"offset {slot}") % 256 << 24)
+        for (at, _), slot in zip(_WINDOWS, slots, strict=True)
+    }
+
+
+def undefined_word(variation: int) -> int:
+    """Bits of what is not defined: as a float NaN, so that who uses it learns of it."""
+    return 0xFFFFFFFF - vary(variation, "undefined") % (1 << 22)
+
+
+def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np.int64]:
+    """Fill the context that generated code and the runtime read; returns it as 64-bit words."""
+    program, cache = launch.program, launch.cache
+    mode = (lay.MODE_RACECHECK if launch.racecheck else 0) | (lay.MODE_CACHE if cache is not None else 0)
+    mode |= lay.MODE_RESIDENT if resident > 1 else 0
+    grid = launch.grid
+    values = {
+        lay.CTX_PARAMS: int(buffers.params.ctypes.data),
+        lay.CTX_PARAM_BYTES: len(launch.params),
+        lay.CTX_SHARED: buffers.shared.address,
+        lay.CTX_SHARED_BYTES: launch.shared,
+        lay.CTX_LOCAL: buffers.local.address,
+        lay.CTX_LOCAL_BYTES: launch.frame,
+        lay.CTX_COUNTS: int(buffers.counts.ctypes.data),
+        lay.CTX_OPS: buffers.records.address,
+        lay.CTX_ALLOCATIONS: int(launch.table.ctypes.data),
+        lay.CTX_ALLOCATION_COUNT: launch.allocations,
+        lay.CTX_FAULTS: int(buffers.faults.ctypes.data),
+        lay.CTX_ARENA_DELTA: launch.memory.host_base - launch.memory.base,
+        lay.CTX_SYMBOLS: int(launch.symbols.ctypes.data),
+        lay.CTX_STOP: int(launch.stop.ctypes.data),
+        lay.CTX_MODE: mode,
+        lay.CTX_CACHE: cache.address if cache is not None else 0,
+        lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_MET: buffers.met.address,
+        lay.CTX_SCRATCH: buffers.scratch.address,
+        lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
+        lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
+        lay.CTX_BLOCK_COST: int(program.block_costs.ctypes.data),
+        lay.CTX_BLOCKS: len(program.flow.blocks),
+        lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
+        lay.CTX_POISON: launch.poison,
+        **windows(launch.variation),
+    }
+    longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
+    for where, value in values.items():
+        longs[where // 8] = value
+    unsigned = buffers.context.view(np.uint32)
+    unsigned[lay.CTX_VARIATION // 4] = launch.variation
+    unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
+    buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
+    return longs
+
+
+def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end: int) -> npt.NDArray[np.int64]:
+    """Arguments of the driver's ``run_ctas``."""
+    program, cache, chosen = launch.program, launch.cache, launch.ctas
+    settings = {
+        cta_scheduler.ARG_FUNCTION: program.address,
+        cta_scheduler.ARG_FIRST: first,
+        cta_scheduler.ARG_END: end,
+        cta_scheduler.ARG_LIST: int(chosen.ctypes.data) if chosen is not None and chosen.size else 0,
+        cta_scheduler.ARG_STATE: buffers.state.address,
+        cta_scheduler.ARG_STATE_BYTES: program.state_bytes,
+        cta_scheduler.ARG_CLEAR_BYTES: program.clear_bytes,
+        cta_scheduler.ARG_BLOCKS: len(program.flow.blocks),
+        cta_scheduler.ARG_SHARED: buffers.shared.address,
+        cta_scheduler.ARG_SHARED_STRIDE: launch.shared_stride,
+        cta_scheduler.ARG_LOCAL: buffers.local.address,
+        cta_scheduler.ARG_LOCAL_STRIDE: launch.frame * lay.LANES,
+        cta_scheduler.ARG_WARPS: launch.warps,
+        cta_scheduler.ARG_THREADS: launch.threads,
+        cta_scheduler.ARG_RESIDENT: resident,
+        cta_scheduler.ARG_SPINS: int(program.flow.spins),
+        cta_scheduler.ARG_POISON: launch.poison,
+        cta_scheduler.ARG_HEADER_BYTES: program.header_bytes,
+        cta_scheduler.ARG_UNDEFINED: vary(launch.variation, "registers") % 256,
+        cta_scheduler.ARG_COPIES: buffers.copies.address if launch.copies_stride else 0,
+        cta_scheduler.ARG_COPIES_STRIDE: launch.copies_stride,
+        cta_scheduler.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
+        cta_scheduler.ARG_SLOTS: int(buffers.slots.ctypes.data),
+        cta_scheduler.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
+        cta_scheduler.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
+    }
+    arguments = np.zeros(cta_scheduler.ARG_COUNT, dtype=np.int64)
+    for index, value in settings.items():
+        arguments[index] = value
+    return arguments

@@ -1,0 +1,286 @@
+"""A PTX module loaded on the emulated device: launch its kernels, report what happened."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernelforge.devices.emulated.codegen import llvm_jit
+from kernelforge.devices.emulated.codegen.emit.emitter import Shape
+from kernelforge.devices.emulated.codegen.program import Program, build, cached_program, consume_jit_seconds, level_for
+from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
+from kernelforge.devices.emulated.execute.launch import Launch, chosen_ctas, execute
+from kernelforge.devices.emulated.execute.memory import CacheModel, Memory
+from kernelforge.devices.emulated.execute.summary import summarise
+from kernelforge.devices.emulated.ptx import parser as ptx
+from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten
+from kernelforge.devices.emulated.ptx.kernel_entry import (
+    KernelEntry,
+    Param,
+    check_launch,
+    shared_layout,
+    uses_global_atomics,
+)
+from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, WriterKernel, writer_kernel
+from kernelforge.devices.emulated.report import LaunchFault, LaunchReport, MemoryOp
+from kernelforge.sandbox.limits import Deadline
+
+
+class LoadedModule:
+    """A PTX module loaded on the emulated device.
+
+    Args:
+        ptx: PTX text; untrusted. No PTX can reach host memory outside ``memory`` and the launch's own buffers.
+        memory: Global memory. Module variables are placed there and mapped read-only.
+        threads: Operating-system threads for launches whose result cannot depend on the order of CTAs.
+
+    Raises:
+        PtxSyntaxError: The text cannot be parsed.
+        OutOfDeviceMemory: Module variables do not fit.
+    """
+
+    def __init__(self, ptx: str, memory: Memory, threads: int = 1) -> None:
+        self.memory = memory
+        self.threads = max(threads, 1)
+        self._digest = hashlib.sha256(ptx.encode()).hexdigest()
+        self._module = _parse(ptx)
+        self._symbols: dict[str, int] = {}
+        self._addresses: dict[str, int] = {}
+        self._relocations: list[tuple[str, int, str, int]] = []
+        """Variable, offset in it, and the variable and addend whose address is there."""
+        self._place_variables()
+        self._kernels: dict[str, FlatKernel] = {}
+        self._failures: dict[str, UnsupportedInstruction] = {}
+        self._writers: dict[str, WriterKernel | NotSliceable] = {}
+        self.entries: dict[str, KernelEntry] = {}
+        for name, function in self._module.functions.items():
+            if function.is_entry and function.defined:
+                self.entries[name] = self._entry(name)
+
+    def _place_variables(self) -> None:
+        variables = [v for v in self._module.variables.values() if v.space in ("global", "const")]
+        for index, variable in enumerate(variables):
+            address = self.memory.allocate(variable.size, variable.name, read_only=True, module=True)
+            self._symbols[variable.name] = index
+            self._addresses[variable.name] = address
+            content, relocations = ptx.parse_initialiser(variable)
+            self.memory.write(address, content)
+            self._relocations += [(variable.name, *relocation) for relocation in relocations]
+        for _, _, symbol, _ in self._relocations:
+            if symbol not in self._addresses:
+                raise ptx.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
+        self._relocate()
+
+    def _relocate(self) -> None:
+        """Write the addresses that initial values of module variables hold."""
+        for name, at, symbol, addend in self._relocations:
+            address = (self._addresses[symbol] + addend).to_bytes(8, "little")
+            self.memory.write(self._addresses[name] + at, address)
+
+    def arrange(self, variation: int) -> None:
+        """Put memory, with the module's variables, where a run's variation has it; nothing else is allocated then."""
+        distance = self.memory.arrange(variation)
+        self._addresses = {name: address + distance for name, address in self._addresses.items()}
+        self._relocate()
+
+    def close(self) -> None:
+        """Free the module's variables."""
+        for address in self._addresses.values():
+            self.memory.free(address)
+        self._addresses.clear()
+
+    def unsupported(self, name: str) -> UnsupportedInstruction | None:
+        """Why the kernel of that name cannot be run here, where that is known before its launch."""
+        return self._failures.get(name)
+
+    def _entry(self, name: str) -> KernelEntry:
+        function = self._module.functions[name]
+        try:
+            kernel = flatten(self._module, name)
+        except UnsupportedInstruction as error:
+            # Reported when the kernel is used: another entry of the module may be fine.
+            self._failures[name] = error
+            return KernelEntry(name, (), 0, 0, False, None)
+        self._kernels[name] = kernel
+        params = tuple(Param(v.name, v.size, v.align, offset, v.type) for v, offset in kernel.params.values())
+        bounds = function.directives.get("reqntid") or function.directives.get("maxntid")
+        _, static = shared_layout(kernel)
+        return KernelEntry(
+            name,
+            params,
+            static,
+            kernel.frame_bytes,
+            uses_global_atomics(kernel),
+            int(np.prod(bounds)) if bounds else None,
+        )
+
+    def writers(self, entry: str) -> WriterKernel:
+        """The slice of a kernel whose stores tell which block writes; launch :func:`writer_entry` of it.
+
+        Raises:
+            NotSliceable: its addresses depend on what it computes.
+            UnsupportedInstruction: the kernel uses something the emulator does not implement.
+        """
+        if entry in self._failures:
+            raise self._failures[entry]
+        if entry not in self._writers:
+            try:
+                first = writer_kernel(self._kernels[entry])
+                for plane in range(first.planes):
+                    kernel = writer_kernel(self._kernels[entry], plane).kernel
+                    name = writer_entry(entry, plane)
+                    self._kernels[name] = kernel
+                    self.entries[name] = replace(self.entries[entry], name=name, uses_global_atomics=False)
+                self._writers[entry] = first
+            except NotSliceable as error:
+                self._writers[entry] = error
+        found = self._writers[entry]
+        if isinstance(found, NotSliceable):
+            raise found
+        return found
+
+    def program(self, entry: str, block: tuple[int, int, int], ctas: int = 0) -> Program:
+        """Native code of a kernel for one CTA shape, compiled on first use and shared by all machines of the process.
+
+        A launch of many ``ctas`` gets it optimised.
+
+        Raises:
+            KeyError: No such kernel.
+            UnsupportedInstruction: The kernel uses something the emulator does not implement.
+        """
+        if entry in self._failures:
+            raise self._failures[entry]
+        kernel = self._kernels[entry]
+        warps = ctas * -(-block[0] * block[1] * block[2] // 32)
+
+        def compile_program() -> Program:
+            offsets, static = shared_layout(kernel)
+            return build(kernel, Shape(block, offsets, static, self._symbols), warps)
+
+        return cached_program(
+            (self._digest, entry, block), compile_program, lambda known: known.level >= level_for(known.flow, warps)
+        )
+
+    def launch(
+        self,
+        entry: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        dynamic_shared_bytes: int,
+        params: bytes,
+        *,
+        ctas: Sequence[int] | None = None,
+        max_warp_instructions: int | None = None,
+        deadline: Deadline | None = None,
+        cache: CacheModel | None = None,
+        racecheck: bool = False,
+        poison: int = 0xFF,
+        variation: int = 0,
+    ) -> LaunchReport:
+        """Run a kernel to its end and report counters and faults.
+
+        Args:
+            entry: Kernel name, as in ``entries``.
+            grid: CTAs per axis.
+            block: Threads per axis.
+            dynamic_shared_bytes: Size of the extern shared array.
+            params: Parameter buffer, laid out as ``entries[entry].params`` says.
+            ctas: Linear ids of the CTAs to run, all when None.
+            max_warp_instructions: Deterministic budget; exceeding it is a ``timeout`` fault (checked at back edges).
+            deadline: When the launch ends at the latest; not deterministic.
+            cache: Cache model to drive; slower, and CTAs run in order on one thread.
+            racecheck: Report shared-memory races between warps; slower.
+            poison: Byte that fills shared and local memory when a CTA starts.
+            variation: From 0 to 2**32 - 1: chooses among what hardware may do, 0 the middle of it.
+
+        Raises:
+            KeyError: No such kernel.
+            UnsupportedInstruction: The kernel uses something the emulator does not implement.
+            EmulatorError: The launch is impossible on the device: too many threads, too much shared memory, a
+                parameter buffer of the wrong size.
+        """
+        known = self.entries[entry]
+        program = self.program(entry, block, grid[0] * grid[1] * grid[2] if ctas is None else len(ctas))
+        compile_seconds = consume_jit_seconds(program)
+        launch = Launch(
+            program=program,
+            grid=grid,
+            block=block,
+            shared=check_launch(known, self._kernels[entry], grid, block, dynamic_shared_bytes, params),
+            dynamic_shared=dynamic_shared_bytes,
+            params=params,
+            ctas=chosen_ctas(ctas, grid),
+            memory=self.memory,
+            symbols=np.array([self._addresses[name] for name in self._symbols] or [0], dtype=np.int64),
+            max_instructions=max_warp_instructions or 0,
+            cache=cache,
+            racecheck=racecheck,
+            poison=poison,
+            variation=variation,
+        )
+        in_order = known.uses_global_atomics or program.flow.spins or cache is not None
+        start = time.perf_counter()
+        runs = execute(launch, 1 if in_order else self.threads, deadline)
+        report = LaunchReport(entry, grid, block, launch.count)
+        report.seconds = time.perf_counter() - start
+        report.jit_seconds = compile_seconds
+        summarise(self.memory, program, runs, report)
+        return report
+
+
+def writer_entry(entry: str, plane: int) -> str:
+    """The name under which :meth:`LoadedModule.launch` knows one slice of :meth:`LoadedModule.writers`."""
+    return f"{entry}@writers{plane}"
+
+
+def _parse(text: str) -> ptx.Module:
+    return ptx.parse(text)
+
+
+def warm_up() -> None:
+    """Compile or load everything that launches need, so that a fork of this process needs no files.
+
+    Takes about ten seconds the first time on a machine (numba compiles and fills its cache), one second after.
+    """
+    llvm_jit.load_runtime()
+    memory = Memory(1 << 16)
+    machine = LoadedModule(_WARM_UP, memory)
+    out = memory.allocate(128, "warm-up")
+    machine.launch("warm_up", (1, 1, 1), (32, 1, 1), 0, out.to_bytes(8, "little"))
+
+
+_WARM_UP = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry warm_up(.param .u64 warm_up_param_0)
+{
+.reg .b32 %r<3>;
+.reg .b64 %rd<4>;
+ld.param.u64 %rd1, [warm_up_param_0];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd2, %r1, 4;
+add.s64 %rd3, %rd1, %rd2;
+st.global.u32 [%rd3], %r1;
+ret;
+}
+"""
+
+__all__ = [
+    "CacheModel",
+    "EmulatorError",
+    "KernelEntry",
+    "LaunchFault",
+    "LaunchReport",
+    "LoadedModule",
+    "Memory",
+    "MemoryOp",
+    "OutOfDeviceMemory",
+    "Param",
+    "UnsupportedInstruction",
+    "warm_up",
+]

@@ -1,0 +1,316 @@
+"""Runs a plan's launches for a profile, whole or sampled, and collects their counters.
+
+As long as whole grids run, one model of the L2 follows every access of the plan. From the first launch that has to be
+sampled on, footprints stand in for it (:mod:`kernelforge.devices.emulated.profile.traffic`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from kernelforge.candidate.resolved import Fill, Launch, TensorArg
+from kernelforge.devices.emulated.execute.memory import CacheModel
+from kernelforge.devices.emulated.profile.sampling import (
+    Budget,
+    Chunk,
+    choose_chunks,
+    choose_launches,
+    choose_stand_in,
+)
+from kernelforge.devices.emulated.profile.traffic import (
+    CacheCounts,
+    ChunkFootprint,
+    Extent,
+    Footprint,
+    LaunchTraffic,
+    Residency,
+    TracedCache,
+    bytes_by_buffer,
+    distinct_in_grid,
+    extrapolate,
+)
+from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
+
+if TYPE_CHECKING:
+    from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
+
+
+def warm_up_collector() -> None:
+    """Use once what a sampled profile uses: a library that loads parts of itself late cannot do so in a jail."""
+    cache = TracedCache(SECTOR_BYTES, SECTOR_BYTES)
+    empty = cache.footprint()
+    sectors = np.arange(4)
+    one = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
+    extrapolate([one, one], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
+    bytes_by_buffer(empty.read, [])
+
+
+class RunBlocks(Protocol):
+    """Runs some blocks of a launch, or all where ``ctas`` is None, through a cache model."""
+
+    def __call__(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel) -> LaunchReport: ...
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What sampled blocks of one launch showed."""
+
+    step: Launch
+    reports: tuple[LaunchReport, ...]
+    moved: CacheCounts
+    traffic: LaunchTraffic
+    scale: float
+    """Blocks of the grid over blocks that ran."""
+
+    def traffic_of(self, step: Launch) -> LaunchTraffic:
+        """The traffic, on the buffers that another launch of the same shape was given."""
+        place = {
+            mine.buffer: its.buffer
+            for mine, its in zip(self.step.args, step.args, strict=True)
+            if isinstance(mine, TensorArg) and isinstance(its, TensorArg)
+        }
+        read = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
+        written = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
+        return LaunchTraffic(read, written, self.traffic.refetched)
+
+
+class Collector:
+    """Counters of one run of a plan, launch by launch, in order.
+
+    Args:
+        spec: The device that is modelled.
+        registers: Registers per thread by kernel expression.
+        static_shared_bytes: Static shared memory by kernel expression.
+        extents: The plan's buffers in device memory.
+        launches: The plan's, in order.
+        waits: Whether blocks of a launch may wait for one another; such a grid always runs whole.
+        run: Runs blocks on the emulator.
+        seed: Decides what is sampled.
+        budget: Thread instructions to spend; by default the module's constants.
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        registers: Mapping[str, int],
+        static_shared_bytes: Callable[[str], int],
+        extents: Sequence[Extent],
+        launches: Sequence[Launch],
+        waits: Callable[[Launch], bool],
+        run: RunBlocks,
+        seed: int = 0,
+        budget: Budget | None = None,
+    ) -> None:
+        self._spec = spec
+        self._registers = registers
+        self._static_shared_bytes = static_shared_bytes
+        self._extents = sorted(extents, key=lambda extent: extent.address)
+        self._waits = waits
+        self._run = run
+        self._budget = budget or Budget(len(launches))
+        self._draws = random.Random(seed)
+        counts = Counter(map(_shape, launches))
+        self._chosen = {shape: choose_launches(count, self._draws) for shape, count in counts.items()}
+        self._met: Counter[tuple[object, ...]] = Counter()
+        self._groups: dict[tuple[object, ...], KernelCounts] = {}
+        self._samples: dict[int, list[_Sample]] = {}
+        self._cache = TracedCache(spec.unified_l1_bytes_per_sm, spec.l2_bytes)
+        self._residency: Residency | None = None
+        self._memsets = 0
+        self._memset_bytes = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether every grid so far ran whole."""
+        return self._residency is None
+
+    def memset(self, step: Fill) -> None:
+        """Count a memset; its bytes go to DRAM."""
+        self._memsets += 1
+        self._memset_bytes += step.nbytes
+
+    def launch(self, step: Launch) -> None:
+        """Run a launch, whole or sampled, and add its counters.
+
+        Of a shape that comes often some launches are run; one of their samples stands for each of the others.
+        """
+        group, shape = self._group(step), _shape(step)
+        samples = self._samples.setdefault(id(group), [])
+        number = self._met[shape]
+        self._met[shape] += 1
+        if samples and number not in self._chosen[shape]:
+            self._sampled(step, group, samples[choose_stand_in(samples, self._draws)], ran=0)
+            self._budget.spend(0)
+            return
+        occupied = self._occupancy(group)
+        blocks = math.prod(step.grid)
+        per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
+        self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
+        if self._residency is not None:
+            self._cache.reset()
+        before = CacheCounts.of(self._cache)
+        reports: list[LaunchReport] = []
+        rest: Sequence[int] | None = None
+        if blocks > 1 and not self._waits(step):
+            # One block tells what the grid would cost.
+            probe = self._draws.randrange(blocks)
+            reports.append(self._run(step, (probe,), self._cache))
+            per_block = max(reports[0].thread_instructions, 1)
+            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block), self._draws)
+            if self._budget.exceeded_by(per_block * blocks) and len(chunks) > 1:
+                probed = CacheCounts.of(self._cache).plus(before, -1).dram_read_sectors * SECTOR_BYTES
+                if self._residency is None:
+                    self._residency = self._resident()
+                else:
+                    probed = 0.0
+                samples.append(self._sample(step, chunks, max(occupied.blocks_per_sm, 1) * self._spec.sm_count))
+                self._sampled(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
+                self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
+                return
+            rest = [block for block in range(blocks) if block != probe]
+        reports.append(self._run(step, rest, self._cache))
+        self._whole(group, reports, CacheCounts.of(self._cache).plus(before, -1))
+
+    def finish(self) -> PlanCounts:
+        """All counters; what is still dirty in the L2 is written back, shared among kernels by what they wrote."""
+        if self._residency is not None:
+            left = self._residency.flush()
+        else:
+            before = self._cache.dram_write_sectors
+            self._cache.flush()
+            left = float(self._cache.dram_write_sectors - before) * SECTOR_BYTES
+        kernels = list(self._groups.values())
+        written = sum(kernel.l2_write_sectors for kernel in kernels)
+        for kernel in kernels:
+            kernel.dram_write_bytes += left * kernel.l2_write_sectors / written if written else 0.0
+        return PlanCounts(kernels, self._memsets, self._memset_bytes)
+
+    def _group(self, step: Launch) -> KernelCounts:
+        key = step.expression, step.grid, step.block, step.dynamic_shared_bytes
+        if key not in self._groups:
+            static = self._static_shared_bytes(step.expression)
+            self._groups[key] = KernelCounts(*key, static)
+        return self._groups[key]
+
+    def _occupancy(self, group: KernelCounts) -> Occupancy:
+        return occupancy(
+            self._spec,
+            threads_per_block=group.threads_per_block,
+            registers_per_thread=self._registers[group.expression],
+            shared_bytes=group.static_shared_bytes + group.dynamic_shared_bytes,
+        )
+
+    def _whole(self, group: KernelCounts, reports: Sequence[LaunchReport], moved: CacheCounts) -> None:
+        self._budget.spend(sum(report.thread_instructions for report in reports))
+        read, written = moved.dram_read_sectors * SECTOR_BYTES, moved.dram_write_sectors * SECTOR_BYTES
+        if self._residency is not None:
+            one = self._cache.footprint()
+            traffic = LaunchTraffic(
+                {b: float(n) for b, n in bytes_by_buffer(one.read, self._extents).items()},
+                {b: float(n) for b, n in bytes_by_buffer(one.written, self._extents).items()},
+                0.0,
+            )
+            read, written = self._residency.launch(traffic)
+            moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
+        _add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
+
+    def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
+        """Run chunks of a grid, each from an empty L2."""
+        reports: list[LaunchReport] = []
+        moved = CacheCounts()
+        footprints: list[ChunkFootprint] = []
+        for chunk in chunks:
+            self._cache.reset()
+            reports.append(self._run(step, range(chunk.start, chunk.middle), self._cache))
+            first = whole = self._cache.footprint()
+            if chunk.middle < chunk.end:
+                reports.append(self._run(step, range(chunk.middle, chunk.end), self._cache))
+                whole = self._cache.footprint()
+            moved = moved.plus(CacheCounts.of(self._cache))
+            footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, whole))
+        blocks = math.prod(step.grid)
+        traffic = extrapolate(
+            footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
+        )
+        scale = blocks / sum(chunk.blocks for chunk in chunks)
+        # No more can be fetched again than the L1 asked for again.
+        again = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
+        traffic = replace(traffic, refetched=min(traffic.refetched, max(again, 0.0)))
+        return _Sample(step, tuple(reports), moved, traffic, scale)
+
+    def _sampled(self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0) -> None:
+        """Account for a launch by a sample of it. ``already_read``: what finding out its cost put into the L2."""
+        assert self._residency is not None
+        read, written = self._residency.launch(sample.traffic_of(step))
+        read += already_read
+        found = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
+        moved = replace(sample.moved, l2_read_hits=found)
+        _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
+
+    def _resident(self) -> Residency:
+        """What the L2 model holds now, by buffer: where footprints take over from it."""
+        residency = Residency(self._spec.l2_bytes)
+        held, dirty = self._cache.sectors()
+        unwritten = bytes_by_buffer(dirty, self._extents)
+        for buffer, nbytes in bytes_by_buffer(held, self._extents).items():
+            residency.hold(buffer, nbytes, unwritten.get(buffer, 0))
+        return residency
+
+
+def _shape(step: Launch) -> tuple[object, ...]:
+    """What launches of one group have in common."""
+    return step.expression, step.grid, step.block, step.dynamic_shared_bytes
+
+
+def _own_line(op: MemoryOp) -> int:
+    """The line in the candidate's source; 0 for code of a header."""
+    return op.source_line if PurePath(op.source_file).suffix in ("", ".cu") else 0
+
+
+def _add(
+    group: KernelCounts,
+    reports: Sequence[LaunchReport],
+    moved: CacheCounts,
+    read_bytes: float,
+    written_bytes: float,
+    *,
+    ran: int,
+    scale: float = 1.0,
+) -> None:
+    """Add one launch to its group, its sums scaled up to the whole grid; ``ran`` of its blocks were run."""
+    group.launches += 1
+    group.blocks += math.prod(group.grid)
+    group.blocks_run += ran
+    for name in ("l1_read_sectors", "l1_read_hits", "l2_read_sectors", "l2_read_hits", "l2_write_sectors"):
+        setattr(group, name, getattr(group, name) + scale * getattr(moved, name))
+    group.dram_read_bytes += read_bytes
+    group.dram_write_bytes += written_bytes
+    ops = {(op.ptx_line, op.space, op.access): op for op in group.memory}
+    sketches: dict[tuple[int, str, str], list[int]] = {}
+    for report in reports:
+        for name in ("thread_instructions", "warp_instructions", "branches", "divergent_branches", "barriers"):
+            setattr(group, name, getattr(group, name) + scale * getattr(report, name))
+        for operation, (warps, threads) in report.mix.items():
+            had = group.mix.get(operation, (0.0, 0.0))
+            group.mix[operation] = (had[0] + scale * warps, had[1] + scale * threads)
+        for op in report.memory:
+            key = (op.ptx_line, op.space, op.access)
+            if key not in ops:
+                ops[key] = MemoryCounts(op.ptx_line, _own_line(op), op.opcode, op.space, op.access, op.bytes_per_thread)
+                group.memory.append(ops[key])
+            for name in ("requests", "threads", "transactions", "ideal_transactions"):
+                setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
+            sketches.setdefault(key, []).append(op.sketch)
+    for place, met in sketches.items():
+        # Launches of one shape are taken to update the same words.
+        ops[place].addresses = max(ops[place].addresses, distinct_in_grid(met, scale))

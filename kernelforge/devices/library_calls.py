@@ -1,0 +1,187 @@
+"""``library`` steps: torch operators that the harness calls on device memory, where the task allows them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any, Literal
+
+from kernelforge.candidate.resolved import Library, LibraryValue, TensorView
+from kernelforge.devices.base import RunFailure
+from kernelforge.records.task import DType
+
+if TYPE_CHECKING:
+    import torch
+
+_MODULES = ("torch", "torch.nn.functional")
+_HOMES = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
+"""Where operators written in Python come from; pooling is dispatched by the last. ``torch.load`` is from elsewhere."""
+
+
+class LibraryCallFailed(Exception):
+    """An operator could not be called, or gave something else than the plan says.
+
+    ``lost`` says that CUDA itself failed: nothing else may run in this process.
+    """
+
+    def __init__(self, fault: RunFailure, *, lost: bool = False) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+        self.lost = lost
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """A public operator of ``torch`` or ``torch.nn.functional``.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    import torch
+
+    if name.isidentifier() and not name.startswith("_"):
+        for module in (torch, torch.nn.functional):
+            found: Any = getattr(module, name, None)
+            if isinstance(found, BuiltinFunctionType) or getattr(found, "__module__", None) in _HOMES:
+                chosen: Callable[..., Any] = found
+                return chosen
+    raise KeyError(name)
+
+
+def cpu_tensor(pointer: int, view: TensorView) -> torch.Tensor:
+    """A tensor over host memory."""
+    import torch
+
+    nbytes = _span_bytes(view)
+    if nbytes == 0:
+        return torch.empty_strided(view.shape, view.stride, dtype=_torch_dtype(view.dtype))
+    memory = (ctypes.c_byte * nbytes).from_address(pointer)
+    flat = torch.frombuffer(memory, dtype=_torch_dtype(view.dtype))
+    return flat.as_strided(view.shape, view.stride)
+
+
+def cuda_tensor(pointer: int, view: TensorView) -> torch.Tensor:
+    """A tensor over memory of the current CUDA device (version 3 of the CUDA Array Interface)."""
+    import torch
+
+    dtype, nbytes = _torch_dtype(view.dtype), _span_bytes(view)
+    if nbytes == 0:
+        return torch.empty_strided(view.shape, view.stride, dtype=dtype, device="cuda")
+    # As bytes: the interface has no bfloat16.
+    flat = torch.as_tensor(_Bytes(pointer, nbytes), device="cuda")
+    return flat.view(dtype).as_strided(view.shape, view.stride)
+
+
+class _Bytes:
+    """Device memory as the CUDA Array Interface shows it."""
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.__cuda_array_interface__: Mapping[str, Any] = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+def call(step: Library, tensor: Callable[[TensorView], torch.Tensor]) -> None:
+    """Call a step's operator and put what it returns into the step's outputs.
+
+    Args:
+        step: The call.
+        tensor: Makes a tensor of a view of the plan's memory.
+
+    Raises:
+        LibraryCallFailed: no such operator, it refused its arguments, or it returned other tensors than the plan says.
+    """
+    import torch
+
+    try:
+        function = operator(step.operator)
+    except KeyError:
+        raise _fault(step, "unsupported", f"{' and '.join(_MODULES)} have no function of that name") from None
+
+    def value(given: LibraryValue) -> Any:
+        return tensor(given) if isinstance(given, TensorView) else given
+
+    args = [value(given) for given in step.args]
+    kwargs = {name: value(given) for name, given in step.kwargs.items()}
+    targets = [tensor(view) for view in step.out]
+    with torch.no_grad():
+        try:
+            if _takes_out(function, step) and len(targets) == 1:
+                found: Any = function(*args, **kwargs, out=targets[0])
+            else:
+                found = function(*args, **kwargs)
+        except torch.cuda.OutOfMemoryError as error:
+            raise _fault(step, "memory", f"out of device memory: {_first_line(error)}", lost=True) from error
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            lost = "CUDA error" in str(error)
+            raise _fault(step, "crash", f"torch refuses it: {_first_line(error)}", lost=lost) from error
+        _deliver(step, found, targets)
+
+
+def _deliver(step: Library, found: Any, targets: list[torch.Tensor]) -> None:
+    """Copy results to where the plan has them; one that torch wrote there itself is left alone."""
+    import torch
+
+    results = [found] if isinstance(found, torch.Tensor) else list(found) if isinstance(found, tuple | list) else None
+    if results is None or not all(isinstance(result, torch.Tensor) for result in results):
+        raise _fault(step, "crash", f"it returns {type(found).__name__}, not tensors")
+    if len(results) != len(targets):
+        raise _fault(step, "crash", f"it returns {len(results)} tensors, the plan takes {len(targets)}")
+    for position, (result, target, view) in enumerate(zip(results, targets, step.out, strict=True), start=1):
+        if tuple(result.shape) != view.shape or result.dtype != target.dtype:
+            got, wanted = _told(result), _told(target)
+            raise _fault(step, "crash", f"result {position} is {got}, the plan says {wanted}")
+        if result.data_ptr() != target.data_ptr() or result.stride() != target.stride():
+            target.copy_(result)
+
+
+def _takes_out(function: Callable[..., Any], step: Library) -> bool:
+    """Whether the function writes into a tensor that it is given: then its result needs no copy.
+
+    ``torch`` functions say so in the first line of their documentation, as built-ins have no signature.
+    """
+    import inspect
+
+    if "out" in step.kwargs:
+        return False
+    try:
+        return "out" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        text = (function.__doc__ or "").lstrip()
+        return "out=None" in text.partition("->")[0]
+
+
+def _torch_dtype(dtype: DType) -> torch.dtype:
+    import torch
+
+    found = getattr(torch, dtype.value)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def _span_bytes(view: TensorView) -> int:
+    """Bytes from a view's first element to the end of its last."""
+    if 0 in view.shape:
+        return 0
+    last = sum((extent - 1) * stride for extent, stride in zip(view.shape, view.stride, strict=True))
+    return (last + 1) * view.dtype.itemsize
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
+
+
+def _fault(
+    step: Library, kind: Literal["crash", "memory", "unsupported"], text: str, *, lost: bool = False
+) -> LibraryCallFailed:
+    return LibraryCallFailed(
+        RunFailure(kind, f"library({step.operator!r}) in plan line {step.line}: {text}"), lost=lost
+    )

@@ -1,0 +1,154 @@
+"""Mutants of a task: a fault at a place; which of them are run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from kernelforge.evaluation.audit.injection import Change, Recorded
+
+WeightChange = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""What a fault makes of a weight: given its value, and its value as constructed."""
+
+OutputChange = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], torch.Tensor]
+"""What a fault makes of one output: given all outputs, those of an earlier draw, and the position."""
+
+InputChange = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class MutationOperator:
+    """A kind of mistake that real kernels have."""
+
+    name: str
+    stands_for: str
+    """The bug in a kernel that it imitates."""
+
+
+FAULTS: Final[dict[str, MutationOperator]] = {}
+"""Every fault by name, in the order in which they are documented."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The reference with one fault. Exactly one of the four changes is set."""
+
+    fault: MutationOperator
+    detail: str
+    place: str
+    on_call: Change | None = None
+    on_weight: WeightChange | None = None
+    on_input: InputChange | None = None
+    on_output: OutputChange | None = None
+
+    @property
+    def name(self) -> str:
+        """Stable as long as the reference's operators are: ``eps:x10@native_layer_norm``."""
+        detail = f":{self.detail}" if self.detail else ""
+        return f"{self.fault.name}{detail}@{self.place}"
+
+
+CallFault = Callable[[Recorded], Iterator[tuple[str, Change]]]
+WeightFault = Callable[[str, torch.Tensor], Iterator[tuple[str, WeightChange]]]
+InputFault = Callable[[torch.Tensor], Iterator[tuple[str, InputChange]]]
+OutputFault = Callable[[Sequence[torch.Tensor], int], Iterator[tuple[str, OutputChange]]]
+
+_CALL: Final[list[tuple[MutationOperator, CallFault]]] = []
+_WEIGHT: Final[list[tuple[MutationOperator, WeightFault]]] = []
+_INPUT: Final[list[tuple[MutationOperator, InputFault]]] = []
+_OUTPUT: Final[list[tuple[MutationOperator, OutputFault]]] = []
+
+
+def _fault(name: str, stands_for: str) -> MutationOperator:
+    return FAULTS.setdefault(name, MutationOperator(name, stands_for))
+
+
+def call_fault(name: str, stands_for: str) -> Callable[[CallFault], CallFault]:
+    """Register a fault of operator calls: the decorated function yields (detail, change) for each it can make."""
+
+    def register(make: CallFault) -> CallFault:
+        _CALL.append((_fault(name, stands_for), make))
+        return make
+
+    return register
+
+
+def weight_fault(name: str, stands_for: str) -> Callable[[WeightFault], WeightFault]:
+    """Register a fault in how a weight is read."""
+
+    def register(make: WeightFault) -> WeightFault:
+        _WEIGHT.append((_fault(name, stands_for), make))
+        return make
+
+    return register
+
+
+def input_fault(name: str, stands_for: str) -> Callable[[InputFault], InputFault]:
+    """Register a fault in how an input is read."""
+
+    def register(make: InputFault) -> InputFault:
+        _INPUT.append((_fault(name, stands_for), make))
+        return make
+
+    return register
+
+
+def output_fault(name: str, stands_for: str) -> Callable[[OutputFault], OutputFault]:
+    """Register a fault in how an output is written."""
+
+    def register(make: OutputFault) -> OutputFault:
+        _OUTPUT.append((_fault(name, stands_for), make))
+        return make
+
+    return register
+
+
+def mutants_of(
+    calls: Iterable[Recorded],
+    weights: Iterable[tuple[str, torch.Tensor]],
+    inputs: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+) -> list[Mutant]:
+    """Every mutant that the registered faults make of a recorded run."""
+    found: list[Mutant] = []
+    for position in range(len(outputs)):
+        for fault, make_output in _OUTPUT:
+            for detail, on_output in make_output(outputs, position):
+                found.append(Mutant(fault, detail, f"output{position}", on_output=on_output))
+    for position, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor):
+            for fault, make_input in _INPUT:
+                for detail, on_input in make_input(value):
+                    found.append(Mutant(fault, detail, f"input{position}", on_input=on_input))
+    for name, weight in weights:
+        for fault, make_weight in _WEIGHT:
+            for detail, on_weight in make_weight(name, weight):
+                found.append(Mutant(fault, detail, f"weight[{name}]", on_weight=on_weight))
+    for recorded in calls:
+        for fault, make_call in _CALL:
+            for detail, on_call in make_call(recorded):
+                found.append(Mutant(fault, detail, recorded.site, on_call=on_call))
+    return found
+
+
+def chosen(mutants: Sequence[Mutant], most: int) -> list[Mutant]:
+    """At most so many, one of each fault in turn. A fault's mutants come in an order that their names decide, so that
+    one more place in a reference does not change the choice elsewhere."""
+    by_fault: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        by_fault.setdefault(mutant.fault.name, []).append(mutant)
+    queues = [sorted(by_fault[name], key=_rank) for name in FAULTS if name in by_fault]
+    picked: list[Mutant] = []
+    while len(picked) < most and any(queues):
+        for queue in queues:
+            if queue and len(picked) < most:
+                picked.append(queue.pop(0))
+    return picked
+
+
+def _rank(mutant: Mutant) -> str:
+    return hashlib.sha256(mutant.name.encode()).hexdigest()

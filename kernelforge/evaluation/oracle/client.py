@@ -1,0 +1,529 @@
+"""One confined oracle for one task. Expected outputs stay in the child, which also compares."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Protocol
+
+from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
+from kernelforge.evaluation.audit.results import TaskAudit
+from kernelforge.evaluation.generators.recipe import Recipe
+from kernelforge.evaluation.oracle.cache import OracleFacts
+from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
+from kernelforge.evaluation.oracle.shape_invariants import shape_invariants
+from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
+from kernelforge.sandbox.channel import Frame
+from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.shared_memory import Blob
+
+__all__ = [
+    "AdmissionIssue",
+    "AdmissionResult",
+    "DrawHandle",
+    "GeneratorFinding",
+    "Oracle",
+    "OracleChild",
+    "OracleZygote",
+    "shape_invariants",
+]
+
+REPLY_S = 180.0
+"""Longest wait for one answer: a full-size reference in float64 on a slow core."""
+
+_CPU_S = 24 * 3600.0
+"""An oracle lives as long as its task is worked on; single answers are bounded by the wait."""
+
+_COMPILE_S = 900.0
+"""Longest wait for a baseline: ``torch.compile`` with autotuning of a whole network, cold."""
+
+_AUDIT_S = 600.0
+"""Longest wait for the audit of one task: some hundred runs of a slow reference."""
+
+_MEMORY_BYTES = 8 << 30
+_HOST_BYTES = 24 << 30
+"""Host memory of the child where the reference runs on a GPU; the oracle worker's ``torch_device`` module limits the
+GPU's."""
+
+_GPU_TMP_BYTES, _GPU_FILE_BYTES = 2 << 30, 512 << 20
+"""The private ``/tmp`` and its largest file, where compiled baselines are kept."""
+
+_ERRORS: dict[str, type[UsageError] | type[TaskError]] = {"UsageError": UsageError, "BaselineError": BaselineError}
+"""What a child may call a mistake; anything else it says is one of the task."""
+
+_LONGEST_TEXT = 10_000
+"""Characters of what a child says of one finding."""
+
+_FAMILIES = ("task", "normal", "large", "edge", "sparse")
+"""Input families by name; :mod:`kernelforge.evaluation.oracle.worker.inputs` draws them, in the child."""
+
+
+@contextlib.contextmanager
+def _read_as_hostile() -> Iterator[None]:
+    """The child runs third-party code: a reply that cannot be read is its failure, never an error of ours."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        text = str(error).split("\n")[0][:300]
+        raise SandboxError(
+            f"the oracle child sent a reply that cannot be read: {type(error).__name__}: {text}"
+        ) from error
+
+
+def _told(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """A finding with its text no longer than anybody reads."""
+    return {**finding, "text": str(finding["text"])[:_LONGEST_TEXT]}
+
+
+class OracleChild(Protocol):
+    """What the oracle needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
+
+    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
+
+    def memory_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class OracleZygote(Protocol):
+    """What forks such children: ``Zygote("oracle")``."""
+
+    def spawn(self, limits: Limits | None = None) -> OracleChild: ...
+
+
+@dataclass(frozen=True)
+class DrawHandle:
+    """One draw of inputs and weights, as bytes for a device. ``handle`` names it towards the oracle."""
+
+    handle: int
+    size: str
+    family: str
+    tensors: Mapping[int, Blob]
+    """Input tensors by position: the elements in C order, or the storage span of a non-contiguous one."""
+    weights: Mapping[str, Blob]
+    """Weights by dotted name, aliases included."""
+    scalars: Mapping[int, int | float | bool | None] = field(default_factory=dict)
+    """Inputs that are no tensors, by position."""
+
+
+@dataclass(frozen=True)
+class AdmissionIssue:
+    """What admission found for one size and input family."""
+
+    size: str
+    family: str
+    ok: bool
+    admitted: bool
+    """Whether candidates are checked on this family at this size."""
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.family not in _FAMILIES or not isinstance(self.ok, bool) or not isinstance(self.admitted, bool):
+            raise ValueError("a finding is about no family of inputs, or says neither yes nor no")
+
+
+@dataclass(frozen=True)
+class AdmissionResult:
+    """Whether a task can be judged, with every finding."""
+
+    task: str
+    findings: tuple[AdmissionIssue, ...]
+    error: str = ""
+    """Why the reference cannot be run at all; empty otherwise."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and all(finding.ok for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class GeneratorFinding:
+    """Whether a generator's inputs may be used at one size, and why not."""
+
+    size: str
+    ok: bool
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, str) or not isinstance(self.ok, bool):
+            raise ValueError("a finding is about no size, or says neither yes nor no")
+
+
+class Oracle:
+    """One per task and worker. Not for use by two threads at once.
+
+    Args:
+        zygote: forks the confined child that runs the task file.
+        task: the task; its source never runs in this process.
+        threads: torch threads of the child.
+        device: where the reference runs: ``cpu``, or ``cuda:0`` in a zygote of role ``gpu-oracle``. Torch's own error
+            is then measured there, and baselines can be timed.
+        reply_s: longest wait for one answer, in seconds; a reference that hangs is ended then.
+        memory_bytes: what the child may take of the host, where the reference runs on ``cpu``.
+        known: what earlier oracles of the task found out on this device; it takes in what this one finds.
+
+    Raises:
+        TaskError: the reference does not run, or cannot be judged (active dropout, random results); or there is no such
+            device.
+    """
+
+    def __init__(
+        self,
+        zygote: OracleZygote,
+        task: Task,
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        reply_s: float = REPLY_S,
+        memory_bytes: int = _MEMORY_BYTES,
+        known: OracleFacts | None = None,
+    ) -> None:
+        self.task = task
+        self.known = known or OracleFacts()
+        self.device = device
+        self._zygote = zygote
+        self._threads = threads
+        self._reply_s = reply_s
+        self._memory_bytes = memory_bytes
+        self._fatal: dict[str, str] = {}
+        """Baselines that ended the child, and how: not tried again."""
+        self._child: OracleChild | None = None
+        self._closed = False
+        self._further = ""
+        """Name of the size that its child was given last."""
+        self._handles = itertools.count(1)
+        self._sides = itertools.count(1)
+        self._tests: dict[str, Recipe] = {}
+        self._start()
+
+    @_read_as_hostile()
+    def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
+        """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
+        if sizes is None and self.known.facts is not None:
+            return self.known.facts
+        names = [size.name for size in self.task.sizes] if sizes is None else list(sizes)
+        frame = self._call({"op": "facts", "sizes": [self._checked_size(name) for name in names]})
+        found = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
+        facts = TaskFacts(task_digest=self.task.digest, sizes=found)
+        if sizes is None:
+            self.known.facts = facts
+        return facts
+
+    @_read_as_hostile()
+    def take_size(self, size: Size) -> SizeFacts:
+        """Let the task have one further size, until another is taken or the child ends; gives what a plan needs of it.
+
+        Raises:
+            TaskError: the reference does not run there.
+        """
+        self._further = ""
+        facts = SizeFacts.model_validate(self._call({"op": "size", "size": size.model_dump(mode="json")}).data["facts"])
+        if facts.size != size.name:
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent facts of another size than asked")
+        self._further = size.name
+        return facts
+
+    @_read_as_hostile()
+    def trace(self, size: str = "full") -> Graph:
+        """The reference as a graph of ATen operators.
+
+        Raises:
+            TaskError: its control flow or its shapes depend on tensor values.
+        """
+        return Graph.model_validate(self._call({"op": "trace", "size": self._checked_size(size)}).data["graph"])
+
+    @_read_as_hostile()
+    def families(self, size: str) -> tuple[str, ...]:
+        """Input distributions that torch itself passes at this size; the task's own first."""
+        if size not in self.known.scales:
+            scales = self._call({"op": "families", "size": self._checked_size(size)}).data["scales"]
+            if not scales or not scales.keys() <= set(_FAMILIES):
+                raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
+            self.known.scales[size] = {family: float(scale) for family, scale in scales.items()}
+        return tuple(self.known.scales[size])
+
+    @_read_as_hostile()
+    def try_generator(self, name: str, recipe: Recipe, sizes: Sequence[str]) -> tuple[GeneratorFinding, ...]:
+        """Whether inputs drawn by a recipe may be used, size by size: torch must pass on them as on our own families.
+
+        Raises:
+            SandboxError: the reference did not survive them; the next request starts a new child.
+        """
+        request = {"op": "try", "name": name, "recipe": recipe.model_dump(mode="json")}
+        frame = self._call({**request, "sizes": [self._checked_size(size) for size in sizes]})
+        return tuple(GeneratorFinding(**_told(finding)) for finding in frame.data["findings"])
+
+    def use_generators(self, recipes: Mapping[str, Recipe]) -> None:
+        """From now on :meth:`draw` also knows the families ``tester:<name>``; those known before are forgotten."""
+        self._tests = dict(recipes)
+        self._call(self._generators_request())
+
+    @_read_as_hostile()
+    def draw(self, size: str, family: str, seed: int, *, expected: bool = True) -> DrawHandle:
+        """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
+
+        With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle.
+
+        Raises:
+            TaskError: the family is not admitted at this size.
+        """
+        handle = next(self._handles)
+        request = {"op": "draw", "handle": handle, "size": self._checked_size(size), "family": family}
+        frame = self._call({**request, "seed": str(seed), "expected": expected})
+        data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
+        if len(frame.blobs) != len(positions) + len(names):
+            raise SandboxError("the oracle child sent a draw whose parts do not add up")
+        weights = dict(zip(names, frame.blobs[len(positions) :], strict=True))
+        for name, aliases in data["aliases"].items():
+            weights.update(dict.fromkeys(aliases, weights[name]))
+        return DrawHandle(
+            handle=handle,
+            size=size,
+            family=family,
+            tensors=dict(zip(positions, frame.blobs[: len(positions)], strict=True)),
+            weights=weights,
+            scalars={int(position): value for position, value in data["scalars"].items()},
+        )
+
+    @_read_as_hostile()
+    def check(
+        self,
+        handle: int,
+        outputs: Sequence[Blob],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[DType],
+    ) -> Comparison:
+        """Compare a candidate's outputs (then its mutated inputs) with what the draw must give."""
+        request = {
+            "op": "check",
+            "handle": handle,
+            "shapes": [list(shape) for shape in shapes],
+            "dtypes": [str(dtype) for dtype in dtypes],
+        }
+        return Comparison.model_validate(self._call(request, outputs).data["comparison"])
+
+    def has_slices(self) -> bool:
+        """Whether the reference has an axis whose slices can be worked out by themselves."""
+        if self.known.has_slices is None:
+            self.known.has_slices = bool(self._call({"op": "has_slices"}).data.get("has_slices"))
+        return self.known.has_slices
+
+    @_read_as_hostile()
+    def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
+        """Flat indices of about ``count`` elements of each output whose values the oracle can tell without the rest.
+
+        Raises:
+            TaskError: it can tell none.
+        """
+        request = {"op": "choose", "size": self._checked_size(size), "seed": str(seed), "count": count}
+        elements = self._call(request).data["elements"]
+        return {int(output): [int(index) for index in indices] for output, indices in elements.items()}
+
+    @_read_as_hostile()
+    def check_part(
+        self,
+        handle: int,
+        wanted: Mapping[int, Sequence[int]],
+        parts: Sequence[tuple[Blob | None, Blob]],
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[DType],
+    ) -> Comparison:
+        """Compare some elements of a candidate's outputs, those near the ``wanted`` ones.
+
+        Args:
+            handle: A draw; it needs no expected outputs.
+            wanted: What :meth:`choose` gave.
+            parts: For each output flat indices (int64, ascending) and the elements there; all without indices where
+                the outputs are whole, of which some slices are compared then.
+            shapes: Of the outputs.
+            dtypes: Of the outputs.
+
+        Raises:
+            TaskError: the reference cannot be run on a part.
+        """
+        request = {
+            "op": "check_part",
+            "handle": handle,
+            "wanted": {str(output): list(indices) for output, indices in wanted.items()},
+            "shapes": [list(shape) for shape in shapes],
+            "dtypes": [str(dtype) for dtype in dtypes],
+            "whole": all(indices is None for indices, _ in parts),
+        }
+        blobs = [blob for part in parts for blob in part if blob is not None]
+        return Comparison.model_validate(self._call(request, blobs).data["comparison"])
+
+    def release(self, handle: int) -> None:
+        """Forget a draw; the child frees its memory. One that died took its draws with it."""
+        if self._child is None:
+            return
+        self._call({"op": "release", "handle": handle})
+
+    @_read_as_hostile()
+    def baselines(self, size: str = "full") -> tuple[str, ...]:
+        """Names of the baselines that can be tried for this task on this device; nothing is built to say so."""
+        names = self._call({"op": "baselines", "size": self._checked_size(size)}).data["names"]
+        return tuple(str(name) for name in names if name not in self._fatal)
+
+    @_read_as_hostile()
+    def arm(
+        self, baseline: str, handles: Sequence[int], *, flush_bytes: int = 0, flush_each: bool = False
+    ) -> RemoteBaseline:
+        """Build a baseline on the sets of some draws, and check what it computes; what is dear is kept for the next.
+
+        Args:
+            baseline: One of :meth:`baselines`.
+            handles: The draws, all of one size, with their expected outputs. They may be released afterwards.
+            flush_bytes: Read in every sample, to empty the L2; 0 for nothing.
+            flush_each: Before each execution, and not only once.
+
+        Raises:
+            BaselineError: it cannot be had here, and why: a note for the record, no failure of the evaluation.
+            ChildDied: building it ended the child, whose draws are gone. It is not tried again.
+            ChildTimeout: the same, for it took too long.
+        """
+        if baseline in self._fatal:
+            raise BaselineError(self._fatal[baseline])
+        number = next(self._sides)
+        request = {"op": "arm", "name": baseline, "handles": list(handles), "side": number}
+        request |= {"flush_bytes": flush_bytes, "flush_each": flush_each}
+        try:
+            data = self._call(request, timeout_s=_COMPILE_S).data
+        except (ChildDied, ChildTimeout) as error:
+            self._fatal[baseline] = f"building it ended the oracle's process: {str(error).splitlines()[0]}"
+            raise
+        except TaskError as error:
+            if self._child is not None:
+                raise BaselineError(str(error)) from error
+            self._fatal[baseline] = f"building it spoilt the GPU's context: {error}"
+            raise ChildDied(self._fatal[baseline]) from error
+        return RemoteBaseline(
+            baseline, bool(data["captured"]), str(data["note"]), number, lambda request: self._ask_side(request)
+        )
+
+    @property
+    def holds_draws(self) -> bool:
+        """Whether its child lives; one that ended took its draws with it."""
+        return self._child is not None
+
+    def give_up(self, baseline: str, reason: str) -> None:
+        """Not to try a baseline again, since it ended the child while it was timed."""
+        self._fatal[baseline] = reason
+
+    @_read_as_hostile()
+    def memory(self) -> int:
+        """Bytes that the reference could still take on its device."""
+        return int(self._call({"op": "memory"}).data["free_bytes"])
+
+    def held_bytes(self) -> int:
+        """Resident memory of its process on the host, where tensors of earlier draws may be kept for the next."""
+        return 0 if self._child is None else self._child.memory_bytes()
+
+    @_read_as_hostile()
+    def admit(self, sizes: Sequence[str] | None = None) -> AdmissionResult:
+        """Prove that torch passes and trivial answers fail, at ``sizes`` or at every size but ``full``.
+
+        The full size is left out by default: it differs in nothing but cost.
+        """
+        names = [size.name for size in self.task.sizes if size.name != "full"] if sizes is None else list(sizes)
+        frame = self._call({"op": "admit", "sizes": [self._checked_size(name) for name in names]})
+        findings = tuple(AdmissionIssue(**_told(finding)) for finding in frame.data["findings"])
+        if {finding.size for finding in findings} != set(names):
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent findings of other sizes than asked")
+        return AdmissionResult(task=self.task.name, findings=findings)
+
+    @_read_as_hostile()
+    def audit(self, most: int, also: Sequence[str] = ()) -> TaskAudit:
+        """Put faults into the reference, one at a time: what became of each.
+
+        Args:
+            most: How many mutants are run, spread over the kinds of faults.
+            also: Names of mutants that are run in any case, as far as they exist.
+
+        Raises:
+            TaskError: the reference cannot be run or judged.
+        """
+        request = {"op": "audit", "most": most, "also": list(also)}
+        audit = TaskAudit.model_validate(self._call(request, timeout_s=_AUDIT_S).data["audit"])
+        if (audit.task, audit.same_as, audit.error) != (self.task.name, "", "") or len(audit.mutants) > most + len(
+            also
+        ):
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent the audit of something else")
+        return audit
+
+    def close(self) -> None:
+        """End the child; safe to call twice."""
+        self._closed = True
+        self._drop()
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked_size(self, size: str) -> str:
+        if size not in {known.name for known in self.task.sizes} | {self._further}:
+            raise UsageError(f"task '{self.task.name}' has no size '{size}'")
+        return size
+
+    def _call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame:
+        """Ask the child. One that died is replaced at the next request; its draws are gone with it."""
+        if self._closed:
+            raise SandboxError(f"the oracle of task '{self.task.name}' is closed")
+        child = self._child or self._start()
+        try:
+            frame = child.call(data, blobs, timeout_s=timeout_s or self._reply_s)
+        except (ChildDied, ChildTimeout, KeyboardInterrupt):
+            self._drop()
+            raise
+        if frame.data.get("lost"):
+            self._drop()
+        return self._checked(frame)
+
+    @_read_as_hostile()
+    def _ask_side(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request of an armed baseline. Where its child is gone, so is it: nothing to free."""
+        if request["op"] == "disarm" and self._child is None:
+            return {}
+        return self._call(request).data
+
+    def _start(self) -> OracleChild:
+        limits = Limits(
+            wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
+        )
+        if self.device != "cpu":
+            limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)
+        self._child = child = self._zygote.spawn(limits)
+        task = self.task.model_dump(mode="json")
+        request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
+        request["scales"] = self.known.scales
+        try:
+            self._checked(child.call(request, timeout_s=self._reply_s))
+            if self._tests:
+                self._checked(child.call(self._generators_request(), timeout_s=self._reply_s))
+        except BaseException:
+            self._drop()
+            raise
+        return child
+
+    def _generators_request(self) -> dict[str, Any]:
+        recipes = {name: recipe.model_dump(mode="json") for name, recipe in self._tests.items()}
+        return {"op": "tests", "recipes": recipes}
+
+    def _drop(self) -> None:
+        child, self._child, self._further = self._child, None, ""
+        if child is not None:
+            with contextlib.suppress(SandboxError):
+                child.close()
+
+    def _checked(self, frame: Frame) -> Frame:
+        if not frame.data.get("ok"):
+            told = str(frame.data.get("message", "the oracle gave no reason"))[:_LONGEST_TEXT]
+            message = f"task '{self.task.name}': {told}"
+            raise _ERRORS.get(str(frame.data.get("error")), TaskError)(message)
+        return frame

@@ -1,0 +1,1 @@
+"""The oracle's process: runs the reference, computes expected values, compares. Runs in a confined child."""

@@ -1,0 +1,325 @@
+"""The oracle's process: runs the task file, draws inputs, keeps expected outputs, compares.
+
+Requests are frames ``{"op": ...}``; a reply is ``{"ok": true, ...}`` or ``{"ok": false, "error", "message"}`` for
+a mistake in the task or the request. Anything else that goes wrong ends the child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from kernelforge.errors import SandboxError, TaskError, UsageError
+from kernelforge.evaluation.audit.runner import MutationAudit
+from kernelforge.evaluation.generators.recipe import Recipe
+from kernelforge.evaluation.oracle.worker.admission_checks import admission_findings, generator_findings
+from kernelforge.evaluation.oracle.worker.baselines import Baselines
+from kernelforge.evaluation.oracle.worker.comparison import Got
+from kernelforge.evaluation.oracle.worker.reference import tensor_spec, tensor_view
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
+from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
+from kernelforge.evaluation.oracle.worker.slices import elements_of
+from kernelforge.evaluation.oracle.worker.timed_baseline import TimedBaseline
+from kernelforge.evaluation.oracle.worker.torch_device import (
+    driver_started,
+    free_bytes,
+    hide_gpu,
+    lost,
+    open_device,
+    release_cached_memory,
+    set_arithmetic,
+)
+from kernelforge.evaluation.oracle.worker.tracing import trace_at, trace_source
+from kernelforge.records import DType, Size, Task
+from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.shared_memory import Blob
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Names of ``mallopt`` in glibc's malloc.h."""
+
+_WARM_UP_TASK = """
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(2, 2, 3, padding=1), nn.LayerNorm(4), nn.Linear(4, 4)
+    def forward(self, x):
+        x = self.fc(self.norm(self.conv(x)))
+        return torch.softmax(x, -1), torch.argmax(x, 1), x.cumsum(1).sum(2), torch.max_pool2d(x, 2)
+def get_inputs():
+    return [torch.randn(1, 2, 4, 4)]
+def get_init_inputs():
+    return []
+"""
+
+_Reply = tuple[dict[str, Any], Sequence[Blob]]
+
+
+def warm_up(options: Mapping[str, Any]) -> None:
+    """Import torch and walk once through everything that imports lazily, so that a child reads no file later.
+
+    ``options`` may hold ``threads``, for torch; 1 otherwise. No GPU is touched: what is forked from a process that
+    started CUDA could not use it.
+
+    Raises:
+        SandboxError: something here started CUDA nevertheless.
+    """
+    _keep_freed_memory()
+    set_arithmetic()
+    torch.set_num_threads(int(options.get("threads", 1)))
+    torch.set_num_interop_threads(1)
+    task = Task.model_validate(
+        {"name": "warm", "suite": "warm", "title": "", "level": 0, "source": _WARM_UP_TASK}
+        | {"sizes": [{"name": "full"}, {"name": "small"}], "policy": {"ties": [1]}}
+    )
+    with hide_gpu():
+        trace_source(_WARM_UP_TASK, {})
+        reckoner = ReferenceRunner(task)
+        reckoner.draw("small", "task", 1)
+        facts_at(reckoner.described("small"), "small", (), fake=True)
+    if driver_started():
+        raise SandboxError("the oracle's warm-up started CUDA, so that no process forked from it could use a GPU")
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library reuse large blocks: mapping and clearing each temporary anew doubles the oracle's time."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            mallopt(parameter, 1 << 30)
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the parent closes the channel."""
+    from kernelforge.errors import ChildDied
+
+    server = _OracleServer()
+    while True:
+        try:
+            frame = channel.receive()
+        except ChildDied:
+            return
+        try:
+            data, blobs = server.answer(frame)
+        except (TaskError, UsageError) as error:
+            data = {"ok": False, "error": type(error).__name__, "message": str(error), "lost": server.lost}
+            blobs = []
+        channel.send(data, blobs)
+
+
+class _OracleServer:
+    """One task; draws by handle, armed baselines by name."""
+
+    def __init__(self) -> None:
+        self._reckoner: ReferenceRunner | None = None
+        self._baselines: Baselines | None = None
+        self._draws: dict[int, InputDraw] = {}
+        self._armed: dict[int, TimedBaseline] = {}
+        self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
+            "load": self._load,
+            "facts": self._facts,
+            "trace": self._trace,
+            "families": self._families,
+            "size": self._take_size,
+            "draw": self._draw,
+            "check": self._check,
+            "has_slices": self._has_slices,
+            "choose": self._choose,
+            "check_part": self._check_part,
+            "release": self._release,
+            "admit": self._admit,
+            "audit": self._audit,
+            "tests": self._tests,
+            "try": self._try,
+            "baselines": self._names,
+            "arm": self._arm,
+            "block": self._block,
+            "times": self._times,
+            "disarm": self._disarm,
+            "memory": self._memory,
+        }
+
+    def answer(self, frame: Frame) -> _Reply:
+        try:
+            data, blobs = self._operations[frame.data["op"]](frame.data, frame.blobs)
+        except torch.OutOfMemoryError as error:
+            if self._reckoner is not None:
+                release_cached_memory(self._reckoner.device, all_of_it=True)
+            message = f"'{frame.data['op']}' needs more memory than the GPU has left for the reference"
+            raise TaskError(f"{message}; make the size smaller, or free the GPU") from error
+        return {"ok": True, **data}, blobs
+
+    @property
+    def lost(self) -> bool:
+        """Whether the reference spoilt this process's GPU context; the parent then starts another child."""
+        return self._reckoner is not None and lost(self._reckoner.device)
+
+    @property
+    def _task(self) -> ReferenceRunner:
+        if self._reckoner is None:
+            raise UsageError("no task is loaded")
+        return self._reckoner
+
+    def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        torch.set_num_threads(int(data["threads"]))
+        self._reckoner = ReferenceRunner(Task.model_validate(data["task"]), open_device(data["device"]))
+        self._reckoner.know(data["scales"])
+        self._baselines = Baselines(self._reckoner)
+        self._reckoner.reference("small")
+        return {}, []
+
+    def _facts(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner = self._task
+        found = []
+        for size in data["sizes"]:
+            # The full size is not run only to be described.
+            facts = facts_at(reckoner.described(size), size, reckoner.task.policy.mutates, fake=size == "full")
+            found.append(facts.model_dump(mode="json"))
+        return {"sizes": found}, []
+
+    def _trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        graph = trace_at(self._task.described(data["size"]), data["size"])
+        return {"graph": graph.model_dump(mode="json")}, []
+
+    def _take_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner, size = self._task, Size.model_validate(data["size"])
+        try:
+            reckoner.take_size(size)
+            facts = shape_facts(reckoner.described(size.name), size.name, reckoner.task.policy.mutates)
+        except ValueError as error:
+            raise TaskError(f"the size {size.name!r} is none of the task's: {error}") from error
+        return {"facts": facts.model_dump(mode="json")}, []
+
+    def _families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"scales": self._task.scales(data["size"])}, []
+
+    def _draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner = self._task
+        size = data["size"]
+        drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
+        self._draws[data["handle"]] = drawn
+        # Views: nothing writes to a draw or to its weights before the reply is sent.
+        out: list[Blob] = []
+        positions, scalars = [], {}
+        for position, value in enumerate(drawn.inputs):
+            if isinstance(value, torch.Tensor):
+                tensor_spec(value)
+                positions.append(position)
+                out.append(tensor_view(value))
+            else:
+                scalars[str(position)] = value
+        weights = reckoner.reference(size).weights()
+        out += [tensor_view(tensor) for tensor in weights.values()]
+        aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
+        return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
+
+    def _check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        drawn = self._drawn(data["handle"])
+        if not len(blobs) == len(data["shapes"]) == len(data["dtypes"]):
+            raise UsageError("check needs a shape and a dtype for each output")
+        got = [
+            Got(blob, tuple(shape), DType(dtype))
+            for blob, shape, dtype in zip(blobs, data["shapes"], data["dtypes"], strict=True)
+        ]
+        return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
+
+    def _has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"has_slices": self._task.slices.slicing is not None}, []
+
+    def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        chosen = self._task.slices.choose(data["size"], int(data["seed"]), data["count"])
+        return {"elements": {str(output): indices for output, indices in chosen.items()}}, []
+
+    def _check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        drawn = self._drawn(data["handle"])
+        whole, count = bool(data["whole"]), len(data["shapes"])
+        indices = [None] * count if whole else blobs[::2]
+        outputs = blobs if whole else blobs[1::2]
+        if not len(indices) == len(outputs) == count == len(data["dtypes"]):
+            raise UsageError("check_part needs elements, a shape and a dtype for each output, and indices of a part")
+        shapes = [tuple(shape) for shape in data["shapes"]]
+        got = {
+            position: elements_of(
+                indices[position], outputs[position], shapes[position], DType(data["dtypes"][position])
+            )
+            for position in range(count)
+        }
+        if whole:
+            comparison = self._task.slices.compare_whole(drawn, got)
+        else:
+            wanted = {int(output): indices for output, indices in data["wanted"].items()}
+            comparison = self._task.slices.compare(drawn, wanted, got)
+        return {"comparison": comparison.model_dump(mode="json")}, []
+
+    def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._draws.pop(data["handle"], None)
+        release_cached_memory(self._task.device)
+        return {}, []
+
+    def _drawn(self, handle: int) -> InputDraw:
+        if handle not in self._draws:
+            raise UsageError(f"there is no draw {handle}: it was released, or its child died")
+        return self._draws[handle]
+
+    def _names(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        assert self._baselines is not None
+        return {"names": list(self._baselines.names(data["size"]))}, []
+
+    def _arm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        assert self._baselines is not None
+        draws = [self._drawn(handle) for handle in data["handles"]]
+        armed = self._baselines.arm(data["name"], draws, int(data["flush_bytes"]), bool(data["flush_each"]))
+        self._armed[data["side"]] = armed
+        return {"captured": armed.captured, "note": armed.note}, []
+
+    def _block(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._side(data["side"]).run(data["samples"], data["work"], data["gaps_us"])
+        return {}, []
+
+    def _times(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"times_us": self._side(data["side"]).times()}, []
+
+    def _side(self, number: int) -> TimedBaseline:
+        if number not in self._armed:
+            raise UsageError("this baseline is not armed: it was closed, or its child died")
+        return self._armed[number]
+
+    def _disarm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._armed.pop(data["side"], None)
+        release_cached_memory(self._task.device)
+        return {}, []
+
+    def _memory(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"free_bytes": free_bytes(self._task.device)}, []
+
+    def _admit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"findings": admission_findings(self._task, data["sizes"])}, []
+
+    def _audit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        audit = MutationAudit(self._task).audit(int(data["most"]), data["also"])
+        return {"audit": audit.model_dump(mode="json")}, []
+
+    def _tests(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._task.tests = {name: _recipe(recipe) for name, recipe in data["recipes"].items()}
+        return {}, []
+
+    def _try(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner, name = self._task, data["name"]
+        before = dict(reckoner.tests)
+        reckoner.tests[name] = _recipe(data["recipe"])
+        try:
+            return {"findings": generator_findings(reckoner, name, data["sizes"])}, []
+        finally:
+            reckoner.tests = before
+
+
+def _recipe(data: dict[str, Any]) -> Recipe:
+    """A recipe as the parent sent it, checked again: what is not one is refused before any step of it is taken."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"this is no recipe of an input generator: {error.errors()[0]['msg']}") from None

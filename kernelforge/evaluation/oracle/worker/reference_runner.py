@@ -1,0 +1,359 @@
+"""One draw of inputs and weights, its expected outputs, and the input families that a task admits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import torch
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.generators.recipe import TEST_PREFIX, Recipe
+from kernelforge.evaluation.oracle.worker.comparison import Got, Selection, SelectionRecorder, compare_outputs
+from kernelforge.evaluation.oracle.worker.inputs import SCALES, derived_seed, draw_inputs, families_of
+from kernelforge.evaluation.oracle.worker.recipe_inputs import PROBES, IntegerProfile, draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_device
+from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
+from kernelforge.evaluation.oracle.worker.slices import Slices
+from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
+from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, unfused_kernels
+from kernelforge.records import Comparison, Size, Task
+from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
+
+PROBE_LIMIT: Final = 1 << 20
+"""Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
+
+_PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
+
+_DRAW_ATTEMPTS: Final = 8
+"""Draws of a family before one is given up; a family of which every twelfth draw is unfit is still always had."""
+
+_PROBE_SEED: Final = 0x5EED
+"""Seed of the draws that decide which families are admitted; draws for candidates have secret ones."""
+
+
+_NUDGE: Final = 2.0**-30
+"""Relative step of the runs that measure conditioning: far above float64's roundoff, far below float32's."""
+
+_TWICE_LIMIT: Final = 1 << 18
+"""Up to this many output elements conditioning is measured twice, so that no element is missed by an unlucky step."""
+
+
+def _nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
+    moved = torch.empty_like(value)
+    for one, target in pieces(value, moved):
+        step = torch.empty(one.shape, dtype=torch.float32, device=one.device).uniform_(-2.0, 2.0, generator=draws)
+        torch.addcmul(one, one, step.double(), value=_NUDGE, out=target)
+    return moved
+
+
+@dataclass(frozen=True)
+class InputDraw:
+    """Inputs of one draw and, where asked for, what the outputs must be."""
+
+    size: str
+    family: str
+    inputs: tuple[Value, ...]
+    expected: tuple[Expected, ...] | None
+    selections: tuple[Selection | None, ...] = ()
+    seed: int = 0
+    """Its secret; the weights of the draw come back by it."""
+
+
+class ReferenceRunner:
+    """A task's references at all its sizes; draws inputs and works out expected outputs, on one device.
+
+    Raises:
+        TaskError: the reference is random, or fails the tolerance of its own inputs.
+    """
+
+    def __init__(self, task: Task, device: torch.device = HOST) -> None:
+        self.task = task
+        self.device = device
+        self._described: dict[str, Reference] = {}
+        self._references: dict[str, Reference] = {}
+        self._scales: dict[str, dict[str, float]] = {}
+        self._sums: dict[str, bool] = {}
+        """Whether the reference sums anything at a size; where not, there is no order to measure."""
+        self._habits: dict[str, dict[int, IntegerProfile]] = {}
+        self._shapes: dict[str, list[torch.Size]] = {}
+        self._further = ""
+        """Name of the size that :meth:`take_size` took last."""
+        self.tests: dict[str, Recipe] = {}
+        """Further input families by name, without :data:`TEST_PREFIX`."""
+        self.slices = Slices(self)
+        """Expected values of parts of the outputs."""
+        self._constants = parse_task_file(task.source, task.name).constants
+
+    def reference(self, size: str) -> Reference:
+        """The reference at one size on the device, constructed on first use."""
+        if size not in self._references:
+            described = self.described(size)
+            if size == "small":
+                self._refuse_randomness(described)
+            self._references[size] = described.on(self.device)
+        return self._references[size]
+
+    def described(self, size: str) -> Reference:
+        """The reference on the host, for what is said of a task: facts and graphs are the same on every device."""
+        if size not in self._described:
+            self._described[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+        return self._described[size]
+
+    def take_size(self, size: Size) -> None:
+        """From now on the task also has this size, in place of one of that name; families are those of the small one.
+
+        Raises:
+            TaskError: the reference does not run there.
+        """
+        for kept in (self._described, self._references, self._scales, self._sums, self._habits, self._shapes):
+            kept.pop(size.name, None)
+        others = tuple(one for one in self.task.sizes if one.name != size.name)
+        self.task = self.task.model_copy(update={"sizes": (*others, size)})
+        self._scales[size.name] = dict(self.scales("small"))
+        self._further = size.name
+        self.reference(size.name)
+
+    def model_of(self, drawn: InputDraw) -> torch.nn.Module:
+        """A model of its own with the weights of one draw."""
+        reference = self.reference(drawn.size)
+        reference.redraw_weights(derived_seed(drawn.seed, "weights"))
+        return reference.copy_of_model()
+
+    def draw(
+        self, size: str, family: str, seed: int, *, expected: bool = True, probe: float | None = None
+    ) -> InputDraw:
+        """Draw inputs, redraw the weights and, unless ``expected`` is false, work out the outputs.
+
+        ``probe`` tries one scale on a family that may not be admitted.
+
+        Raises:
+            TaskError: the family is not admitted at this size.
+        """
+        if family.startswith(TEST_PREFIX):
+            return self._draw_test(size, family, seed, expected=expected)
+        reference = self.reference(size)
+        scale = self.scales(size).get(family) if probe is None else probe
+        if scale is None:
+            raise TaskError(f"input family '{family}' is not admitted for task '{self.task.name}' at size '{size}'")
+        for attempt in range(_DRAW_ATTEMPTS):
+            # An unlucky draw (a near-total cancellation) may be unfit where the probe was not: draw all anew, smaller.
+            secret = derived_seed(seed, f"again {attempt}") if attempt else seed
+            own = reference.inputs(derived_seed(secret, "inputs"))
+            reference.redraw_weights(derived_seed(secret, "weights"))
+            inputs = draw_inputs(own, family, derived_seed(secret, family), scale * 0.1 ** min(attempt, 2))
+            if not expected:
+                return InputDraw(size, family, inputs, None, seed=secret)
+            outputs, selections = self.expected_at(size, reference, inputs)
+            if size == self._further and not all(output.sound for output in outputs):
+                continue  # nobody has looked at the task there before
+            if family == "task" or _fit(family, outputs):
+                return InputDraw(size, family, inputs, outputs, selections, secret)
+            if probe:
+                break
+        raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
+
+    def _draw_test(self, size: str, family: str, seed: int, *, expected: bool) -> InputDraw:
+        """A draw by a recipe. Finite, and torch accurate on it, as our own families must be; and well-conditioned."""
+        recipe = self.tests.get(family.removeprefix(TEST_PREFIX))
+        if recipe is None:
+            raise TaskError(f"there is no input generator '{family.removeprefix(TEST_PREFIX)}'")
+        reference = self.reference(size)
+        own = reference.inputs(derived_seed(seed, "inputs"))
+        if self._elements(own) > PROBE_LIMIT:
+            raise TaskError(f"inputs of more than {PROBE_LIMIT:,} elements are not drawn by generators")
+        reference.redraw_weights(derived_seed(seed, "weights"))
+        # By one generator on every device: what a recipe gives, and what it was admitted on, is the same everywhere.
+        on_host = _moved(own, HOST)
+        inputs = _moved(
+            draw_recipe(recipe, on_host, self._habits_at(size, own), derived_seed(seed, family)), self.device
+        )
+        if not expected:
+            return InputDraw(size, family, inputs, None, seed=seed)
+        outputs, selections = self.expected_at(size, reference, inputs)
+        if [output.reference.shape for output in outputs] != self._shapes_at(size, own):
+            raise TaskError("the result has another shape on such inputs than on the task's own")
+        if not all(output.finite for output in outputs):
+            raise TaskError("torch's own result is not finite on such inputs")
+        if not all(output.admitted for output in outputs):
+            raise TaskError("torch itself is not accurate enough on such inputs")
+        if any(output.ill_conditioned for output in outputs):
+            # torch may pass by luck here; another honest kernel might not.
+            raise TaskError("the result is ill-conditioned on such inputs: rounding them alone could make it wrong")
+        return InputDraw(size, family, inputs, outputs, selections, seed)
+
+    def _shapes_at(self, size: str, own: tuple[Value, ...]) -> list[torch.Size]:
+        """Shapes of the outputs on the task's own inputs; candidates allocate these."""
+        if size not in self._shapes:
+            found = self.reference(size).run(own, self.task.policy.mutates)
+            self._shapes[size] = [output.shape for output in found]
+        return self._shapes[size]
+
+    def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, IntegerProfile]:
+        """What the integer inputs of a size have in common over the task's own draws."""
+        whole = [
+            position
+            for position, value in enumerate(own)
+            if isinstance(value, torch.Tensor) and not value.is_floating_point()
+        ]
+        if not whole:
+            return {}
+        if size not in self._habits:
+            probes = [self.reference(size).inputs(derived_seed(_PROBE_SEED, f"habit {i}")) for i in range(PROBES)]
+            self._habits[size] = {
+                position: habit_of([value for probe in probes if isinstance(value := probe[position], torch.Tensor)])
+                for position in whole
+            }
+        return self._habits[size]
+
+    def know(self, scales: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over :meth:`scales` that an earlier process found for this task."""
+        self._scales = {size: dict(found) for size, found in scales.items()}
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Input families that are tried for the task; the task's own first."""
+        return families_of(self.task.policy.accumulator)
+
+    def scales(self, size: str) -> dict[str, float]:
+        """Admitted families of a size, each with the factor at which torch itself passes; the task's own first."""
+        if size not in self._scales:
+            if size != "small" and self._elements(self._outlined(size)) > PROBE_LIMIT:
+                small = self.scales("small")
+                self._scales[size] = {family: small[family] for family in _PLAIN_FAMILIES if family in small}
+            else:
+                own = self.reference(size).inputs(_PROBE_SEED)
+                redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
+                families = self.families if redraws else self.families[:1]
+                found = {family: self._admitted_scale(size, family) for family in families}
+                self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
+        return self._scales[size]
+
+    def _outlined(self, size: str) -> tuple[Value, ...]:
+        """Inputs of a size as shapes where the task file lets that: drawing gigabytes to count them takes seconds."""
+        reference = self.reference(size)
+        try:
+            return reference.fake_inputs()
+        except TaskError:
+            return reference.inputs(_PROBE_SEED)
+
+    @staticmethod
+    def _elements(inputs: tuple[Value, ...]) -> int:
+        return sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
+
+    def compare(self, drawn: InputDraw, got: list[Got]) -> Comparison:
+        if drawn.expected is None:
+            raise TaskError("this draw was made without expected outputs, so nothing can be compared with it")
+        hidden = self.task.size(drawn.size).is_hidden
+        return compare_outputs(drawn.expected, got, drawn.selections, hidden=hidden)
+
+    def _admitted_scale(self, size: str, family: str) -> float | None:
+        for scale in SCALES[family]:
+            try:
+                self.draw(size, family, _PROBE_SEED, probe=scale)
+            except TaskError:
+                if family == "task":
+                    raise
+                continue
+            return scale
+        return None
+
+    def expected_at(
+        self, size: str, reference: Reference, inputs: tuple[Value, ...]
+    ) -> tuple[tuple[Expected, ...], tuple[Selection | None, ...]]:
+        """What the reference of a size must give on some inputs, and where indices come from."""
+        policy = self.task.policy
+        recorder = SelectionRecorder()
+        values = reference.run(inputs, policy.mutates, within=(recorder,) if policy.ties else ())
+        accumulator: torch.dtype = getattr(torch, policy.accumulator)
+        ordered = SequentialSums(accumulator)
+        sequential = values
+        if self._sums.get(size, True):
+            sequential = reference.run(inputs, policy.mutates, within=(unfused_kernels(self.device), ordered))
+            self._sums[size] = bool(ordered.replaced or ordered.unordered_terms)
+        exact = values if policy.oracle == "task-precision" else self._double(reference, inputs, values)
+        conditions = self._conditions(reference, inputs, exact, values)
+        terms = float(ordered.unordered_terms)
+        if policy.reduction_length is not None:
+            constants = {**self._constants, **self._size_constants(size)}
+            terms = max(terms, float(evaluate_expression(policy.reduction_length, constants)))
+        outputs = tuple(
+            expected_output(value, truth, ordered_value, terms, condition, accumulator=accumulator)
+            for value, truth, ordered_value, condition in zip(values, exact, sequential, conditions, strict=True)
+        )
+        selections = tuple(
+            recorder.behind(value) if position in policy.ties else None for position, value in enumerate(values)
+        )
+        return outputs, selections
+
+    def _conditions(
+        self,
+        reference: Reference,
+        inputs: tuple[Value, ...],
+        exact: tuple[torch.Tensor, ...],
+        values: tuple[torch.Tensor, ...],
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Per output, how far each element moves when inputs and weights move by a relative amount of one."""
+        if self.task.policy.oracle == "task-precision" or exact is values:
+            return (None,) * len(exact)
+        draws = generator(self.device, _PROBE_SEED)
+        largest: list[torch.Tensor | None] = [None] * len(exact)
+        for _ in range(2 if sum(value.numel() for value in exact) <= _TWICE_LIMIT else 1):
+            moved = reference.run_double(inputs, self.task.policy.mutates, nudge=partial(_nudged, draws))
+            for position, (base, other) in enumerate(zip(exact, moved, strict=True)):
+                if not base.is_floating_point() or base.shape != other.shape:
+                    continue
+                change = _change(other, base, moved)
+                before = largest[position]
+                largest[position] = change if before is None else torch.maximum(before, change)
+        return tuple(largest)
+
+    def _double(
+        self, reference: Reference, inputs: tuple[Value, ...], values: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        try:
+            exact = reference.run_double(inputs, self.task.policy.mutates)
+        except TaskError as error:
+            raise TaskError(
+                f"{error} (in float64; a task that casts needs policy.oracle = 'task-precision')"
+            ) from error
+        shapes = [tuple(output.shape) for output in exact]
+        if shapes != [tuple(value.shape) for value in values]:
+            raise TaskError("the reference's outputs have other shapes in float64 than at the task's precision")
+        return exact
+
+    def _size_constants(self, size: str) -> dict[str, int | float | bool]:
+        return parse_task_file(size_source(self.task, size), self.task.name).constants
+
+    def _refuse_randomness(self, reference: Reference) -> None:
+        inputs = reference.inputs(_PROBE_SEED)
+        runs = [reference.run(inputs, self.task.policy.mutates, seed=seed) for seed in (1, 2)]
+        if any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(*runs, strict=True)):
+            raise TaskError(
+                "two runs of the reference on the same inputs differ: it draws random numbers in forward (dropout, "
+                "noise), so no candidate can be compared with it"
+            )
+
+
+def _change(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """How far each element of a nudged run's output moved, relative to the nudge; in that output's own memory where no
+    other output is seen through it."""
+    storages = [output.untyped_storage().data_ptr() for output in outputs]
+    alone = storages.count(other.untyped_storage().data_ptr()) == 1
+    if not (alone and other.is_contiguous() and other.dtype == base.dtype):
+        other = other.clone()
+    for one, before in pieces(other, base):
+        one.sub_(before).abs_().div_(_NUDGE).nan_to_num_(nan=0.0, posinf=0.0)
+    return other
+
+
+def _fit(family: str, outputs: Sequence[Expected]) -> bool:
+    """Whether a family's draw can be judged, and judges something: on ``edge`` inputs zeros may well be right."""
+    vanished = family != "edge" and bool(outputs) and all(output.vanishing for output in outputs)
+    return not vanished and all(output.admitted for output in outputs)
+
+
+def _moved(values: tuple[Value, ...], device: torch.device) -> tuple[Value, ...]:
+    return tuple(to_device(value, device) if isinstance(value, torch.Tensor) else value for value in values)

@@ -1,0 +1,324 @@
+"""Shared resources of evaluations: warm processes, compiler cache, devices, fingerprints."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from kernelforge.compile import Compiler
+from kernelforge.compile.compiler import COMPILE_LIMITS
+from kernelforge.devices import make_device, screen_for
+from kernelforge.devices.base import RUN_LIMIT_S, Device
+from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
+from kernelforge.errors import DeviceError
+from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
+from kernelforge.evaluation.oracle.cache import KnownTasks, OracleFacts
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
+from kernelforge.sandbox import Zygote, select_tier
+from kernelforge.sandbox.self_test import gpu_tier
+from kernelforge.version import __version__
+
+_PROBE_WAIT_S = 5.0
+"""How long a probe waits for another process to give the GPU back."""
+
+
+class EvaluatorPool:
+    """The parent's handles on its helpers. Safe to share between threads; close it when done.
+
+    Args:
+        device: name as in ``emulated:h100`` or ``cuda:0``; ``cuda`` or several names between commas spread tasks over
+            GPUs.
+        threads: threads that one emulated run may use.
+        cache: folder of the build cache; None for the user's cache folder.
+        measure: how a device that measures is used.
+        allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
+        tell: told of each wait for a GPU that somebody else holds, and of GPUs that are set aside or used again.
+        opened: devices that are open already, in place of ``device``; they are closed with the workshop.
+        run_limit_s: longest that one run of a candidate's plan may take; None for :data:`RUN_LIMIT_S`.
+        compile_limit_s: longest that one compilation may take, wall and CPU time each; None for what
+            :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        threads: int = 1,
+        cache: Path | None = None,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+        tell: Callable[[str], None] | None = None,
+        opened: Sequence[Device] | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
+    ) -> None:
+        self.jail = select_tier().usable_tier(allow_unconfined)
+        self.settings = measure or MeasureSettings()
+        self._threads = threads
+        self._allow_unconfined = allow_unconfined
+        self._tell = tell or _ignore
+        self._run_limit_s = run_limit_s or RUN_LIMIT_S
+        self._evaluator_version = EVALUATOR_VERSION + _limits_told(run_limit_s, compile_limit_s)
+        self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
+        self._devices = {one.name: one for one in opened or self._open(device)}
+        keys, unusable = _uuids(self._devices)
+        self._leases = GpuLocks(tuple(self._devices), lease_folder(), keys=keys)
+        for name, why in unusable.items():
+            self._set_aside(name, why)
+        self._screens: dict[str, Device] = {}
+        self._oracle_zygotes: dict[str, Zygote] = {}
+        self.known = KnownTasks()
+        """What oracles found out about tasks; later ones of the same task take it over."""
+        self._lock = threading.Lock()
+
+    @property
+    def device(self) -> Device:
+        """The first device that is not set aside: what all of them are like."""
+        aside = self._leases.quarantined()
+        able = (device for name, device in self._devices.items() if name not in aside)
+        return next(able, next(iter(self._devices.values())))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes the numbers on the first device."""
+        return self._fingerprint(self.device)
+
+    def _fingerprint(self, place: Device) -> Fingerprint:
+        return Fingerprint(
+            device=place.name,
+            device_kind=place.kind,
+            arch=place.arch,
+            toolchain=self.compiler.toolchain.name,
+            kernelforge=__version__,
+            evaluator=self._evaluator_version,
+            torch=_version_of("torch"),
+            python=platform.python_version(),
+            host=f"{platform.system().lower()}-{platform.machine()}",
+            # Where a GPU's runner needs another tier than the strongest, that one held the candidate.
+            jail=(gpu_tier() if place.kind == "cuda" else None) or self.jail,
+            **place.identity(),
+        )
+
+    def start(self) -> None:
+        """Warm up now what an evaluation takes, but for the compiler: it may never be needed, where builds are cached.
+
+        Raises:
+            DeviceError: a device cannot be used.
+            SandboxError: a helper process does not start.
+        """
+        for device in self._devices.values():
+            device.start()
+            self._oracle_zygote(device).start()
+            screen = self._screen_of(device)
+            if screen is not None:
+                screen.start()
+
+    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
+        """A fresh oracle child for one task, on the same kind of hardware as its candidates; the caller closes it."""
+        place = device or self.device
+        where = "cuda:0" if place.kind == "cuda" else "cpu"
+        return Oracle(self._oracle_zygote(place), task, threads=self._threads, device=where, known=known)
+
+    def _oracle_zygote(self, place: Device) -> Zygote:
+        with self._lock:
+            zygote = self._oracle_zygotes.get(place.name)
+            if zygote is None:
+                zygote = Zygote(
+                    "gpu-oracle" if place.kind == "cuda" else "oracle",
+                    environment=place.environment,
+                    allow_unconfined=self._allow_unconfined,
+                )
+                self._oracle_zygotes[place.name] = zygote
+        return zygote
+
+    def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
+        """An evaluator with an oracle of its own, on the device that the task has; the caller closes its oracle.
+
+        ``generators`` are further tests that were agreed on; those not admitted are left out.
+
+        Raises:
+            DeviceError: no device is left to run on.
+        """
+        self._probe_again()
+        while True:
+            device = self._devices[self._leases.assign(task.name)]
+            try:
+                return self._evaluator_on(device, task, generators)
+            except DeviceError as error:
+                self.quarantine(device, error)
+
+    def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
+        lease = partial(self.lease, device, task)
+        with lease():
+            evaluator = Evaluator(
+                task,
+                self.oracle(task, device, self.known.of(task)),
+                self.compiler,
+                device,
+                self._fingerprint(device),
+                screen=self._screen_of(device),
+                settings=self.settings,
+                lease=lease,
+                run_limit_s=self._run_limit_s,
+            )
+            if generators:
+                evaluator.use_generators(generators)
+        return evaluator
+
+    def lease(self, device: Device, task: Task) -> AbstractContextManager[None]:
+        """The device for oneself; an emulated one is shared by all."""
+        return self._leases.lease(device.name, task=task.name, on_wait=self._tell)
+
+    def done(self, task: Task) -> None:
+        """No evaluator of the task is needed any more: its device has one task less."""
+        self._leases.done(task.name)
+
+    def quarantine(self, device: Device, error: DeviceError) -> None:
+        """Set a device aside after it failed its probe; its tasks get another with their next evaluator.
+
+        Raises:
+            DeviceError: it was the only one.
+        """
+        if len(self._devices) == 1:
+            raise error
+        self._set_aside(device.name, str(error))
+
+    def is_set_aside(self, device: Device) -> bool:
+        """Whether a device is in quarantine: its tasks need another evaluator."""
+        return device.name in self._leases.quarantined()
+
+    def _set_aside(self, name: str, why: str) -> None:
+        if self._leases.quarantine(name, why):
+            self._tell(f"{name} is set aside: {why}")
+
+    def _probe_again(self) -> None:
+        """Probe devices whose quarantine has lasted long enough; those that pass are used again."""
+        for name in self._leases.due():
+            try:
+                with self._leases.lease(name, task="its probe", timeout_s=_PROBE_WAIT_S):
+                    if name not in self._leases.due():
+                        continue  # another thread has just probed it
+                    passes = self._leases.probed(name, _probed(self._devices[name]))
+            except DeviceError:
+                continue  # held by another process: it is tried with the next evaluator
+            if passes:
+                self._tell(f"{name} passes its probe again, and is used again")
+
+    def interrupt(self, *, oracles: bool) -> None:
+        """End what another thread waits for: compilations and runs; with ``oracles``, their answers too.
+
+        An oracle that is ended takes its draws with it, and is started again when it is next asked.
+        """
+        self.compiler.interrupt()
+        with self._lock:
+            devices = [*self._devices.values(), *self._screens.values()]
+            zygotes = tuple(self._oracle_zygotes.values()) if oracles else ()
+        for device in devices:
+            device.interrupt()
+        for zygote in zygotes:
+            zygote.interrupt()
+
+    def close(self) -> None:
+        """End every helper process."""
+        self.compiler.close()
+        for device in self._devices.values():
+            device.close()
+        with self._lock:
+            for screen in self._screens.values():
+                screen.close()
+            for zygote in self._oracle_zygotes.values():
+                zygote.close()
+            self._screens, self._oracle_zygotes = {}, {}
+
+    def __enter__(self) -> EvaluatorPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, device: str) -> list[Device]:
+        how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self._allow_unconfined}
+        return [make_device(name, threads=self._threads, **how) for name in parse_devices(device)]
+
+    def _screen_of(self, device: Device) -> Device | None:
+        """The emulated device that checks what a GPU does not; None beside a device that checks by itself."""
+        if device.capabilities.checks_accesses:
+            return None
+        name = screen_for(device.arch, device.identity().get("gpu", ""))
+        with self._lock:
+            if name not in self._screens:
+                unconfined = self._allow_unconfined
+                self._screens[name] = make_device(name, threads=self._threads, allow_unconfined=unconfined)
+            return self._screens[name]
+
+
+def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float | None) -> Compiler:
+    """The compiler of a workshop; its arguments are the workshop's."""
+    limits = COMPILE_LIMITS if limit_s is None else replace(COMPILE_LIMITS, wall_s=limit_s, cpu_s=limit_s)
+    builds = cache or user_cache_path("kernelforge") / "builds"
+    return Compiler(builds, allow_unconfined=allow_unconfined, limits=limits)
+
+
+def _limits_told(run_limit_s: float | None, compile_limit_s: float | None) -> str:
+    """What a fingerprint says of limits that are not the default: ``+run.2s+compile.10s``."""
+    told = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
+    return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in told.items() if limit not in (None, usual))
+
+
+def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:
+    """What tells GPUs apart whatever their numbers, and which of them cannot be used and why.
+
+    Raises:
+        DeviceError: none of them can be.
+    """
+    keys: dict[str, str] = {}
+    unusable: dict[str, DeviceError] = {}
+    for name, device in devices.items():
+        if device.kind == "cuda":
+            try:
+                keys[name] = device.identity()["gpu_uuid"]
+            except DeviceError as error:
+                unusable[name] = error
+    if len(unusable) == len(devices):
+        raise next(iter(unusable.values()))
+    return keys, {name: str(error) for name, error in unusable.items()}
+
+
+def _probed(device: Device) -> str | None:
+    """What is wrong with a device; an emulated one has nothing to probe."""
+    from kernelforge.devices.cuda.device import CudaDevice
+
+    return device.probe() if isinstance(device, CudaDevice) else None
+
+
+def _ignore(message: str) -> None:
+    """Nobody listens."""
+
+
+def lease_folder() -> Path:
+    """Where the lock files of GPUs are: the same for every process of this user."""
+    return user_cache_path("kernelforge") / "leases"
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,290 @@
+"""Small and hidden sizes for tasks that have none: chosen by search, validated by the oracle, cached."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from platformdirs import user_cache_path
+from pydantic import ValidationError
+
+from kernelforge.errors import ChildTimeout, SandboxError, TaskError
+from kernelforge.evaluation.size_search.client import SizeSearchClient, prober_zygote
+from kernelforge.evaluation.size_search.extents import movable_extents
+from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge
+from kernelforge.evaluation.size_search.validation import rejected_sizes
+from kernelforge.evaluation.stages.full_size_measured import GPU_SHARE
+from kernelforge.hardware.specs import SPECS
+from kernelforge.records import Size, Task, content_hash, first_fault
+from kernelforge.records.base import Record
+from kernelforge.sandbox import Child, Zygote
+from kernelforge.sandbox.limits import Limits
+from kernelforge.tasks import module_constants
+from kernelforge.tasks.constants import Template, parse_python
+from kernelforge.tasks.files import read_plain_file
+from kernelforge.tasks.loaders.base import ExternalTask
+
+VERSION = 3
+"""Of the choice itself: raised whenever the same task would get other sizes."""
+
+_CASTS = "task-precision"
+"""What the oracle advises where a reference fails in float64."""
+
+_MOST_KEPT_BYTES = 1 << 20
+"""Of a choice in the cache."""
+
+_JUDGE_S = 60.0
+"""Longest wait for the oracle's word on one size."""
+
+
+_BYTES_PER_OUTPUT = 59
+"""GPU memory that the oracle takes for each output element while a candidate is timed, beside two sets of tensors:
+75 bytes in all for an elementwise float32 task of two operators (``docs/baselines.md``, Memory)."""
+
+_USUAL_GPU_BYTES = 80 * 10**9
+"""Memory of the GPUs that kernels are mostly optimised on (A100, H100); a task that needs more says so."""
+
+
+class SizeChoice(Record):
+    """What was found out about one external task: its sizes, or why it has none."""
+
+    sizes: tuple[Size, ...] = ()
+    """``full``, ``small`` and the hidden ones; empty where the task is refused."""
+    notes: tuple[str, ...] = ()
+    """What people should know of them."""
+    refused: str = ""
+    """Why the task cannot be used; empty where it can."""
+    admitted: bool = False
+    """Whether the oracle admitted it at every size but ``full``: torch passes, trivial answers fail."""
+    unchecked: str = ""
+    """Why the oracle was not asked, where it was not."""
+    task_precision: bool = False
+    """Whether the reference casts, so that it can only be judged at its own precision."""
+
+    def applied_to(self, task: ExternalTask) -> ExternalTask:
+        """The task with the policy that it can be judged by."""
+        if not self.task_precision:
+            return task
+        return replace(task, policy=task.policy.model_copy(update={"oracle": "task-precision"}))
+
+
+class _Gate:
+    """A zygote that starts no child, and so is not itself started again, once it was shut."""
+
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
+        self.shut = False
+
+    def spawn(self, limits: Limits | None = None) -> Child:
+        if self.shut:
+            raise SandboxError("the search for sizes was stopped")
+        return self._zygote.spawn(limits)
+
+
+@dataclass
+class SizeChooser:
+    """Chooses sizes for tasks that come with one. Safe to use from several threads; close it when done.
+
+    Args:
+        cache: folder where choices are kept; None for the user's cache folder.
+        bounds: what a size may cost.
+        allow_unconfined: run references without a jail where none works.
+    """
+
+    cache: Path | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    allow_unconfined: bool = False
+
+    def __post_init__(self) -> None:
+        self._folder = self.cache or user_cache_path("kernelforge") / "sizes"
+        self._warm = prober_zygote(allow_unconfined=self.allow_unconfined)
+        self._zygote = _Gate(self._warm)
+
+    def choose(self, task: ExternalTask) -> SizeChoice:
+        """Sizes of one task, from the cache where it was seen before. A task that has none says why."""
+        path = self._folder / f"{self._key(task)}.json"
+        known = _read(path, task)
+        if known is not None:
+            return known
+        found, lasting = self._find(task)
+        if lasting and not self._zygote.shut:
+            _write(path, found)
+        return found
+
+    def close(self) -> None:
+        """End the helper process and its children; what another thread was at is not kept."""
+        self._zygote.shut = True
+        self._warm.close()
+
+    def __enter__(self) -> SizeChooser:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _key(self, task: ExternalTask) -> str:
+        policy = task.policy.model_dump(mode="json")
+        named = {name: dict(constants) for name, constants in task.sizes.items()}
+        return content_hash("sizes", VERSION, task.source, policy, sorted(task.fixed), named, asdict(self.bounds))
+
+    def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
+        """What was found, and whether it would be found again: a wait that ran out may not."""
+        prober = SizeSearchClient(self._zygote, task.source, self.bounds)
+        try:
+            with prober:
+                chosen, notes = self._search(task, prober)
+        except TaskError as error:
+            return SizeChoice(refused=str(error)), not prober.hangs
+        return self._judged(task, chosen, notes)
+
+    def _search(self, task: ExternalTask, prober: SizeSearchClient) -> tuple[Chosen, list[str]]:
+        full = prober.abstract()
+        room = max(spec.dram_bytes for spec in SPECS.values())
+        if full.cost is not None and full.cost.bytes > room:
+            raise TaskError(
+                f"inputs, weights and outputs take {full.cost.bytes / 1e9:,.0f} GB at its own sizes; the largest GPU "
+                f"known here has {room / 1e9:,.0f} GB"
+            )
+        notes = [] if full.cost is None else _memory_notes(full.cost)
+        extents = movable_extents(task.source, task.fixed)
+        others = [
+            value
+            for value in module_constants(parse_python(task.source, "the task file")).values()
+            if type(value) is int and 1 < value < 64
+        ]
+        try:
+            chosen = ExtentSearch(extents, prober.run, self.bounds, others).choose()
+        except TooLarge:
+            raise
+        except TaskError as error:
+            # At its own sizes it says best what is wrong: small ones may be refused for being small.
+            raise TaskError(full.error or str(error)) from error
+        return chosen, [*notes, *self._named(task, prober)]
+
+    def _named(self, task: ExternalTask, prober: SizeSearchClient) -> list[str]:
+        """Notes on sizes that the benchmark names itself: those within the bounds are taken as they are."""
+        notes = []
+        for name, constants in task.sizes.items():
+            outcome = prober.run(constants)
+            if outcome.cost is None or outcome.cost.seconds is None:
+                notes.append(f"{name} of the benchmark itself is left out: {outcome.error or 'too large'}")
+        return notes
+
+    def _judged(self, task: ExternalTask, chosen: Chosen, notes: list[str]) -> tuple[SizeChoice, bool]:
+        notes = [*notes, *chosen.notes]
+        left_out = {note.split(" ")[0] for note in notes if " of the benchmark itself " in note}
+        named = {name: dict(constants) for name, constants in task.sizes.items() if name not in left_out}
+        sizes = _sizes({**chosen.sizes, **named})
+        if chosen.heavy:
+            why = "it is too large even at its smallest to be checked on import; `kernelforge tasks check` does that"
+            return SizeChoice(sizes=sizes, notes=tuple(notes), unchecked=why), True
+        unjudged = SizeChoice(sizes=sizes, notes=tuple(notes))
+        try:
+            found = self._admitted(task, unjudged)
+            if found.refused and task.policy.oracle == "float64" and _CASTS in found.refused:
+                found = self._admitted(task, unjudged.model_copy(update={"task_precision": True}))
+        except ChildTimeout:
+            return unjudged.model_copy(update={"unchecked": f"the oracle gave no answer in {_JUDGE_S:g} s"}), False
+        except (TaskError, SandboxError) as error:
+            return SizeChoice(refused=str(error)), True
+        except ValidationError as error:
+            # Of what the key does not name, such as the level.
+            return SizeChoice(refused=first_fault(error)), False
+        return found, True
+
+    def _admitted(self, task: ExternalTask, chosen: SizeChoice) -> SizeChoice:
+        """The sizes at which the oracle admits the task, or its reason where ``small`` is not one of them."""
+        sized = as_task(chosen.applied_to(task), chosen.sizes)
+        refused = rejected_sizes(self._zygote, sized, reply_s=_JUDGE_S, memory_bytes=self.bounds.memory_bytes)
+        if "small" in refused:
+            return SizeChoice(refused=f"it cannot be judged: {refused['small']}")
+        notes = [*chosen.notes, *(f"no {name}: {why}" for name, why in refused.items())]
+        if chosen.task_precision:
+            notes.append("the reference casts: it is judged at its own precision")
+        kept = tuple(size for size in chosen.sizes if size.name not in refused)
+        return chosen.model_copy(update={"sizes": kept, "notes": tuple(notes), "admitted": True})
+
+
+def _memory_notes(cost: Cost) -> list[str]:
+    """A note where the values of the full size can only be checked on a GPU larger than the usual ones."""
+    needed = (2 * cost.bytes + _BYTES_PER_OUTPUT * cost.outputs) / GPU_SHARE
+    if needed <= _USUAL_GPU_BYTES:
+        return []
+    return [
+        f"to check its full size takes a GPU with about {needed / 1e9:,.0f} GB; on a smaller one, give it a smaller "
+        "`full` size"
+    ]
+
+
+def as_task(task: ExternalTask, sizes: tuple[Size, ...], suite: str = "import") -> Task:
+    """An external task with sizes as a task of ours."""
+    return Task(
+        name=task.name,
+        suite=suite,
+        title=task.title,
+        level=task.level,
+        tags=task.tags,
+        source=task.source,
+        sizes=sizes,
+        policy=task.policy,
+    )
+
+
+def _sizes(constants: Mapping[str, Mapping[str, int | float | bool]]) -> tuple[Size, ...]:
+    return (Size(name="full"), *(Size(name=name, constants=dict(values)) for name, values in constants.items()))
+
+
+def _read(path: Path, task: ExternalTask) -> SizeChoice | None:
+    """A choice that was kept, if it is one for this task; another is made anew."""
+    try:
+        found = SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES))
+        if not found.refused:
+            template = Template(task.source)
+            for size in as_task(task, found.sizes).sizes:
+                template.filled(size.constants)
+        return found
+    except (FileNotFoundError, TaskError, ValidationError):
+        return None
+
+
+def _write(path: Path, found: SizeChoice) -> None:
+    """Keep a choice, whole or not at all; a disk that takes no more costs a later import time and nothing else."""
+    temporary = ""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(found.model_dump_json())
+        os.replace(temporary, path)
+        return
+    if temporary:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def choose_all(
+    shrinker: SizeChooser, tasks: Sequence[ExternalTask], jobs: int
+) -> Iterator[tuple[ExternalTask, SizeChoice]]:
+    """Sizes of every task, each told as soon as it is known, ``jobs`` at a time.
+
+    Leaving early drops what has not begun; what is done stays in the shrinker's cache.
+    """
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        running = {pool.submit(shrinker.choose, task): task for task in tasks}
+        for done in as_completed(running):
+            yield running[done], done.result()
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        # Threads that wait for a child go on as soon as it is gone.
+        shrinker.close()
+        raise
+    pool.shutdown()

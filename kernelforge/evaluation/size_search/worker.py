@@ -1,0 +1,184 @@
+"""Tries many choices of a task file's module constants. Runs in a confined child.
+
+Runs third-party code; for confined children. The first request is ``{"op": "probe", "source"}``, then come any number
+of ``{"constants", "how", "most_elements", "most_flops"}``. ``how`` is ``abstract``, on shapes alone, which costs no
+memory whatever the extents are; ``real``; or ``both``: for real only where the shapes say that it is within bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernelforge.errors import ChildDied, TaskError
+from kernelforge.evaluation.oracle.worker import main
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, flatten_outputs
+from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.tasks.constants import Scalar
+
+_ABSTRACT_FAILURES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    NotImplementedError,
+)
+"""What shapes alone cannot answer, though real tensors may."""
+
+
+def warm_up(options: Mapping[str, Any]) -> None:
+    """Import torch and walk once through what a try does, so that a child reads no file later."""
+    main.warm_up(options)
+    _try(main._WARM_UP_TASK, {}, most_elements=1 << 20, most_flops=1 << 30)
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the parent closes the channel; as an oracle if the first is one of the oracle's."""
+    try:
+        first = channel.receive()
+    except ChildDied:
+        return
+    if first.data["op"] != "probe":
+        main.serve(cast(Channel, _Resumed(channel, first)))
+        return
+    source = first.data["source"]
+    channel.send({})
+    while True:
+        try:
+            request = channel.receive().data
+        except ChildDied:
+            return
+        try:
+            reply = _try(
+                source,
+                request["constants"],
+                most_elements=request["most_elements"],
+                most_flops=request["most_flops"],
+                how=request["how"],
+            )
+        except TaskError as error:
+            reply = {"error": str(error)}
+        channel.send(reply)
+
+
+class _Resumed:
+    """A channel from which one frame was taken already."""
+
+    def __init__(self, channel: Channel, first: Frame) -> None:
+        self._channel = channel
+        self._first: Frame | None = first
+        self.send = channel.send
+
+    def receive(self) -> Frame:
+        first, self._first = self._first, None
+        return first or self._channel.receive()
+
+
+class _Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operators and the elements of all their results: measures of time and of memory gone through."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls += 1
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.elements += value.numel()
+        return result
+
+
+def _try(
+    source: str,
+    constants: Mapping[str, Scalar],
+    *,
+    most_elements: int,
+    most_flops: int,
+    how: str = "both",
+) -> dict[str, Any]:
+    """What the reference costs at these constants; ``seconds`` only where it was run for real.
+
+    Raises:
+        TaskError: it does not run, on shapes or for real.
+    """
+    if how == "real":
+        return _real_cost(source, constants)
+    cost = None
+    try:
+        cost = _abstract_cost(source, constants)
+    except _Unknown as error:
+        if how == "abstract":
+            return {"unknown": str(error)}
+    if cost is not None and how == "abstract":
+        return cost
+    if cost is not None and (cost["elements"] > most_elements or cost["flops"] > most_flops):
+        return cost
+    return _real_cost(source, constants)
+
+
+class _Unknown(Exception):
+    """Shapes alone do not tell."""
+
+
+def _abstract_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, Any]:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode:
+            reference = Reference(source, constants)
+            return _cost(reference, reference.inputs(0))
+    except TaskError as error:
+        if (
+            isinstance(error.__cause__, _ABSTRACT_FAILURES)
+            or "FakeTensor" in str(error)
+            or "fake" in str(error).lower()
+        ):
+            raise _Unknown(str(error)) from error
+        raise
+
+
+def _real_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, Any]:
+    start = time.process_time()
+    reference = Reference(source, constants)
+    inputs = reference.inputs(0)
+    cost = _cost(reference, inputs)
+    return cost | {"seconds": time.process_time() - start}
+
+
+def _cost(reference: Reference, inputs: Sequence[Value]) -> dict[str, Any]:
+    work, flops = _Work(), FlopCounterMode(display=False)
+    with _quiet():
+        outputs = flatten_outputs(reference.run(inputs, within=(flops, work)))
+    given = [value for value in inputs if isinstance(value, torch.Tensor)]
+    weights = [*reference.model.parameters(), *reference.model.buffers()]
+    held = [*given, *weights, *outputs]
+    return {
+        "elements": sum(tensor.numel() for tensor in held),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+        "outputs": sum(tensor.numel() for tensor in outputs),
+        "work": work.elements,
+        "calls": work.calls,
+        "flops": int(flops.get_total_flops()),
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

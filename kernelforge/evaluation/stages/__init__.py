@@ -1,0 +1,1 @@
+"""The stages of an evaluation in their order: build, correctness at each size, the full size, tuning."""

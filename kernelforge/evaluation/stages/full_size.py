@@ -1,0 +1,405 @@
+"""The full-size stage: the last correctness check of a candidate that passed every other size.
+
+An emulated device profiles the candidate and compares the whole output where that is affordable, else parts of it. For
+a device that measures, see the module ``full_size_measured``.
+
+The candidate's behaviour never decides alone how much is compared. Where a whole run is too expensive, the device runs
+the blocks that write a sample of elements on the real inputs; the secret seed chooses the sample, and the oracle
+computes the reference on the slices that those elements need. Where that is impossible too, the check is ``skipped``
+and the evaluation earns no reward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kernelforge.devices.base import PartialSession, PartResult, RunFailed, RunRequest, Session
+from kernelforge.errors import ChildDied, SandboxError, TaskError
+from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.stages.correctness import (
+    POISONS,
+    SMALL_SIZE_INSTRUCTIONS,
+    Checker,
+    EvaluationState,
+    SessionCache,
+    note,
+)
+from kernelforge.records import (
+    Comparison,
+    MeasureSettings,
+    Performance,
+    Profile,
+    SizeCheck,
+    SizeFacts,
+    TensorSpec,
+    Verdict,
+    content_hash,
+)
+from kernelforge.sandbox.shared_memory import Blob, same_bytes
+
+FULL_SIZE_INSTRUCTIONS = 8_000_000_000
+"""The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
+
+DEAR_FLOPS = 2_000_000_000
+"""A reference with more operations is not run before a profile has told that a whole run is affordable."""
+
+REFERENCE_BYTES = 768 << 20
+"""A reference that touches more is not run: with its float64 twin it would not fit into the oracle's process."""
+
+SPARE_BYTES = 512 << 20
+"""Device memory that a task's own tensors must leave to a candidate, else its full size is not run here."""
+
+PROFILE_POISON = 0
+"""What memory holds before a profile: blocks that are left out must leave something harmless behind."""
+
+ELEMENTS = 16
+"""Elements of each output that a comparison in part is about; what else their blocks write is compared with them."""
+
+PART_SECONDS = 60.0
+"""Longest that finding and running the blocks behind them may take."""
+
+LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
+"""Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
+
+PADDING = 256
+"""Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
+or byte of the reference. Above it the size is not large, the kernel is slow: ``TIMEOUT``."""
+
+_SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
+"""By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
+
+_SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
+
+Found = tuple[Profile | None, Performance | None]
+"""What profile and clock gave."""
+
+
+def check_full(
+    checker: Checker, sessions: SessionCache, work: EvaluationState, settings: MeasureSettings, *, profile: bool
+) -> Found | None:
+    """The last stages of the cascade for what ``work`` holds.
+
+    Raises:
+        StageFailed: the candidate is wrong here, or faults.
+    """
+    stage: FullSizeStage
+    if checker.device.capabilities.measures_time:
+        from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
+
+        stage = MeasuredFullSize(checker, sessions, work, settings)
+    else:
+        stage = _ModelledFullSize(checker, sessions, work, settings)
+    return stage.check(profile)
+
+
+class FullSizeStage(ABC):
+    """One candidate at the full size."""
+
+    def __init__(
+        self, checker: Checker, sessions: SessionCache, work: EvaluationState, settings: MeasureSettings
+    ) -> None:
+        self.checker = checker
+        self.sessions = sessions
+        self.work = work
+        self.settings = settings
+        self.size = checker.task.size("full")
+        self.facts = checker.facts.at("full")
+        self.family = checker.oracle.families("full")[0]
+        self.plan = work.plans["full"]
+        self.artifact = work.artifacts["full"]
+
+    @abstractmethod
+    def check(self, profile: bool) -> Found | None:
+        """Check, and time or profile where asked."""
+
+    def passed(self, comparison: Comparison, message: str, families: tuple[str, ...] = ()) -> None:
+        """Record that the values were right."""
+        check = SizeCheck(
+            size="full",
+            status="passed",
+            families=families or (self.family,),
+            message=message,
+            error=comparison.error,
+            launches=len(self.plan.launches),
+        )
+        self.work.checks.append(check)
+
+    def other_families(self) -> tuple[str, ...]:
+        """Families of inputs on which some slices of the outputs are compared beside the task's own; one at most."""
+        with self.work.clock("oracle"):
+            sliced = self.checker.oracle.has_slices()
+        return self.checker.oracle.families("full")[1:2] if sliced else ()
+
+    def check_slices(self, session: Session, family: str) -> None:
+        """Run whole on inputs of a family, and compare some slices of what came out.
+
+        Raises:
+            StageFailed: they are wrong, or the run faults.
+        """
+        with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
+            with self.work.clock("emulation" if self.checker.device.kind == "emulated" else "run"):
+                result = session.run(self.request(draw, PROFILE_POISON))
+            if result.faults:
+                self.checker.fault(result.faults[0], self.size, family, self.work)
+            self.work.executed = max(self.work.executed, result.thread_instructions or 0)
+            comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
+        if not comparison.ok:
+            message = f"in the slices that were compared: {comparison.message}"
+            self.checker.fail(Verdict.WRONG, self.size, family, message, self.work, comparison.error)
+
+    def request(self, draw: DrawHandle, poison: int) -> RunRequest:
+        variation = self.checker.variation(self.size, draw.family, self.work)
+        return self.checker.request(self.plan, draw, poison, variation=variation)
+
+    def compared(
+        self, draw: DrawHandle, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
+    ) -> Comparison:
+        specs = self.facts.outputs
+        shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+        with self.work.clock("oracle"):
+            return self.checker.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
+
+
+class _ModelledFullSize(FullSizeStage):
+    """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
+
+    def check(self, profile: bool) -> Found | None:
+        try:
+            return self._checked(profile)
+        except ChildDied:
+            # Once somebody else may have ended it; a reference that takes all memory ends it again.
+            try:
+                return self._checked(profile)
+            except ChildDied as error:
+                self._skipped(f"the reference cannot be run at this size here: {error}", None)
+                return None
+
+    def _checked(self, profile: bool) -> Found | None:
+        tensors, memory = _tensor_bytes(self.facts), self.checker.device.memory_bytes
+        if tensors > memory - SPARE_BYTES:
+            self._skipped(
+                f"its own tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that this device has", None
+            )
+            return None
+        found: Found | None = None
+        too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
+        try:
+            if too_large or self.facts.flops > DEAR_FLOPS:
+                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
+                    why = self._compare_in_part(draw)
+                    found = self._profiled(draw) if profile else None
+                if not why:
+                    return self._believed_in_part(found)
+                if too_large or not _affordable(found):
+                    self._skipped(why, found)
+                    return found
+            with self.checker.drawn(self.size, self.family, self.work) as draw:
+                if profile and found is None:
+                    found = self._profiled(draw)
+                if found is None or _affordable(found):
+                    return self._whole(draw, found)
+                why = self._compare_in_part(draw)
+        except ChildDied:
+            raise
+        except (TaskError, SandboxError) as error:
+            why = f"the reference cannot be run at this size here: {error}"
+        if not why:
+            return self._believed_in_part(found)
+        self._skipped(why, found)
+        return found
+
+    def _whole(self, draw: DrawHandle, found: Found | None) -> Found | None:
+        """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
+        holds before a profile: a kernel that could tell a profile from a check would shirk there."""
+        self.work.executed = self.work.sectors = 0
+        place = self.sessions.of(self.artifact)
+        others = self.other_families()
+        instructions = None if found is None else _instructions(found)
+        poisons = POISONS[:1] if others else _full_poisons(self.work.seed, instructions)
+        comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
+        for family in others:
+            self.check_slices(place.session, family)
+        families = (draw.family, *others)
+        message = ""
+        if found is not None and (why := self._disbelieved(found)):
+            found, message = None, f"the profile is left out: {why}"
+        self.passed(comparison, message, families)
+        return found
+
+    def _compare_in_part(self, draw: DrawHandle) -> str:
+        """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.
+
+        Raises:
+            StageFailed: one of them is wrong, a block faults, or nothing writes a part of the outputs.
+        """
+        families = self.checker.oracle.families("full")[: 2 if self.facts.compulsory_bytes <= REFERENCE_BYTES else 1]
+        counts, worst = [], 0.0
+        for family in families:
+            with contextlib.ExitStack() as stack:
+                mine = draw
+                if family != draw.family:
+                    mine = stack.enter_context(self.checker.drawn(self.size, family, self.work, expected=False))
+                comparison = self._part_compared(mine)
+            if isinstance(comparison, str):
+                return comparison
+            counts.append(comparison.total)
+            worst = max(worst, comparison.error or 0.0)
+        note = f"compared in part: {min(counts):,} elements of the output, at places drawn from the secret seed"
+        self.passed(Comparison(ok=True, error=worst), note, families)
+        return ""
+
+    def _part_compared(self, draw: DrawHandle) -> Comparison | str:
+        """The comparison of some elements; or why none could be had."""
+        session = self.sessions.of(self.artifact).session
+        if not isinstance(session, PartialSession):
+            return f"{self.checker.device.name} runs plans whole, and this one is too long"
+        seed = int(content_hash(self.work.seed, self.checker.task.name, draw.family, "elements"), 16)
+        try:
+            with self.work.clock("oracle"):
+                wanted = self.checker.oracle.choose(self.size.name, seed, ELEMENTS)
+        except TaskError as error:
+            return str(error)
+        request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
+        with self.work.clock("emulation"):
+            result = session.run_part(request, wanted)
+        if result.faults and result.faults[0].kind == "timeout":
+            return f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_SECONDS:g} s"
+        if result.faults:
+            self.checker.fault(result.faults[0], self.size, draw.family, self.work)
+        if result.reason:
+            return f"no part of it can be run by itself: {result.reason}"
+        for output, part in enumerate(result.parts):
+            if part.unwritten:
+                total = self.facts.outputs[output].numel
+                message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
+                self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work)
+        comparison = self.compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
+        if not comparison.ok:
+            with self.work.clock("emulation"):
+                again = session.run_part(replace(request, poison=POISONS[1]), wanted)
+            if not _same(result, again):
+                return "the part that was run depends on what memory held before"
+            message = f"in the part that was compared: {comparison.message}"
+            self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work, comparison.error)
+        if 2 * comparison.total < sum(map(len, wanted.values())):
+            return "too few elements of the outputs could be had by themselves"
+        return comparison
+
+    def _believed_in_part(self, found: Found | None) -> Found | None:
+        """What the profile gave, where it can be right."""
+        why = "" if found is None else self._below_least(found)
+        if why:
+            check = self.work.checks[-1]
+            note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
+        return None if why else found
+
+    def _skipped(self, reason: str, found: Found | None) -> None:
+        """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
+
+        Raises:
+            StageFailed: the kernel is far too slow for the task, or no other size was compared.
+        """
+        instructions = None if found is None else _instructions(found)
+        if instructions is not None:
+            self._refuse_padding(instructions)
+        self._refuse_unchecked()
+        message = f"values not compared: {reason}"
+        self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
+
+    def _profiled(self, draw: DrawHandle) -> Found:
+        session = self.sessions.of(self.artifact).session
+        seed = int(content_hash(self.work.seed, self.checker.task.name, "sample"), 16) >> 1
+        request = replace(self.request(draw, POISONS[0]), sample_seed=seed)
+        try:
+            with self.work.clock("profile"):
+                return session.profile(request, self.facts)
+        except RunFailed as faulted:
+            self.checker.fault(faulted.fault, self.size, self.family, self.work)
+
+    def _disbelieved(self, found: Found) -> str:
+        """Why a profile is not believed beside the whole run that was checked; empty if it is."""
+        less = _counted_less(found, self.work)
+        if less:
+            return f"it counted fewer {less} than the kernel needs when checked"
+        return self._below_least(found)
+
+    def _below_least(self, found: Found) -> str:
+        """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
+        moved = None if found[0] is None else found[0].value("dram__bytes.sum")
+        least = self.facts.compulsory_bytes
+        exact = found[0] is None or all(kernel.sampled == 1 for kernel in found[0].kernels)
+        if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
+            return ""
+        return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
+
+    def _refuse_padding(self, instructions: float) -> None:
+        """A full size may go unchecked because the task is large, not because the candidate makes it so."""
+        facts = self.facts
+        if instructions > PADDING * (facts.flops + facts.compulsory_bytes):
+            message = (
+                f"about {instructions:.2g} thread instructions for a reference of {facts.flops:.2g} flop and "
+                f"{facts.compulsory_bytes:.2g} bytes: too slow for its values to be checked"
+            )
+            self.checker.fail(Verdict.TIMEOUT, self.size, self.family, message, self.work)
+
+    def _refuse_unchecked(self) -> None:
+        """A plan that refuses every hidden size was compared at a size that it knows, and at no other."""
+        hidden = [check for check in self.work.checks if check.size.startswith("hidden")]
+        if hidden and all(check.status == "guarded" for check in hidden):
+            message = (
+                "the plan's asserts refuse every hidden size, and this size cannot be compared; "
+                "support other sizes, so that values can be checked"
+            )
+            self.checker.fail(Verdict.POLICY, self.size, self.family, message, self.work)
+
+
+def _affordable(found: Found | None) -> bool:
+    """Whether a run is short enough to be made whole, as far as a profile tells; without one it is not known to be."""
+    instructions = None if found is None else _instructions(found)
+    return instructions is not None and instructions <= FULL_SIZE_INSTRUCTIONS
+
+
+def _same(first: PartResult, second: PartResult) -> bool:
+    """Whether two runs of some blocks gave the same."""
+    return len(first.parts) == len(second.parts) and all(
+        same_bytes(one.elements, other.elements) and same_bytes(one.data, other.data)
+        for one, other in zip(first.parts, second.parts, strict=True)
+    )
+
+
+def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
+    """What memory holds before runs at the full size on one family of inputs: also what it holds before a profile.
+    Where two runs are too dear, the secret seed chooses."""
+    if instructions is None:
+        return POISONS[:1]
+    both = (POISONS[0], PROFILE_POISON)
+    return both if instructions <= SMALL_SIZE_INSTRUCTIONS else (both[seed & 1],)
+
+
+def _tensor_bytes(facts: SizeFacts) -> int:
+    """Bytes of inputs, weights and outputs together."""
+    tensors = [*facts.inputs, *(weight.spec for weight in facts.weights), *facts.outputs]
+    return sum(spec.nbytes for spec in tensors if isinstance(spec, TensorSpec))
+
+
+def _instructions(found: Found) -> float | None:
+    """Thread instructions that a profile counted."""
+    return None if found[0] is None else found[0].value("ptx__thread_inst_executed.sum")
+
+
+def _counted_less(found: Found, work: EvaluationState) -> str:
+    """Of what a checked run did more than its profile counted; empty where the profile saw it all."""
+    profile = found[0]
+    if profile is None:
+        return ""
+    exact = all(kernel.sampled == 1 for kernel in profile.kernels)
+    slack = _EXACT_SLACK if exact else _SAMPLED_SLACK
+    instructions, sectors = _instructions(found), [profile.value(name) for name in _SECTORS]
+    if instructions is not None and work.executed > slack * instructions:
+        return "instructions"
+    if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):
+        return "sectors of global memory"
+    return ""

@@ -1,0 +1,229 @@
+"""The tuning stage: search among ``# tune:`` values for a combination worth an attempt.
+
+Successive halving (Jamieson & Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*,
+AISTATS 2016, section 3): ``ceil(log2 n)`` rungs, each keeps the better half of the combinations and spends twice as
+much on the time of each; the last one spends what a profile does. Two things are ours. The candidate's own combination
+is rated on every rung, so that what is compared was always rated alike. A combination whose time no effort can
+change is not rated again, nor is one that compiles to the same code and launches as another.
+
+Nothing here is a result: times pick what to try, and the winner goes through the whole cascade as an attempt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from kernelforge.candidate import parse_plan
+from kernelforge.devices.base import RunFailed, TuningTime
+from kernelforge.errors import SandboxError, TaskError
+from kernelforge.evaluation.evaluator import Evaluator
+from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
+from kernelforge.evaluation.stages.full_size import PROFILE_POISON
+from kernelforge.records import Candidate, TuneTrial, content_hash
+
+LEAST_GAIN = 0.02
+"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. A child that gains
+less would not replace its parent either, and the model does not claim to tell less than that apart on any GPU."""
+
+RATING_SECONDS = 10.0
+"""One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
+
+TUNING_SECONDS = 120.0
+"""After this long nothing more is compiled or rated; what is known by then decides. To wait for a device is no part."""
+
+_LOST_GENERALITY = "the plan's assert refuses a hidden size that the candidate's own values support"
+
+
+@dataclass(eq=False)
+class _Combination:
+    """One combination. Arms of the same code and launches share one ``measured`` arm."""
+
+    choices: dict[str, int]
+    work: BuildState = field(default_factory=BuildState)
+    rung: int = 0
+    rating: TuningTime | None = None
+    problem: str = ""
+    same_as: _Combination | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for combinations that do the same at the full size."""
+        plan = self.work.plans["full"]
+        return (
+            _code(self.work.artifacts["full"].ptx, plan.constants),
+            plan.buffers,
+            plan.setup,
+            plan.steps,
+            plan.outputs,
+        )
+
+    def trial(self) -> TuneTrial:
+        source = self.same_as or self
+        if source.rating is None or source.problem:
+            problem = source.problem or "not rated, for the candidate's own values could not be"
+            return TuneTrial(choices=self.choices, rung=source.rung, problem=problem)
+        return TuneTrial(choices=self.choices, rung=source.rung, time_us=source.rating.time_us)
+
+
+def tune(
+    evaluator: Evaluator, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None
+) -> tuple[TuneTrial, ...]:
+    """Rate every combination of a candidate's ``# tune:`` values by successive halving.
+
+    Args:
+        evaluator: of the candidate's task; it has found the candidate OK with its own choices.
+        candidate: what to tune. Its own choices take part.
+        seed: secret seed of the inputs that kernels are rated on. The same one gives the same trials, as long as no
+            limit of time is hit.
+        stopped: asked before each step; once it says True, what is left is not tried.
+
+    Returns:
+        One trial per combination, in the order of :attr:`~kernelforge.candidate.Plan.combinations`; none where the
+        plan offers no choice. A combination that does not resolve and compile at every size that the candidate
+        supports, that faults, or that was not reached has a problem instead of a time. A candidate that takes part
+        in no comparison (its own choices have a problem) has no :func:`winner`. Trouble of ours is a problem too.
+    """
+    combinations = parse_plan(candidate.plan).combinations
+    if len(combinations) < 2:
+        return ()
+    arms = [_Combination(choices) for choices in combinations]
+    own = next(arm for arm in arms if candidate.choices.items() <= arm.choices.items())
+    search = _SuccessiveHalving(evaluator, candidate, own, stopped or _never)
+    contenders = search.prepare(arms)
+    if not own.problem:
+        search.halve(contenders, seed)
+    return tuple(arm.trial() for arm in arms)
+
+
+def winner(trials: Sequence[TuneTrial], parent_choices: Mapping[str, int]) -> dict[str, int] | None:
+    """The choices worth evaluating as a child of the tuned candidate.
+
+    Args:
+        trials: what :func:`tune` gave.
+        parent_choices: ``choices`` of the candidate that was tuned; names left out take their first values.
+
+    Returns:
+        The fastest combination of the last rung, where it is faster than the parent's own on that rung by more than
+        :data:`LEAST_GAIN`; None where there is no such combination. It may still fail the cascade.
+    """
+    # Combinations come first values first, so the first that agrees has the first value of every name left out.
+    own = next((trial for trial in trials if parent_choices.items() <= trial.choices.items()), None)
+    if own is None or own.time_us is None:
+        return None
+    timed = [(trial.time_us, trial) for trial in trials if trial.time_us is not None and trial.rung == own.rung]
+    fastest, best = min(timed, key=lambda pair: pair[0])
+    return dict(best.choices) if fastest < own.time_us * (1 - LEAST_GAIN) else None
+
+
+def _never() -> bool:
+    return False
+
+
+def _code(ptx: bytes, constants: Mapping[str, int]) -> bytes:
+    """The PTX without the plan's constants, which NVRTC writes out as variables even where nothing reads them."""
+    for name in map(str.encode, constants):
+        if len(re.findall(rb"(?<![\w$])%s(?![\w$])" % name, ptx)) == 1:
+            ptx = re.sub(rb"^\.(?:global|const) [^\n;]*(?<![\w$])%s = [^\n;]*;\n" % name, b"", ptx, flags=re.MULTILINE)
+    return ptx
+
+
+class _SuccessiveHalving:
+    def __init__(
+        self, evaluator: Evaluator, candidate: Candidate, own: _Combination, stopped: Callable[[], bool]
+    ) -> None:
+        self._evaluator = evaluator
+        self._candidate = candidate
+        self._own = own
+        self._stopped = stopped
+        self._end = time.monotonic() + TUNING_SECONDS
+
+    def prepare(self, arms: Sequence[_Combination]) -> list[_Combination]:
+        """Resolve and compile every combination; gives back those to be rated, the candidate's own first."""
+        contenders: dict[tuple[object, ...], _Combination] = {}
+        for arm in sorted(arms, key=lambda arm: arm is not self._own):
+            arm.problem = self._over() or self._unfit(arm)
+            if not arm.problem:
+                known = contenders.setdefault(arm.identity, arm)
+                arm.same_as = None if known is arm else known
+        return list(contenders.values())
+
+    def halve(self, contenders: Sequence[_Combination], seed: int) -> None:
+        """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
+        alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
+        try:
+            asked = time.monotonic()
+            with self._evaluator.lease(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
+                self._end += time.monotonic() - asked
+                for rung in range(rungs):
+                    rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
+                    alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]
+        except (SandboxError, TaskError) as error:
+            for arm in contenders:
+                arm.problem = arm.problem or ("" if arm.rating else f"its inputs could not be drawn: {error}")
+
+    @contextmanager
+    def _drawn(self, seed: int) -> Iterator[DrawHandle]:
+        """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
+        oracle = self._evaluator.oracle
+        draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False)
+        try:
+            yield draw
+        finally:
+            oracle.release(draw.handle)
+
+    def _rate_all(
+        self, alive: Sequence[_Combination], draw: DrawHandle, rung: int, effort: float
+    ) -> list[_Combination]:
+        """Rate what is alive and the candidate's own combination, which goes first; gives back what has a time."""
+        rated = []
+        for arm in dict.fromkeys([self._own, *alive]):
+            over = self._over()
+            if over:
+                arm.problem = "" if arm.rating else over
+                continue
+            self._rate(arm, draw, rung, effort)
+            if not arm.problem:
+                rated.append(arm)
+        return rated
+
+    def _over(self) -> str:
+        """Why nothing more is tried; empty while there is time."""
+        if self._stopped():
+            return "not tried: the run was stopped"
+        if time.monotonic() > self._end:
+            return f"not tried: the search had taken its {TUNING_SECONDS:g} s"
+        return ""
+
+    def _unfit(self, arm: _Combination) -> str:
+        """Resolve and compile one combination; why it cannot be rated, or nothing."""
+        try:
+            self._evaluator.prepare(self._candidate.model_copy(update={"choices": arm.choices}), arm.work)
+        except StageFailed as failure:
+            return failure.reason
+        except SandboxError as error:
+            return f"it could not be compiled here: {error}"
+        return "" if arm.work.plans.keys() >= self._own.work.plans.keys() else _LOST_GENERALITY
+
+    def _rate(self, arm: _Combination, draw: DrawHandle, rung: int, effort: float) -> None:
+        arm.rung = rung
+        if arm.rating is not None and arm.rating.settled:
+            return
+        request = self._evaluator.request(arm.work.plans["full"], draw, PROFILE_POISON)
+        try:
+            with self._evaluator.device.open(arm.work.artifacts["full"]) as session:
+                arm.rating = session.rate(replace(request, deadline_s=RATING_SECONDS), effort)
+        except RunFailed as faulted:
+            arm.problem = faulted.fault.message
+        except SandboxError as error:
+            arm.problem = f"it could not be run here: {error}"
+
+
+def _time(arm: _Combination) -> float:
+    assert arm.rating is not None
+    return arm.rating.time_us

@@ -1,0 +1,97 @@
+"""Implausible times: below a physical floor, or worth a second measurement.
+
+Whoever evaluates does the second look, in a fresh process; these functions only say why one is needed.
+"""
+
+from __future__ import annotations
+
+from kernelforge.evaluation.timing.sample_plan import SamplePlan
+from kernelforge.records import Timing
+
+JUMP = 3.0
+"""Speedup above which CUDA-L1 measures again (arXiv 2507.14111, on its reward)."""
+
+LEAP = 2.0
+"""Growth over the best so far above which CUDA-L1 measures again."""
+
+APART = 0.1
+"""How far the second measurement may lie from the first: CUDA-L1 drops the evaluation beyond that."""
+
+
+def physical_floor_us(compulsory_bytes: int, bandwidth_gbps: float, *, resident_bytes: int = 0) -> float:
+    """Least time of one execution in µs: bytes that must be moved at the peak bandwidth of the device memory.
+
+    The roofline's side of memory alone (Williams, Waterman & Patterson, "Roofline", CACM 2009): what is computed may be
+    rewritten into less arithmetic, what must be read and written stays. Where no bandwidth is known the floor is 0.
+
+    Args:
+        compulsory_bytes: Inputs and weights read once, outputs written once.
+        bandwidth_gbps: Peak bandwidth of device memory in GB/s, or 0.
+        resident_bytes: Of these, what a cache may hold already or still, see :func:`resident`.
+    """
+    if bandwidth_gbps <= 0:
+        return 0.0
+    return max(0, compulsory_bytes - resident_bytes) / (bandwidth_gbps * 1e3)
+
+
+def cache_resident(shape: SamplePlan, l2_bytes: int) -> int:
+    """Most bytes of one execution that need not go to device memory, since the L2 holds them.
+
+    Going round K sets, at most one L2 full is kept per pass, a K-th of it per execution. After a flush nothing is left
+    to read, but all that is written may still be there at the end; so it is after each execution with a flush before
+    each, since what the flush then writes back is counted to nobody for certain.
+    """
+    return l2_bytes if shape.flush_each else l2_bytes // shape.sets
+
+
+def implausible_reason(timing: Timing, floor_us: float) -> str | None:
+    """Why a timing cannot be believed as it is; None where it can.
+
+    It is then taken again in a fresh process, and quarantined if that is suspicious too. A time counts as under the
+    floor when its whole interval is.
+    """
+    high = timing.candidate.interval_us[1]
+    if high < floor_us:
+        return (
+            f"{timing.candidate.median_us:.4g} µs is below {floor_us:.4g} µs, in which the bytes that must be read and "
+            "written can just be moved at peak bandwidth"
+        )
+    if timing.host is not None and not timing.host.agrees:
+        return (
+            f"the runner's events say {timing.host.events_us:.4g} µs per execution, the parent's clock "
+            f"{timing.host.slope_us:.4g} µs, or its blocks or flushes took time that they should not"
+        )
+    return None
+
+
+def clock_jump(timing: Timing, best_speedup: float | None = None) -> str | None:
+    """Why a speedup is worth a second measurement though nothing is wrong with it; None where it is not.
+
+    CUDA-L1's rule: more than 3 times as fast as the baseline, or more than twice as fast as the best so far. Here the
+    speedup is against the fastest baseline, and the second measurement is on the same GPU, in a fresh process.
+    """
+    ratio = None if timing.fastest is None else timing.ratio(timing.fastest)
+    if ratio is None:
+        return None
+    if ratio.speedup > JUMP:
+        return f"a speedup of {ratio.speedup:.3g} over {ratio.baseline} is above {JUMP:g}"
+    if best_speedup is not None and ratio.speedup > LEAP * best_speedup:
+        return f"a speedup of {ratio.speedup:.3g} is more than {LEAP:g} times the best so far, {best_speedup:.3g}"
+    return None
+
+
+def differ(first: Timing, second: Timing) -> str | None:
+    """Why two timings of one candidate contradict each other; None where they do not.
+
+    They do when their speedups are more than a tenth apart and their intervals do not meet.
+    """
+    if first.fastest is None or second.fastest is None:
+        return None
+    # The same baseline in both: which is the fastest may change.
+    one, other = first.ratio(first.fastest), second.ratio(first.fastest)
+    if one is None or other is None:
+        return None
+    meet = one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+    if meet or abs(other.speedup / one.speedup - 1) <= APART:
+        return None
+    return f"two processes gave speedups of {one.speedup:.3g} and {other.speedup:.3g} over {one.baseline}"

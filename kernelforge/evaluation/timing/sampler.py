@@ -1,0 +1,201 @@
+"""Sampler of one side of a comparison: its blocks, checked and recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelforge.devices.base import SampleWork, Timeable
+from kernelforge.errors import TimingError
+from kernelforge.evaluation.timing.sample_plan import SamplePlan
+from kernelforge.evaluation.timing.statistics import Floats, median_of_clusters
+from kernelforge.records import SideTimes
+
+BLOCK_US = 20_000.0
+"""Shortest block. Long against a switch between processes and what it leaves in the caches."""
+
+WARM_UP_US = 25_000.0
+"""What each side runs before anything counts, as Triton's ``do_bench`` does."""
+
+MAX_SAMPLES = 2_000
+"""Most samples of a block: a bound on what a side that reports no time at all can ask for."""
+
+NODE_GAP_SAMPLES = 50
+"""Most samples that the cost of a place in the graph is taken from; it is shown, and nothing hangs on it."""
+
+KEPT_SAMPLES = 500
+"""Most samples of a side that are recorded, evenly spaced over all."""
+
+
+@dataclass(frozen=True)
+class SampleBlock:
+    """One block of a side, with the block of overheads next to it."""
+
+    sample_us: Floats
+    """Time of each sample, resets and flushes included."""
+    flush_us: Floats
+    """Time of a sample without its executions; empty where nothing is flushed."""
+
+
+@dataclass(frozen=True)
+class ClockPair:
+    """A block as both clocks saw it."""
+
+    samples: int
+    events_us: float
+    host_us: float
+    read_us: float
+    """What reading its events took afterwards, by the parent's clock."""
+
+
+class SideSampler:
+    """Blocks of one process, of a length fixed after its warm-up."""
+
+    def __init__(self, side: Timeable, shape: SamplePlan, host_clock: Callable[[], float]) -> None:
+        self.name = side.name
+        self.samples = 1
+        """Samples per block."""
+        self.gapless = 1
+        """Samples per block when there are no gaps; the same in offline mode."""
+        self.watched: list[ClockPair] = []
+        """Blocks without gaps, for the comparison of the clocks."""
+        self.overheads: list[ClockPair] = []
+        """Blocks of overheads, for the same."""
+        self.visits: list[SampleBlock] = []
+        self.node_gap_us: float | None = None
+        """What an execution that does nothing takes: see :class:`~kernelforge.records.SideTimes`."""
+        self.captured = False
+        self._side = side
+        self._shape = shape
+        self._host_clock = host_clock
+
+    def ready(self) -> None:
+        """Make again what :meth:`rest` freed.
+
+        Raises:
+            BaselineError: it cannot be had.
+        """
+        self._side.ready()
+
+    def rest(self) -> None:
+        """Free what can be made again."""
+        self._side.rest()
+
+    def warm_up(self, *, gap_us: float = 0.0, warm_up_us: float = WARM_UP_US, block_us: float = BLOCK_US) -> None:
+        """Run for ``warm_up_us``, and settle how many samples fill a block of ``block_us``, gaps included."""
+        self.captured = self._side.captured
+        first = float(self._checked(self._side.block(1), 1)[0])
+        count = _enough(warm_up_us, first)
+        settled = float(np.median(self.block(count, watch=False)))
+        # A tenth more, so that a clock that rises later leaves no block short.
+        self.samples = _enough(1.1 * block_us, settled + gap_us)
+        self.gapless = _enough(1.1 * block_us, settled)
+
+    def block(self, samples: int, *, gaps_us: tuple[float, ...] = (), watch: bool = True) -> Floats:
+        """Times of the samples of one block, checked."""
+        seen, times = self._timed("sample", samples, gaps_us)
+        if watch and not gaps_us:
+            self.watched.append(seen)
+        return times
+
+    def flushes(self, samples: int) -> Floats:
+        """Times of as many samples without their executions; empty where nothing is flushed."""
+        if not self._shape.flush_bytes:
+            return np.empty(0)
+        seen, times = self._timed("overhead", samples)
+        self.overheads.append(seen)
+        return times
+
+    def find_node_gap(self) -> None:
+        """Time an empty kernel in place of each execution: what is left when the overhead is subtracted from that."""
+        if not self._shape.flush_bytes:
+            return
+        count = min((self.samples + 1) // 2, NODE_GAP_SAMPLES)
+        overhead = float(np.median(self.flushes(count)))
+        _, times = self._timed("empty", count)
+        self.node_gap_us = max(0.0, float(np.median(times)) - overhead) / self._shape.sets
+
+    def _timed(self, work: SampleWork, samples: int, gaps_us: tuple[float, ...] = ()) -> tuple[ClockPair, Floats]:
+        """One block as both clocks saw it. Its events are read once the parent's clock was, for that takes the process
+        microseconds per sample."""
+        started = self._host_clock()
+        self._side.run(samples, work, gaps_us=gaps_us)
+        ran = self._host_clock()
+        told = self._side.times()
+        read = self._host_clock()
+        times = self._checked(told, samples)
+        return ClockPair(samples, float(times.sum()), (ran - started) * 1e6, (read - ran) * 1e6), times
+
+    def lead_in(self) -> None:
+        """One sample that does not count, so that the first of the next block does not find the GPU idle."""
+        self._checked(self._side.block(1), 1)
+
+    def visit(self, gaps_us: tuple[float, ...] = (), *, flush_first: bool = False) -> SampleBlock:
+        """One block, and half as many samples without executions, before it or behind it."""
+        half = (self.samples + 1) // 2
+        before = self.flushes(half) if flush_first else np.empty(0)
+        times = self.block(self.samples, gaps_us=gaps_us)
+        visit = SampleBlock(times, before if flush_first else self.flushes(half))
+        self.visits.append(visit)
+        return visit
+
+    def per_execution(self, visits: list[SampleBlock]) -> float:
+        """Time of one execution in µs, of blocks near each other: mean of their medians, less their overhead.
+
+        The mean of two blocks that lie symmetrically in a round is free of a drift that is linear in time.
+
+        Raises:
+            TimingError: resets and flushes take as long as the whole sample.
+        """
+        sample = float(np.mean([np.median(visit.sample_us) for visit in visits]))
+        flush = self._flush(visits)
+        if flush >= sample:
+            raise TimingError(
+                f"{self.name}: its resets and flushes alone take {flush:.3f} µs, a sample with them {sample:.3f} µs; "
+                "the work between them cannot be told from nothing"
+            )
+        return (sample - flush) / self._shape.sets
+
+    def times(self, rng: np.random.Generator) -> tuple[SideTimes, tuple[str, ...]]:
+        """Everything that was taken of this side, and what a reader must know of it."""
+        executions = [(visit.sample_us - self._flush([visit])) / self._shape.sets for visit in self.visits]
+        taken = np.concatenate(executions)
+        owner = np.repeat(np.arange(len(executions)), [len(block) for block in executions])
+        lost = int((taken <= 0).sum())
+        notes: tuple[str, ...] = ()
+        if lost:
+            notes = (f"{self.name}: {lost} of {len(taken)} samples were shorter than their overhead and are left out",)
+            taken, owner = taken[taken > 0], owner[taken > 0]
+        kept = np.unique(np.linspace(0, len(taken) - 1, KEPT_SAMPLES).round().astype(int))
+        taken, owner = taken[kept], owner[kept]
+        clusters = [taken[owner == block] for block in np.unique(owner)]
+        median, interval = median_of_clusters(clusters, rng)
+        record = SideTimes(
+            name=self.name,
+            samples_us=tuple(float(f"{time:.6g}") for time in taken),
+            median_us=median,
+            interval_us=interval,
+            captured=self.captured,
+            node_gap_us=self.node_gap_us,
+        )
+        return record, notes
+
+    def _flush(self, visits: list[SampleBlock]) -> float:
+        """Mean of the visits' medians of a sample's overhead; 0 where there is none."""
+        return float(np.mean([np.median(visit.flush_us) if len(visit.flush_us) else 0.0 for visit in visits]))
+
+    def _checked(self, times: tuple[float, ...], samples: int) -> Floats:
+        if len(times) != samples:
+            raise TimingError(f"{self.name}: {samples} samples were asked for and {len(times)} came back")
+        wrong = next((time for time in times if not 0 < time < math.inf), None)
+        if wrong is not None:
+            raise TimingError(f"{self.name}: {wrong} µs is no time; its clock or its runner is broken")
+        return np.asarray(times, dtype=np.float64)
+
+
+def _enough(window_us: float, sample_us: float) -> int:
+    """Samples that fill a window, at least one."""
+    return max(1, min(MAX_SAMPLES, math.ceil(window_us / sample_us)))

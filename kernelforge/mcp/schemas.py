@@ -1,0 +1,374 @@
+"""Results of the tools as typed JSON: what a Coder may know of an evaluation.
+
+Hidden sizes keep their secret here: they are numbered, their messages come masked from the cascade, counts that tell
+their extents are left out, and the compiler's words are shown for visible sizes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, Reward, SizeCheck, Verdict
+from kernelforge.report.views.base import View
+from kernelforge.report.views.task import MetricChange
+
+MAX_DIAGNOSTICS = 20
+MAX_TEXT_CHARS = 20_000
+"""Longest text of a compiler or of a reason that is passed on."""
+
+
+class TaskRow(View):
+    """One task that is offered."""
+
+    task: str
+    """What the other tools call it."""
+    title: str
+    level: int
+    tags: tuple[str, ...]
+
+
+class TaskList(View):
+    """Tasks of one suite."""
+
+    suite: str
+    title: str
+    suites: tuple[str, ...]
+    """Every suite that is offered."""
+    tasks: tuple[TaskRow, ...]
+
+
+class TaskPage(View):
+    """Everything that a Coder is told of a task."""
+
+    task: str
+    digest: str
+    """Names the task's source, sizes and policy."""
+    device: str
+    prompt: str
+    """The task, its visible sizes, the device, the launch-plan language, and what is asked for."""
+    how_to_answer: str
+
+
+class KernelRow(View):
+    """What the compiler reports of one kernel."""
+
+    kernel: str
+    registers_per_thread: int
+    static_shared_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_frame_bytes: int
+
+
+class BuildAnswer(View):
+    """What the plan's interpreter, the compiler and the policy gate say; nothing was run."""
+
+    task: str
+    candidate: str
+    """Hash of source, plan and choices."""
+    ok: bool
+    verdict: Verdict | None
+    """The verdict that an evaluation would end with; None where the candidate may be run."""
+    stage: str | None
+    """Where it was refused: ``plan``, ``compile`` or ``policy``."""
+    reason: str
+    arch: str | None
+    toolchain: str | None
+    kernels: tuple[KernelRow, ...]
+    diagnostics: tuple[str, ...]
+    """Warnings and notes."""
+
+
+class CheckRow(View):
+    """Correctness at one size."""
+
+    size: str
+    """``small``, ``full``, or ``hidden 1`` and so on."""
+    status: str
+    """``passed``, ``failed``, ``guarded`` (the plan's own assert refused a hidden size) or ``skipped`` (no value was
+    compared)."""
+    families: tuple[str, ...]
+    """Input distributions that were run."""
+    message: str
+    error: float | None
+    """Largest error as a multiple of the tolerance; None where it is unknown or not finite."""
+    launches: int | None
+
+
+class TimeRow(View):
+    """Time at the full size."""
+
+    time_us: float
+    origin: str
+    """``measured`` or ``modelled``; a modelled time is no measurement."""
+    bound: str
+    interval_us: tuple[float, float] | None
+    speedup: float | None
+    """Against the fastest baseline; measured only."""
+    speedup_lower: float | None
+    quarantined: str | None
+    """Why a measured time is not believed; it then has no speedup."""
+
+
+class EvaluationAnswer(View):
+    """The verdict on a candidate."""
+
+    task: str
+    candidate: str
+    verdict: Verdict
+    outcome: str
+    """The verdict in words. ``OK, full size not compared`` counts as not correct and earns no reward."""
+    stage: str
+    """Where the cascade ended; ``done`` for OK."""
+    reason: str
+    checks: tuple[CheckRow, ...]
+    time: TimeRow | None
+    kernels: tuple[KernelRow, ...]
+    diagnostics: tuple[str, ...]
+    device: str
+    jail: str
+    evaluations_left: int | None
+    """Evaluations that the server will still make; None without a limit."""
+
+
+class MetricRow(View):
+    """One number of a profile."""
+
+    name: str
+    value: float | None
+    """None where it is not finite."""
+    unit: str
+    origin: str
+    """``measured``, ``counted``, ``compiler`` or ``modelled``."""
+
+
+class KernelMetrics(View):
+    """One kernel of a profile, all its launches together."""
+
+    kernel: str
+    launches: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    metrics: tuple[MetricRow, ...]
+
+
+class FindingRow(View):
+    """The Judge's one finding. It is advice: verdicts come from the evaluator alone."""
+
+    kind: str
+    """``repair``, ``optimise`` or ``stop``."""
+    headline: str
+    why: str
+    action: str
+    metrics: tuple[str, ...]
+    """Metrics that the action should lower, or raise where one begins with ``+``; the first decides acceptance."""
+
+
+class ProfileAnswer(View):
+    """Counters of a correct candidate at the full size, with what the Judge reads in them."""
+
+    evaluation: EvaluationAnswer
+    bound: str | None
+    """What limits it: ``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``issue``, ``latency`` or ``launch``."""
+    dram_ratio: float | None
+    """DRAM bytes over the least that the task must move: 1 is the best."""
+    metrics: tuple[MetricRow, ...]
+    """Totals over the plan."""
+    kernels: tuple[KernelMetrics, ...]
+    notes: tuple[str, ...]
+    """What a reader of the metrics must know."""
+    finding: FindingRow
+
+
+class SubmitAnswer(View):
+    """A journalled attempt."""
+
+    attempt: str
+    """Its id, for ``diff`` and for ``parent``."""
+    parent: str | None
+    operator: str
+    """``seed``, ``repair`` or ``optimise``."""
+    evaluation: EvaluationAnswer
+    reward: float | None
+    reward_policy: str
+    accepted: bool
+    """Whether it became the task's best."""
+    note: str
+    """Why it was accepted or not."""
+    best: str | None
+    next_parent: str | None
+    """The attempt that the finding is about: the parent of the next submission, if none is named."""
+    finding: FindingRow | None
+
+
+class DiffAnswer(View):
+    """How two attempts of this session differ."""
+
+    before: str
+    after: str
+    verdict_before: Verdict
+    verdict_after: Verdict
+    outcome_before: str
+    """The verdict in words, as in an evaluation."""
+    outcome_after: str
+    source_diff: str | None
+    plan_diff: str | None
+    metrics: tuple[MetricChange, ...]
+    """Metrics whose value changed."""
+
+
+def build_answer(
+    task: str, candidate: str, build: Build | None, failure: tuple[Verdict, str, str] | None
+) -> BuildAnswer:
+    """Args: failure: verdict, stage and reason where the candidate was refused."""
+    verdict, stage, reason = failure or (None, None, "")
+    return BuildAnswer(
+        task=task,
+        candidate=candidate,
+        ok=failure is None,
+        verdict=verdict,
+        stage=stage,
+        reason=_bounded(reason),
+        arch=build.arch if build else None,
+        toolchain=build.toolchain if build else None,
+        kernels=_kernels(build),
+        diagnostics=_diagnostics(build),
+    )
+
+
+def evaluation_answer(task: str, evaluation: Evaluation, left: int | None) -> EvaluationAnswer:
+    """Args: left: evaluations that are left to the session."""
+    speed = evaluation.performance
+    return EvaluationAnswer(
+        task=task,
+        candidate=evaluation.candidate,
+        verdict=evaluation.verdict,
+        outcome=evaluation.outcome,
+        stage=evaluation.stage,
+        reason=_bounded(evaluation.reason),
+        checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),
+        time=None
+        if speed is None
+        else TimeRow(
+            time_us=speed.time_us,
+            origin=speed.origin.value,
+            bound=speed.bound,
+            interval_us=speed.interval_us,
+            speedup=speed.speedup,
+            speedup_lower=speed.speedup_lower,
+            quarantined=None if speed.quarantined is None else _bounded(speed.quarantined),
+        ),
+        kernels=_kernels(evaluation.build),
+        diagnostics=_diagnostics(evaluation.build),
+        device=evaluation.fingerprint.device,
+        jail=evaluation.fingerprint.jail,
+        evaluations_left=left,
+    )
+
+
+def profile_answer(
+    evaluation: EvaluationAnswer, profile: Profile | None, names: Iterable[str] | None, finding: Finding
+) -> ProfileAnswer:
+    """Args: names: the metrics to show; None for all."""
+    shown = None if names is None else frozenset(names)
+    roofline = profile.roofline if profile else None
+    return ProfileAnswer(
+        evaluation=evaluation,
+        bound=roofline.bound if roofline else None,
+        dram_ratio=roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None,
+        metrics=_metrics(profile.metrics, shown) if profile else (),
+        kernels=tuple(
+            KernelMetrics(
+                kernel=one.kernel,
+                launches=one.launches,
+                grid=one.grid,
+                block=one.block,
+                metrics=_metrics(one.metrics, shown),
+            )
+            for one in (profile.kernels if profile else ())
+        ),
+        notes=tuple(_bounded(note) for note in profile.notes) if profile else (),
+        finding=finding_row(finding),
+    )
+
+
+def finding_row(finding: Finding) -> FindingRow:
+    return FindingRow(
+        kind=finding.kind,
+        headline=finding.headline,
+        why=_bounded(finding.why),
+        action=_bounded(finding.action),
+        metrics=finding.metrics,
+    )
+
+
+def reward_value(reward: Reward) -> float | None:
+    return _finite(reward.value)
+
+
+def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
+    """Metrics that differ, as JSON can say it."""
+    finite = (
+        one.model_copy(update={name: _finite(getattr(one, name)) for name in ("before", "after", "change")})
+        for one in metrics
+    )
+    return tuple(one for one in finite if one.before != one.after)
+
+
+def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
+    rows: list[CheckRow] = []
+    hidden = 0
+    for check in checks:
+        secret = check.size.startswith("hidden")
+        hidden += secret
+        rows.append(
+            CheckRow(
+                size=f"hidden {hidden}" if secret else check.size,
+                status=check.status,
+                families=check.families,
+                message=_bounded(check.message),
+                error=_finite(check.error),
+                launches=None if secret else check.launches,
+            )
+        )
+    return tuple(rows)
+
+
+def _kernels(build: Build | None) -> tuple[KernelRow, ...]:
+    if build is None or not build.ok:
+        return ()
+    return tuple(
+        KernelRow(
+            kernel=one.expression,
+            registers_per_thread=one.registers_per_thread,
+            static_shared_bytes=one.static_shared_bytes,
+            spill_store_bytes=one.spill_store_bytes,
+            spill_load_bytes=one.spill_load_bytes,
+            stack_frame_bytes=one.stack_frame_bytes,
+        )
+        for one in build.kernels
+    )
+
+
+def _diagnostics(build: Build | None) -> tuple[str, ...]:
+    # A failed build may be of a hidden size; what a Coder may know of it is in the reason.
+    if build is None or not build.ok:
+        return ()
+    return tuple(_bounded(str(one)) for one in build.diagnostics[:MAX_DIAGNOSTICS])
+
+
+def _metrics(metrics: Iterable[Metric], shown: frozenset[str] | None) -> tuple[MetricRow, ...]:
+    return tuple(
+        MetricRow(name=one.name, value=_finite(one.value), unit=one.unit, origin=one.origin.value)
+        for one in metrics
+        if shown is None or one.name in shown
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " [cut]"

@@ -1,0 +1,418 @@
+"""Convert C++ host expressions to expressions of the plan language, with their types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernelforge.modelnew.convert.cpp_tokens import Token, matching, split_commas, text_of
+from kernelforge.modelnew.convert.cpp_units import Unit
+from kernelforge.modelnew.convert.problems import Unconvertible
+
+Kind = Literal["int", "float", "bool", "tensor", "pointer", "dims", "dtype", "options", "string", "nothing"]
+
+DTYPES = {
+    "kFloat": "float32", "kFloat32": "float32", "kDouble": "float64", "kFloat64": "float64", "kHalf": "float16",
+    "kFloat16": "float16", "kBFloat16": "bfloat16", "kInt": "int32", "kInt32": "int32", "kLong": "int64",
+    "kInt64": "int64", "kInt8": "int8", "kChar": "int8", "kUInt8": "uint8", "kByte": "uint8", "kBool": "bool",
+}  # fmt: skip
+_INTEGERS = "int int32_t int64_t uint32_t uint64_t unsigned long short size_t ptrdiff_t char signed int16_t uint8_t"
+INTEGERS: frozenset[str] = frozenset(_INTEGERS.split())
+FLOATS: frozenset[str] = frozenset({"float", "double"})
+_BINARY = {
+    "||": 3, "&&": 4, "==": 8, "!=": 8, "<": 9, ">": 9, "<=": 9, ">=": 9, "<<": 10, ">>": 10, "+": 11, "-": 11,
+    "*": 12, "/": 12, "%": 12,
+}  # fmt: skip
+_SAME_NAME = {"min": "min", "max": "max", "fmin": "min", "fmax": "max", "fminf": "min", "fmaxf": "max", "abs": "abs"}
+_ROOTS = {"sqrt": "sqrt", "sqrtf": "sqrt", "log2": "log2", "log2f": "log2"}
+_WORDS = (
+    "in is lambda def pass from import as not and or if else for assert True False None w attrs min max sum prod abs "
+    "len range float int bool kernel empty zeros inf tuple list"
+)
+_RESERVED = frozenset(_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression of the plan."""
+
+    text: str
+    kind: Kind
+    whole: str | None = None
+    """The integer expression that a float was made from."""
+    quotient: tuple[str, str] | None = None
+    """The two integers that a float is the quotient of: what ``ceil`` wants to know."""
+    atom: bool = True
+
+    @property
+    def inner(self) -> str:
+        """The text as an operand."""
+        return self.text if self.atom else f"({self.text})"
+
+
+@dataclass
+class Scope:
+    """What is known inside one host function."""
+
+    unit: Unit
+    names: dict[str, Kind] = field(default_factory=dict)
+    scalar: str | None = None
+    """What ``scalar_t`` stands for inside a dispatch."""
+    notes: list[str] = field(default_factory=list)
+    hosts_used: list[str] = field(default_factory=list)
+    ahead: list[str] = field(default_factory=list)
+    """Statements to be put before the one at hand."""
+
+
+def plan_name(name: str) -> str:
+    """A C++ name as a name of the plan."""
+    return name + "_" if name in _RESERVED else name
+
+
+def convert_expression(tokens: Sequence[Token], scope: Scope) -> Value:
+    """The whole of ``tokens`` as one expression.
+
+    Raises:
+        Unconvertible: part of it has no counterpart.
+    """
+    if not tokens:
+        raise Unconvertible(0, "", "an empty expression")
+    reader = _Reader(tokens, scope)
+    value = reader.ternary()
+    if reader.at < len(tokens):
+        raise Unconvertible(tokens[reader.at].line, text_of(tokens), f"cannot read on at `{tokens[reader.at].text}`")
+    return value
+
+
+class _Reader:
+    def __init__(self, tokens: Sequence[Token], scope: Scope) -> None:
+        self.tokens = tokens
+        self.scope = scope
+        self.at = 0
+
+    @property
+    def text(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def fail(self, why: str, start: int | None = None) -> Unconvertible:
+        begin = self.at if start is None else start
+        begin = min(begin, len(self.tokens) - 1)
+        return Unconvertible(self.tokens[begin].line, text_of(self.tokens[begin : self.at + 6]), why)
+
+    def ternary(self) -> Value:
+        condition = self.binary(3)
+        if self.text != "?":
+            return condition
+        self.at += 1
+        yes = self.ternary()
+        if self.text != ":":
+            raise self.fail("a conditional without `:`")
+        self.at += 1
+        no = self.ternary()
+        kind = yes.kind if yes.kind == no.kind else "float"
+        return Value(f"{yes.inner} if {condition.inner} else {no.inner}", kind, atom=False)
+
+    def binary(self, lowest: int) -> Value:
+        left = self.unary()
+        while (power := _BINARY.get(self.text, 0)) >= lowest:
+            mark = self.text
+            self.at += 1
+            left = self._combine(mark, left, self.binary(power + 1))
+        return left
+
+    def _combine(self, mark: str, left: Value, right: Value) -> Value:
+        if left.kind == "pointer" and mark == "+" and right.kind == "int":
+            return Value(f"{left.inner}.flatten()[{right.text}:]", "pointer")
+        if mark in ("==", "!=") and "dtype" in (left.kind, right.kind):
+            return Value(f"{left.inner} {mark} {right.inner}", "bool", atom=False)
+        for side in (left, right):
+            if side.kind not in ("int", "float", "bool"):
+                raise self.fail(f"`{mark}` on a {side.kind}")
+        if mark in ("&&", "||"):
+            return Value(f"{left.inner} {'and' if mark == '&&' else 'or'} {right.inner}", "bool", atom=False)
+        if mark in ("==", "!=", "<", ">", "<=", ">="):
+            return Value(f"{left.inner} {mark} {right.inner}", "bool", atom=False)
+        if mark in ("<<", ">>"):
+            return Value(f"{left.inner} {'*' if mark == '<<' else '//'} 2 ** {right.inner}", "int", atom=False)
+        if left.kind == right.kind == "int":
+            return Value(f"{left.inner} {'//' if mark == '/' else mark} {right.inner}", "int", atom=False)
+        quotient = None
+        if mark == "/":
+            a = left.text if left.kind == "int" else left.whole
+            b = right.text if right.kind == "int" else right.whole
+            quotient = (a, b) if a is not None and b is not None else None
+        return Value(f"{left.inner} {mark} {right.inner}", "float", quotient=quotient, atom=False)
+
+    def unary(self) -> Value:
+        if self.text in ("-", "+", "!"):
+            mark = self.text
+            self.at += 1
+            value = self.unary()
+            if mark == "!":
+                return Value(f"not {value.inner}", "bool", atom=False)
+            return Value(f"{mark}{value.inner}", value.kind, atom=False)
+        if self.text == "(" and (cast := self._cast()) is not None:
+            return cast
+        return self.postfix(self.primary())
+
+    def _cast(self) -> Value | None:
+        close = matching(self.tokens, self.at)
+        words = [token.text for token in self.tokens[self.at + 1 : close]]
+        plain = INTEGERS | FLOATS | {"const", "*", "scalar_t", "bool"}
+        if not words or not (all(word in plain for word in words) or words[-1] == "*"):
+            return None
+        self.at = close + 1
+        return self._as_type(words, self.unary())
+
+    def _as_type(self, words: Sequence[str], value: Value) -> Value:
+        if "*" in words:
+            if value.kind != "pointer":
+                raise self.fail("a cast to a pointer")
+            return value
+        if set(words) & FLOATS or "scalar_t" in words:
+            whole = value.text if value.kind == "int" else value.whole
+            return Value(value.text, "float", whole=whole, quotient=value.quotient, atom=value.atom)
+        if "bool" in words:
+            return Value(value.text, "bool", atom=value.atom)
+        return value if value.kind == "int" else Value(f"int({value.text})", "int")
+
+    def primary(self) -> Value:
+        token = self.tokens[self.at] if self.at < len(self.tokens) else self.tokens[-1]
+        if self.at >= len(self.tokens):
+            raise self.fail("the expression ends early")
+        if token.kind == "number":
+            self.at += 1
+            return _number(token)
+        if token.kind == "string":
+            self.at += 1
+            return Value(token.text, "string")
+        if token.text == "(":
+            close = matching(self.tokens, self.at)
+            value = convert_expression(self.tokens[self.at + 1 : close], self.scope)
+            self.at = close + 1
+            return value
+        if token.text == "{":
+            return Value(_tuple([item.text for item in self._arguments()]), "dims")
+        if token.kind != "name":
+            raise self.fail(f"`{token.text}` has no counterpart in a plan")
+        return self._named()
+
+    def _named(self) -> Value:
+        start = self.at
+        parts = [self.text]
+        self.at += 1
+        while self.text == "::":
+            self.at += 1
+            parts.append(self.text)
+            self.at += 1
+        last = parts[-1]
+        template = self._template() if self.text == "<" and (last.endswith("_cast") or last in _TEMPLATED) else []
+        if last in ("static_cast", "reinterpret_cast", "const_cast"):
+            (value,) = self._arguments()
+            return self._as_type(template, value)
+        if self.text in ("(", "{") and (len(parts) > 1 or last not in self.scope.names):
+            return self._called(parts, start)
+        if len(parts) > 1 and parts[0] in ("torch", "at", "c10", "ScalarType") and last in DTYPES:
+            return Value(DTYPES[last], "dtype")
+        if len(parts) > 1 and parts[0] in ("torch", "at", "c10"):
+            if last in ("Float", "Double", "Half", "BFloat16", "Int", "Long") and "ScalarType" in parts:
+                return Value(DTYPES["k" + last], "dtype")
+            if last == "kCUDA":
+                return Value("", "nothing")
+        return self._name(last, start)
+
+    def _name(self, name: str, start: int) -> Value:
+        scope = self.scope
+        if name in scope.names:
+            return Value(plan_name(name), scope.names[name])
+        if name in scope.unit.constants:
+            inner = Scope(scope.unit)
+            value = convert_expression(scope.unit.constants[name], inner)
+            return Value(f"({value.text})" if not value.atom else value.text, value.kind)
+        if name in ("true", "false"):
+            return Value(name.capitalize(), "bool")
+        if name == "INFINITY":
+            return Value("inf", "float")
+        if name in ("nullptr", "NULL"):
+            return Value("", "nothing")
+        raise self.fail(f"unknown name `{name}`", start)
+
+    def _template(self) -> list[str]:
+        words: list[str] = []
+        self.at += 1
+        while self.text not in (">", ""):
+            words.append(self.text)
+            self.at += 1
+        self.at += 1
+        return words
+
+    def _arguments(self) -> list[Value]:
+        close = matching(self.tokens, self.at)
+        parts = split_commas(self.tokens[self.at + 1 : close])
+        values = [convert_expression(part, self.scope) for part in parts]
+        self.at = close + 1
+        return values
+
+    def _called(self, parts: list[str], start: int) -> Value:
+        name = parts[-1]
+        if name in ("getCurrentCUDAStream", "getDefaultCUDAStream", "device"):
+            self._arguments()
+            return Value("", "nothing")
+        if name == "sizeof":
+            close = matching(self.tokens, self.at)
+            words = [token.text for token in self.tokens[self.at + 1 : close]]
+            self.at = close + 1
+            return Value(str(self._bytes(words, start)), "int")
+        if name in self.scope.unit.macros and len(parts) == 1:
+            return self._macro(name)
+        values = self._arguments()
+        texts = [value.text for value in values]
+        if name == "dim3":
+            return Value(_tuple(texts), "dims")
+        if name in _SAME_NAME and len(parts) <= 2:
+            kind: Kind = "int" if all(value.kind == "int" for value in values) else "float"
+            return Value(f"{_SAME_NAME[name]}({', '.join(texts)})", kind)
+        if name in _ROOTS:
+            return Value(f"{_ROOTS[name]}({texts[0]})", "float")
+        if name in ("ceil", "ceilf"):
+            if values[0].quotient is None:
+                raise self.fail("`ceil` of what is no quotient of integers", start)
+            whole = f"ceil_div({values[0].quotient[0]}, {values[0].quotient[1]})"
+            return Value(whole, "float", whole=whole)
+        if name in INTEGERS | FLOATS:
+            return self._as_type([name], values[0])
+        if name == "make_tuple" or (name in ("vector", "tuple") and parts[0] == "std"):
+            return Value(", ".join(texts), "dims")
+        if name in ("TensorOptions", "dtype"):
+            return Value(texts[0] if texts else "float32", "options")
+        if parts[0] in ("torch", "at") and name in ("empty_like", "zeros_like", "empty", "zeros"):
+            return self._allocated(name, values)
+        if name in self.scope.unit.hosts:
+            return self._host(name, values)
+        raise self.fail(f"`{'::'.join(parts)}` has no counterpart in a plan", start)
+
+    def _allocated(self, name: str, values: list[Value]) -> Value:
+        options = next((value.text for value in values[1:] if value.kind in ("options", "dtype")), None)
+        if name.endswith("_like"):
+            dtype = f", dtype={options}" if options else ""
+            return Value(f"{name}({values[0].text}{dtype})", "tensor")
+        if values[0].kind != "dims":
+            raise self.fail(f"the shape of `{name}` is a {values[0].kind}")
+        return Value(f"{name}({values[0].text}, dtype={options or 'float32'})", "tensor")
+
+    def _host(self, name: str, values: list[Value]) -> Value:
+        self.scope.hosts_used.append(name)
+        returns = set(self.scope.unit.hosts[name].returns)
+        kind: Kind = "tensor" if "Tensor" in returns else "int" if returns & INTEGERS else "float"
+        if "void" in returns:
+            kind = "nothing"
+        return Value(f"host_{name}({', '.join(value.text for value in values)})", kind)
+
+    def _macro(self, name: str) -> Value:
+        parameters, body = self.scope.unit.macros[name]
+        values = dict(zip(parameters, self._arguments(), strict=True))
+        inner = Scope(self.scope.unit, {parameter: value.kind for parameter, value in values.items()})
+        value = convert_expression(body, inner)
+        return Value(
+            _substituted(value.text, {plan_name(n): v.inner for n, v in values.items()}), value.kind, atom=False
+        )
+
+    def _bytes(self, words: Sequence[str], start: int) -> int:
+        known = {"float": 4, "int": 4, "double": 8, "__half": 2, "half": 2, "float4": 16, "float2": 8, "char": 1,
+                 "int64_t": 8, "__nv_bfloat16": 2, "unsigned": 4, "int32_t": 4}  # fmt: skip
+        words = [self.scope.scalar or "" if word == "scalar_t" else word for word in words]
+        if len(words) == 1 and words[0] in known:
+            return known[words[0]]
+        raise self.fail(f"sizeof({' '.join(words)}) is not known", start)
+
+    def postfix(self, value: Value) -> Value:
+        while self.text in (".", "->", "["):
+            if self.text == "[":
+                (index,) = self._arguments()
+                value = Value(f"{value.inner}[{index.text}]", "int" if value.kind == "dims" else value.kind)
+                continue
+            start = self.at
+            self.at += 1
+            name = self.text
+            self.at += 1
+            if self.text == "<":
+                self._template()
+            if value.kind == "dims" and name in "xyz":
+                value = Value(f"{value.inner}[{'xyz'.index(name)}]", "int")
+                continue
+            arguments = self._arguments() if self.text == "(" else []
+            value = self._method(value, name, arguments, start)
+        return value
+
+    def _method(self, value: Value, name: str, arguments: list[Value], start: int) -> Value:
+        texts = [argument.text for argument in arguments]
+        if value.kind in ("options", "nothing"):
+            if name == "dtype" and texts:
+                return Value(texts[0], "options")
+            return value
+        if value.kind == "dims" and name == "size":
+            return Value(f"len({value.text})", "int")
+        if value.kind != "tensor":
+            raise self.fail(f"`.{name}` of a {value.kind}", start)
+        method = _METHODS.get(name)
+        if method is None:
+            raise self.fail(f"a plan has no `.{name}`", start)
+        if name in ("contiguous", "is_contiguous"):
+            if name == "contiguous":
+                self.scope.ahead.append(f'assert {value.text}.is_contiguous(), "{value.text} is not contiguous"')
+            return (
+                Value(value.text, "tensor") if name == "contiguous" else Value(f"{value.text}.is_contiguous()", "bool")
+            )
+        return method(value, texts)
+
+
+_METHODS: dict[str, Callable[[Value, list[str]], Value]] = {
+    "size": lambda v, t: Value(f"{v.inner}.size({t[0]})", "int"),
+    "stride": lambda v, t: Value(f"{v.inner}.stride({t[0]})", "int"),
+    "sizes": lambda v, t: Value(f"{v.inner}.shape", "dims"),
+    "numel": lambda v, t: Value(f"{v.inner}.numel()", "int"),
+    "dim": lambda v, t: Value(f"{v.inner}.ndim", "int"),
+    "ndimension": lambda v, t: Value(f"{v.inner}.ndim", "int"),
+    "scalar_type": lambda v, t: Value(f"{v.inner}.dtype", "dtype"),
+    "dtype": lambda v, t: Value(f"{v.inner}.dtype", "dtype"),
+    "options": lambda v, t: Value(f"{v.inner}.dtype", "options"),
+    "device": lambda v, t: Value("", "nothing"),
+    "data_ptr": lambda v, t: Value(v.text, "pointer", atom=v.atom),
+    "mutable_data_ptr": lambda v, t: Value(v.text, "pointer", atom=v.atom),
+    "const_data_ptr": lambda v, t: Value(v.text, "pointer", atom=v.atom),
+    "data": lambda v, t: Value(v.text, "pointer", atom=v.atom),
+    "view": lambda v, t: Value(f"{v.inner}.view({', '.join(t)})", "tensor"),
+    "reshape": lambda v, t: Value(f"{v.inner}.reshape({', '.join(t)})", "tensor"),
+    "flatten": lambda v, t: Value(f"{v.inner}.flatten()", "tensor"),
+    "contiguous": lambda v, t: v,
+    "is_contiguous": lambda v, t: v,
+}
+_TEMPLATED = frozenset({"min", "max", "vector", "tuple"})
+
+
+def _number(token: Token) -> Value:
+    text = token.text.replace("'", "").lower()
+    if text.startswith("0x"):
+        return Value(str(int(text.rstrip("ul"), 16)), "int")
+    if "." in text or "e" in text or text.endswith("f"):
+        body = text.rstrip("fl")
+        number = float(body)
+        whole = str(int(number)) if number.is_integer() and abs(number) < 2**53 else None
+        return Value(repr(number), "float", whole=whole)
+    return Value(text.rstrip("ul"), "int")
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _substituted(text: str, values: dict[str, str]) -> str:
+    """``text``, an expression of the plan, with names replaced by expressions."""
+    import ast
+
+    class Put(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.parse(values[node.id], mode="eval").body if node.id in values else node
+
+    return ast.unparse(Put().visit(ast.parse(text, mode="eval")))

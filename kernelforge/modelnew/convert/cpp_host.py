@@ -1,0 +1,406 @@
+"""Convert the statements of a C++ host function to a helper function of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelforge.modelnew.convert.cpp_expressions import (
+    FLOATS,
+    INTEGERS,
+    Kind,
+    Scope,
+    Value,
+    convert_expression,
+    plan_name,
+)
+from kernelforge.modelnew.convert.cpp_tokens import Token, matching, split_commas, text_of
+from kernelforge.modelnew.convert.cpp_units import HostFunction, Kernel, Parameter, Unit
+from kernelforge.modelnew.convert.problems import Problem, Unconvertible
+
+_DISPATCH = {
+    "AT_DISPATCH_FLOATING_TYPES": ("float", "double"),
+    "AT_DISPATCH_FLOATING_TYPES_AND_HALF": ("float", "double", "__half"),
+    "AT_DISPATCH_FLOATING_TYPES_AND2": ("float", "double", "__half", "__nv_bfloat16"),
+}
+_TORCH_OF = {"float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16"}
+_COMPUTES_NOTHING = (
+    "TORCH_CHECK AT_ASSERT AT_ASSERTM TORCH_INTERNAL_ASSERT C10_CUDA_CHECK C10_CUDA_KERNEL_LAUNCH_CHECK AT_CUDA_CHECK "
+    "cudaGetLastError cudaDeviceSynchronize cudaStreamSynchronize cudaPeekAtLastError cudaFuncSetAttribute assert "
+    "static_assert"
+)
+_LEFT_OUT = frozenset(_COMPUTES_NOTHING.split())
+_GUARDS = frozenset({"OptionalCUDAGuard", "CUDAGuard", "DeviceGuard", "cudaStream_t", "cudaError_t"})
+_TYPES = INTEGERS | FLOATS | {"auto", "dim3", "bool", "Tensor", "scalar_t", "vector", "string"}
+
+
+def convert_host(
+    function: HostFunction, unit: Unit, problems: list[Problem], notes: list[str]
+) -> tuple[str, list[str]]:
+    """The function as ``def host_NAME(...)`` and the host functions it calls; what has no counterpart is a problem."""
+    scope = Scope(unit, notes=notes)
+    names = []
+    for parameter in function.parameters:
+        scope.names[parameter.name] = _kind_of(parameter)
+        names.append(plan_name(parameter.name))
+    writer = _Writer(scope, problems)
+    writer.block(function.body, 1)
+    body = writer.lines or ["    pass"]
+    return "\n".join([f"def host_{function.name}({', '.join(names)}):", *body]), scope.hosts_used
+
+
+def _kind_of(parameter: Parameter) -> Kind:
+    words = set(parameter.type)
+    if "Tensor" in words and not words & {"optional", "vector", "ArrayRef"}:
+        return "tensor"
+    if words & FLOATS:
+        return "pointer" if parameter.is_pointer else "float"
+    if words & {"bool"}:
+        return "bool"
+    return "int" if words & INTEGERS else "nothing"
+
+
+class _Writer:
+    def __init__(self, scope: Scope, problems: list[Problem]) -> None:
+        self.scope = scope
+        self.lines: list[str] = []
+        self._problems = problems
+
+    def block(self, tokens: Sequence[Token], depth: int) -> None:
+        """Convert the statements of a block, each on its own: one that fails is a problem, the next is tried."""
+        at = 0
+        while at < len(tokens):
+            try:
+                at = self._statement(tokens, at, depth)
+            except Unconvertible as error:
+                self._problems.append(error.problem)
+                at = _statement_end(tokens, at)
+
+    def _statement(self, tokens: Sequence[Token], at: int, depth: int) -> int:
+        """Convert one statement; returns where the next begins."""
+        token = tokens[at]
+        if token.text == ";" or token.kind == "directive":
+            return at + 1
+        if token.text == "{":
+            end, names = matching(tokens, at), dict(self.scope.names)
+            self.block(tokens[at + 1 : end], depth)
+            self.scope.names = names
+            return end + 1
+        if token.text == "if":
+            return self._if(tokens, at, depth)
+        if token.text == "for":
+            return self._for(tokens, at, depth)
+        if token.text in ("while", "do", "switch", "try", "goto", "throw"):
+            raise Unconvertible(token.line, text_of(tokens[at : at + 10]), f"a plan has no `{token.text}`")
+        end = _semicolon(tokens, at)
+        self._simple(tokens[at:end], depth)
+        return end + 1
+
+    def _emit(self, text: str, depth: int) -> None:
+        pad = "    " * depth
+        self.lines += [pad + line for line in dict.fromkeys(self.scope.ahead)]
+        self.scope.ahead.clear()
+        self.lines.append(pad + text)
+
+    def _value(self, tokens: Sequence[Token]) -> Value:
+        return convert_expression(tokens, self.scope)
+
+    def _if(self, tokens: Sequence[Token], at: int, depth: int) -> int:
+        start = at + 2 if tokens[at + 1].text == "constexpr" else at + 1
+        close = matching(tokens, start)
+        self._emit(f"if {self._value(tokens[start + 1 : close]).text}:", depth)
+        at = self._body(tokens, close + 1, depth + 1)
+        if at < len(tokens) and tokens[at].text == "else":
+            self._emit("else:", depth)
+            at = self._body(tokens, at + 1, depth + 1)
+        return at
+
+    def _for(self, tokens: Sequence[Token], at: int, depth: int) -> int:
+        close = matching(tokens, at + 1)
+        head = tokens[at + 2 : close]
+        marks = [token.text for token in head]
+        shown = text_of(tokens[at : close + 1])
+        if marks.count(";") != 2:
+            raise Unconvertible(tokens[at].line, shown, "a loop over a sequence")
+        first, second = marks.index(";"), len(marks) - 1 - marks[::-1].index(";")
+        name = marks[marks.index("=") - 1] if "=" in marks[:first] else ""
+        step = marks[second + 1 :]
+        by: str | None = None
+        if step in ([name, "++"], ["++", name]):
+            by = "1"
+        elif step[:2] == [name, "+="]:
+            by = self._value(head[second + 3 :]).text
+        if not name or by is None or marks[first + 1 : first + 3] not in ([name, "<"], [name, "<="]):
+            raise Unconvertible(tokens[at].line, shown, "a loop that is no plain count upwards")
+        begin = self._value(head[marks.index("=") + 1 : first]).text
+        stop = self._value(head[first + 3 : second]).text
+        stop = f"{stop} + 1" if marks[first + 2] == "<=" else stop
+        self._declare(name, "int", tokens[at])
+        self._emit(f"for {plan_name(name)} in range({begin}, {stop}, {by}):", depth)
+        end = self._body(tokens, close + 1, depth + 1)
+        del self.scope.names[name]
+        return end
+
+    def _body(self, tokens: Sequence[Token], at: int, depth: int) -> int:
+        before, names = len(self.lines), dict(self.scope.names)
+        end = self._statement(tokens, at, depth)
+        if len(self.lines) == before:
+            self._emit("pass", depth)
+        self.scope.names = names
+        return end
+
+    def _simple(self, tokens: Sequence[Token], depth: int) -> None:
+        marks = [token.text for token in tokens]
+        first = marks[0]
+        if first == "return":
+            if len(marks) > 1:
+                value = self._value(tokens[1:])
+                text = value.text
+                if value.kind == "dims" and text.startswith("("):
+                    text = text[1:-1].rstrip(",")
+                self._emit(f"return {text}", depth)
+            else:
+                self._emit("return", depth)
+            return
+        if first in _DISPATCH or first.startswith("AT_DISPATCH"):
+            self._dispatch(tokens, depth)
+            return
+        if "<<<" in marks:
+            self._emit(self._launch(tokens), depth)
+            return
+        if set(marks) & _GUARDS or first in self.scope.unit.checks or _called_name(marks) in _LEFT_OUT:
+            self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)[:60]}` is left out: it computes nothing")
+            return
+        declared = _declaration(tokens)
+        if declared is not None:
+            self._declaration(tokens, declared, depth)
+            return
+        for mark in ("=", "+=", "-=", "*=", "/=", "%="):
+            if mark in marks and tokens[0].kind == "name" and marks.index(mark) == 1:
+                self._assignment(tokens, mark, depth)
+                return
+        if len(marks) == 2 and marks[1] in ("++", "--") and first in self.scope.names:
+            self._emit(f"{plan_name(first)} {marks[1][0]}= 1", depth)
+            return
+        value = self._value(tokens)
+        if value.kind != "nothing":
+            raise Unconvertible(tokens[0].line, text_of(tokens), "a statement whose result is not used")
+        self._emit(value.text, depth)
+
+    def _assignment(self, tokens: Sequence[Token], mark: str, depth: int) -> None:
+        name = tokens[0].text
+        known = self.scope.names.get(name)
+        if known is None:
+            raise Unconvertible(tokens[0].line, text_of(tokens), f"unknown name `{name}`")
+        value = self._value(tokens[2:])
+        operator = "//=" if mark == "/=" and known == value.kind == "int" else mark
+        if operator == "=" and value.text == plan_name(name):
+            self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)}` becomes an assertion")
+            self.lines += ["    " * depth + line for line in dict.fromkeys(self.scope.ahead)]
+            self.scope.ahead.clear()
+            return
+        self._emit(f"{plan_name(name)} {operator} {value.text}", depth)
+
+    def _declaration(self, tokens: Sequence[Token], names_at: int, depth: int) -> None:
+        kind_words = [token.text for token in tokens[:names_at]]
+        for part in split_commas(tokens[names_at:]):
+            while part[0].text in ("*", "&", "__restrict__"):
+                kind_words.append(part[0].text)
+                part = part[1:]
+            name, rest = part[0].text, part[1:]
+            if not rest:
+                kind: Kind = "dims" if "dim3" in kind_words else "tensor" if "Tensor" in kind_words else "int"
+                self._declare(name, kind, part[0])
+                continue
+            value = self._initial(kind_words, rest)
+            self._declare(name, value.kind, part[0])
+            if value.kind == "nothing":
+                continue
+            self._emit(f"{plan_name(name)} = {value.text}", depth)
+
+    def _initial(self, kind_words: Sequence[str], rest: Sequence[Token]) -> Value:
+        if rest[0].text == "=":
+            value = self._value(rest[1:])
+        elif "dim3" in kind_words:
+            close = matching(rest, 0)
+            texts = [self._value(part).text for part in split_commas(rest[1:close])]
+            return Value(f"({', '.join(texts)}{',' if len(texts) == 1 else ''})", "dims")
+        elif rest[0].text in ("(", "{"):
+            value = self._value(rest[1 : matching(rest, 0)])
+        else:
+            raise Unconvertible(rest[0].line, text_of(rest), "an initialiser that cannot be read")
+        if set(kind_words) & INTEGERS and value.kind == "float":
+            text = value.text if value.whole == value.text else f"int({value.text})"
+            return Value(text, "int")
+        if set(kind_words) & FLOATS and value.kind == "int" and "*" not in kind_words:
+            return Value(value.text, "float", whole=value.text)
+        if "dim3" in kind_words and value.kind == "int":
+            return Value(f"({value.text},)", "dims")
+        return value
+
+    def _declare(self, name: str, kind: Kind, token: Token) -> None:
+        if name in self.scope.names:
+            raise Unconvertible(token.line, name, "this hides a name of the same function, which a plan cannot")
+        self.scope.names[name] = kind
+
+    def _dispatch(self, tokens: Sequence[Token], depth: int) -> None:
+        name, shown = tokens[0].text, text_of(tokens[:6])
+        if name not in _DISPATCH:
+            raise Unconvertible(tokens[0].line, shown, "this dispatch macro is not known")
+        arguments = split_commas(tokens[2 : matching(tokens, 1)])
+        typed = next((part for part in arguments if "scalar_type" in [t.text for t in part]
+                      or "type" in [t.text for t in part]), None)  # fmt: skip
+        opened = next((at for at, token in enumerate(tokens) if token.text == "{"), None)
+        if typed is None or opened is None:
+            raise Unconvertible(tokens[0].line, shown, "a dispatch that cannot be read")
+        source = self._value(typed)
+        body = tokens[opened + 1 : matching(tokens, opened)]
+        outer = dict(self.scope.names)
+        for number, scalar in enumerate(_DISPATCH[name]):
+            self.scope.scalar, self.scope.names = scalar, dict(outer)
+            self._emit(f"{'elif' if number else 'if'} {source.inner} == {_TORCH_OF[scalar]}:", depth)
+            before, known = len(self.lines), len(self._problems)
+            self.block(body, depth + 1)
+            if len(self._problems) > known:
+                break
+            if len(self.lines) == before:
+                self._emit("pass", depth + 1)
+        self._emit("else:", depth)
+        self._emit('assert False, "the dispatch has no case for this dtype"', depth + 1)
+        self.scope.scalar, self.scope.names = None, outer
+
+    def _launch(self, tokens: Sequence[Token]) -> str:
+        marks = [token.text for token in tokens]
+        opened, closed = marks.index("<<<"), marks.index(">>>")
+        name, line = marks[0], tokens[0].line
+        kernel = self.scope.unit.kernels.get(name)
+        if kernel is None:
+            raise Unconvertible(line, text_of(tokens[:8]), f"there is no kernel `{name}` in the source")
+        config = [self._value(part) for part in split_commas(tokens[opened + 1 : closed])]
+        if len(config) == 4 and config[3].kind != "nothing" and config[3].text != "0":
+            raise Unconvertible(line, text_of(tokens[opened : closed + 1]), "a stream of its own")
+        given = split_commas(tokens[closed + 2 : matching(tokens, closed + 1)])
+        if len(given) != len(kernel.parameters):
+            raise Unconvertible(line, text_of(tokens), f"{name} takes {len(kernel.parameters)} arguments")
+        shape = [value.text for value in config[:3]]
+        if shape[2:] == ["0"]:
+            shape.pop()
+        pairs = zip(given, kernel.parameters, strict=True)
+        bound = self._bound(tokens[1:opened], kernel, line)
+        arguments = [typed_argument(self._value(part), parameter, bound, part[0].line, text_of(part))
+                     for part, parameter in pairs]  # fmt: skip
+        return f"{self._target(tokens[1:opened], kernel, line)}[{', '.join(shape)}]({', '.join(arguments)})"
+
+    def _bound(self, template: Sequence[Token], kernel: Kernel, line: int) -> dict[str, str]:
+        """Types that the kernel's template parameters stand for."""
+        given = split_commas(template[1:-1]) if template else []
+        bound = {}
+        for name, part in zip(kernel.template, given, strict=False):
+            word = text_of(part)
+            bound[name] = (self.scope.scalar or "") if word == "scalar_t" else word
+        return bound
+
+    def _target(self, template: Sequence[Token], kernel: Kernel, line: int) -> str:
+        if not kernel.template:
+            return kernel.name
+        if not template:
+            raise Unconvertible(line, kernel.name, "a template kernel launched without its template arguments")
+        parts = []
+        for part in split_commas(template[1:-1]):
+            word = text_of(part)
+            if word == "scalar_t":
+                if self.scope.scalar is None:
+                    raise Unconvertible(line, word, "`scalar_t` outside a dispatch")
+                parts.append(self.scope.scalar)
+            elif word in self.scope.names:
+                parts.append("{" + plan_name(word) + "}")
+            else:
+                parts.append(word)
+        return f'kernel(f"{kernel.name}<{", ".join(parts)}>")'
+
+
+def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], line: int, shown: str) -> str:
+    """An argument of a launch with the type that the kernel's parameter has.
+
+    Raises:
+        Unconvertible: a plan cannot pass it.
+    """
+    if parameter.is_pointer:
+        if value.kind not in ("pointer", "tensor"):
+            raise Unconvertible(line, shown, f"the kernel's `{parameter.name}` is a pointer, this is a {value.kind}")
+        return value.text
+    words = [bound.get(word, word) for word in parameter.type if word not in ("const", "volatile")]
+    if value.kind not in ("int", "float", "bool"):
+        raise Unconvertible(line, shown, f"a {value.kind} for the kernel's `{parameter.name}`")
+    wide = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
+    if set(words) & wide:
+        kind = "i64"
+    elif set(words) <= {"int", "unsigned", "signed", "int32_t", "uint32_t"}:
+        kind = "i32"
+    else:
+        kind = {"float": "f32", "double": "f64", "__half": "f16", "half": "f16", "__nv_bfloat16": "bf16"}.get(
+            " ".join(words), ""
+        )
+    if not kind:
+        raise Unconvertible(line, shown, f"a plan cannot pass a `{' '.join(words)}`")
+    if kind[0] == "i" and value.kind == "float":
+        return f"{kind}(int({value.text}))"
+    return f"{kind}({value.text})"
+
+
+def _called_name(marks: Sequence[str]) -> str:
+    opened = marks.index("(") if "(" in marks else 0
+    return marks[opened - 1] if opened else ""
+
+
+def _declaration(tokens: Sequence[Token]) -> int | None:
+    """Where the declared names begin, if this is a declaration."""
+    at, seen = 0, False
+    while at < len(tokens):
+        word = tokens[at].text
+        if word in ("const", "constexpr", "static", "unsigned", "long", "signed") or word in _TYPES:
+            seen = seen or word not in ("const", "constexpr", "static")
+            at += 1
+        elif word in ("torch", "at", "std", "c10") and at + 1 < len(tokens) and tokens[at + 1].text == "::":
+            at += 2
+        elif word == "<" and seen:
+            while tokens[at].text != ">":
+                at += 1
+            at += 1
+        elif word in ("*", "&") and seen:
+            at += 1
+        else:
+            break
+    named = at < len(tokens) and tokens[at].kind == "name"
+    follows = tokens[at + 1].text if at + 1 < len(tokens) else ""
+    if not (seen and named and follows in ("", "=", "(", "{", ",")):
+        return None
+    while at and tokens[at - 1].text in ("*", "&"):
+        at -= 1
+    return at
+
+
+def _semicolon(tokens: Sequence[Token], at: int) -> int:
+    position = at
+    while position < len(tokens):
+        text = tokens[position].text
+        if text == ";":
+            return position
+        if text in ("(", "[", "{"):
+            position = matching(tokens, position)
+        position += 1
+    return len(tokens)
+
+
+def _statement_end(tokens: Sequence[Token], at: int) -> int:
+    """One past a statement that could not be converted."""
+    position = at
+    while position < len(tokens):
+        text = tokens[position].text
+        if text == ";":
+            return position + 1
+        if text in ("(", "[", "{"):
+            position = matching(tokens, position)
+            if text == "{":
+                return position + 1
+        position += 1
+    return len(tokens)

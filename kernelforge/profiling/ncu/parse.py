@@ -1,0 +1,302 @@
+"""Output of Nsight Compute, parsed: its messages, its CSV tables, their units and one row per kernel."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from kernelforge.errors import DeviceError
+
+
+class Value(NamedTuple):
+    """A number in a base unit: ``byte``, ``ns``, ``cycle``, ``%``, ``1``..."""
+
+    value: float
+    unit: str
+
+
+_TIMES = {
+    "ns": 1.0, "nsecond": 1.0,
+    "us": 1e3, "usecond": 1e3,
+    "ms": 1e6, "msecond": 1e6,
+    "s": 1e9, "second": 1e9,
+}  # fmt: skip
+_SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_SAME = {
+    "sectors": "sector", "requests": "request", "instructions": "inst", "cycles": "cycle",
+    "hz": "Hz", "second": "s", "nsecond": "ns",
+}  # fmt: skip
+_SCALED = re.compile(r"([KMGT])(byte|hz|Hz|bit)\b")
+
+# Where ncu names no unit although the metric has one.
+_UNITS_BY_METRIC = {
+    "launch__grid_size": "block",
+    "launch__block_size": "thread",
+    "launch__waves_per_multiprocessor": "wave",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": "wavefront",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "wavefront",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "request",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "request",
+    "smsp__thread_inst_executed_per_inst_executed.ratio": "thread/inst",
+}
+
+
+def normalise(name: str, value: float, unit: str) -> Value:
+    """A metric's value in its base unit; times in ``ns``. A number without a unit has the unit ``1``.
+
+    The report file says ``ns`` where the CSV says ``nsecond``, and with ``--print-units auto`` a number comes in
+    ``Mbyte`` or ``usecond``; scales are powers of 1000.
+    """
+    unit = unit.strip()
+    if not unit:
+        return Value(value, _UNITS_BY_METRIC.get(name, "1"))
+    scaled = _SCALED.match(unit)
+    if scaled:
+        value *= _SCALES[scaled[1]]
+        unit = unit[1:]
+    whole, slash, per = unit.partition("/")
+    if whole in _TIMES and not slash:
+        return Value(value * _TIMES[whole], "ns")
+    unit = _SAME.get(whole, whole) + (f"/{_SAME.get(per, per)}" if slash else "")
+    return Value(value, unit)
+
+
+_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?\Z")
+_PLAIN = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z")
+
+
+def number(text: str) -> float | None:
+    """A number as ncu prints it; None for what is none: an empty cell, ``n/a``, text.
+
+    Thousands may be grouped by commas. A decimal comma is refused rather than read as a thousands separator: ncu is
+    always started with the C locale.
+    """
+    text = text.strip()
+    if _GROUPED.match(text):
+        text = text.replace(",", "")
+    elif not _PLAIN.match(text):
+        return None
+    value = float(text)
+    return value if abs(value) < float("inf") else None
+
+
+Problem = Literal["denied", "no driver", "nothing profiled", "metric", "other"]
+
+DENIED = (
+    "the driver denies performance counters to this user (ERR_NVGPUCTRPERM); as administrator, load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0 (a line 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' under "
+    "/etc/modprobe.d, then reboot), or run as root or with CAP_SYS_ADMIN; in a container the host decides"
+)
+
+_PROBLEM_PATTERNS: tuple[tuple[str, Problem], ...] = (
+    (r"ERR_NVGPUCTRPERM", "denied"),
+    (r"failed to connect to the CUDA driver|LibraryNotLoaded|Failed to initialize the profiler", "no driver"),
+    (r"(Failed to find|invalid|not supported|could not be collected).*\bmetric|metric.*\b(not|in)valid", "metric"),
+    (r"No kernels were profiled", "nothing profiled"),
+)
+_MAX_LINE = 1000
+_LINE = re.compile(r"^==(ERROR|WARNING)== *(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why there is no profile."""
+
+    problem: Problem
+    message: str
+    """For people: what happened and what to do."""
+
+
+def trouble(log: str) -> Trouble | None:
+    """What went wrong, from ncu's log; None where it reports no error."""
+    lines = [line[:_MAX_LINE] for line in log.splitlines()]
+    for pattern, problem in _PROBLEM_PATTERNS:
+        if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
+            return Trouble(problem, DENIED if problem == "denied" else _said(log))
+    return Trouble("other", _said(log)) if "==ERROR==" in log else None
+
+
+def _said(log: str, limit: int = 400) -> str:
+    lines = [match[2].strip() for match in _LINE.finditer(log)]
+    return "; ".join(dict.fromkeys(lines))[:limit] or log.strip()[:limit]
+
+
+_FIXED = frozenset(
+    {"ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
+     "Device", "CC", "Section Name"}
+)  # fmt: skip
+_NEEDED = ("ID", "Kernel Name", "Block Size", "Grid Size")
+_MAX_FIELD = 1 << 20
+
+
+def parse_table(text: str) -> list[LaunchRow]:
+    """The launches in ncu's CSV. Lines before the table, which ncu and the program print, are passed over.
+
+    A cell that is no number (``n/a``, an empty one, a device's name) gives no metric.
+
+    Raises:
+        DeviceError: there is no table, it has no row of units, or it breaks off within a row.
+    """
+    start = re.search(r'^"?ID"?,', text, re.MULTILINE)
+    if start is None:
+        raise DeviceError(f"ncu printed no table of metrics; it said: {text.strip()[:300] or 'nothing'}")
+    if csv.field_size_limit() < _MAX_FIELD:
+        csv.field_size_limit(_MAX_FIELD)
+    reader = csv.reader(io.StringIO(text[start.start() :]), strict=True)
+    try:
+        head = next(reader)
+        units = next(reader, [])
+        rows = [row for row in reader if row and not row[0].startswith("==")]
+    except csv.Error as error:
+        raise DeviceError(f"ncu's table of metrics breaks off: {error}") from error
+    missing = [name for name in _NEEDED if name not in head]
+    if missing or len(head) > MAX_METRICS or len(rows) > MAX_ROWS:
+        raise DeviceError(f"ncu's table is not one of metrics by launch ({len(head)} columns, without {missing})")
+    if len(units) != len(head) or units[0].strip():
+        raise DeviceError("ncu's table has no row of units; was it printed with --page raw?")
+    return [_table_row(head, units, row) for row in rows]
+
+
+def _table_row(head: list[str], units: list[str], row: list[str]) -> LaunchRow:
+    if len(row) != len(head):
+        raise DeviceError(f"ncu's table breaks off: a launch has {len(row)} of {len(head)} columns")
+    cells = dict(zip(head, row, strict=True))
+    metrics: dict[str, Value] = {}
+    for name, unit, cell in zip(head, units, row, strict=True):
+        value = None if name in _FIXED else number(cell)
+        if value is not None:
+            metrics[name] = normalise(name, value, unit)
+    return LaunchRow(
+        cells["Kernel Name"], _parse_triple(cells["Grid Size"]), _parse_triple(cells["Block Size"]), metrics
+    )
+
+
+def _parse_triple(text: str) -> Triple:
+    numbers = re.fullmatch(r"\(\s*(\d{1,10}),\s*(\d{1,10}),\s*(\d{1,10})\s*\)", text.strip())
+    if numbers is None:
+        raise DeviceError(f"ncu's table has {text!r} for a grid or a block")
+    return int(numbers[1]), int(numbers[2]), int(numbers[3])
+
+
+Triple = tuple[int, int, int]
+MAX_ROWS = 20_000
+MAX_METRICS = 5_000
+MAX_INSTRUCTIONS = 100_000
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One memory instruction of the machine code: what it did in one launch."""
+
+    line: int
+    """Of the source, 1-based; 0 where the report does not say."""
+    file: str
+    """The source's file; empty where the report does not say."""
+    sass: str
+    executed: float
+    """Warps that executed it."""
+    sectors: float = 0.0
+    """32-byte sectors of global memory that it asked the L2 for, by its addresses."""
+    ideal_sectors: float = 0.0
+    wavefronts: float = 0.0
+    """Passes through shared memory."""
+    ideal_wavefronts: float = 0.0
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """One launch: exact kernel, shape, metrics in base units, memory instructions."""
+
+    symbol: str
+    """Mangled name."""
+    grid: Triple
+    block: Triple
+    metrics: Mapping[str, Value]
+    instructions: tuple[Instruction, ...] = field(default=())
+
+    def value(self, name: str) -> float | None:
+        found = self.metrics.get(name)
+        return None if found is None else found.value
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "symbol": self.symbol,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "metrics": {name: [one.value, one.unit] for name, one in self.metrics.items()},
+            "instructions": [
+                [one.line, one.file, one.sass, one.executed, one.sectors, one.ideal_sectors, one.wavefronts,
+                 one.ideal_wavefronts]
+                for one in self.instructions
+            ],
+        }  # fmt: skip
+
+
+def rows_from_wire(wire: Any) -> list[LaunchRow]:
+    """Inverse of :meth:`LaunchRow.to_wire`, for a list of them.
+
+    Raises:
+        DeviceError: it is something else.
+    """
+    try:
+        if not isinstance(wire, list) or len(wire) > MAX_ROWS:
+            raise ValueError("not a list of launches")
+        return [_reply_row(raw) for raw in wire]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DeviceError(f"a profile's report was read into something else: {error}") from error
+
+
+def rows_from_output(text: str) -> list[LaunchRow]:
+    """The launches in the last line that a reader of reports printed.
+
+    Raises:
+        DeviceError: it is something else, or cut short.
+    """
+    lines = text.splitlines()
+    try:
+        wire = json.loads(lines[-1] if lines else "")
+    except (ValueError, RecursionError) as error:
+        raise DeviceError(f"a profile's report was read into no JSON: {error}") from error
+    return rows_from_wire(wire)
+
+
+def _reply_row(raw: Any) -> LaunchRow:
+    metrics, instructions = raw["metrics"], raw["instructions"]
+    if len(metrics) > MAX_METRICS or len(instructions) > MAX_INSTRUCTIONS:
+        raise ValueError("more metrics than ncu has")
+    return LaunchRow(
+        symbol=_text(raw["symbol"]),
+        grid=_checked_triple(raw["grid"]),
+        block=_checked_triple(raw["block"]),
+        metrics={_text(name): Value(_number(value), _text(unit)) for name, (value, unit) in metrics.items()},
+        instructions=tuple(
+            Instruction(int(_number(line)), _text(file), _text(sass), *(max(_number(one), 0.0) for one in counts))
+            for line, file, sass, *counts in instructions
+        ),
+    )
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 4096:
+        raise ValueError("text expected")
+    return value
+
+
+def _checked_triple(value: Any) -> Triple:
+    x, y, z = (int(_number(extent)) for extent in value)
+    if min(x, y, z) < 1:
+        raise ValueError(f"{value!r} is not a grid or a block")
+    return x, y, z

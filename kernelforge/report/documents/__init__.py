@@ -1,1 +1,0 @@
-"""Views and records as Markdown, CSV and JSON lines."""

@@ -1,0 +1,281 @@
+"""Template variables of the pages of a run and of pages across runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from kernelforge.records import UNCOMPARED, Origin
+from kernelforge.report.figures import board_figures, compare_figures, run_figures
+from kernelforge.report.formatting import duration, number, percent, times
+from kernelforge.report.html import paths
+from kernelforge.report.html.charts import Chart, charts_of
+from kernelforge.report.html.paths import Links
+from kernelforge.report.html.run_pages import RunPages
+from kernelforge.report.html.tables import Link, html_table, raw_number
+from kernelforge.report.phrases import EXCESSIVE, dollar_words, interval_words, short_outcome, unscored_words
+from kernelforge.report.tables.base import Table
+from kernelforge.report.tables.board import board_notes, board_tables, board_title
+from kernelforge.report.tables.run import (
+    anytime_table,
+    cost_table,
+    fast_table,
+    integrity_table,
+    runs_table,
+    spent_table,
+)
+from kernelforge.report.tables.task import compare_table, task_table
+from kernelforge.report.views.board import Leaderboard
+from kernelforge.report.views.compare import CompareView
+from kernelforge.report.views.funnel import STEPS, FunnelStep
+from kernelforge.report.views.integrity import CONCERNS
+from kernelforge.report.views.run import RunView
+from kernelforge.report.views.statistics import Estimate
+from kernelforge.utils.shell_hints import shell_command
+
+Context = dict[str, Any]
+
+CONCERN_WORDS = {
+    "quarantined": "Times that are not believed: below the floor, or the clocks disagree. They have no speedup.",
+    "clocks-disagree": "The device's events and the host's clock differ.",
+    "throttled": "The GPU held its clocks back while it was timed.",
+    "unsettled": "The interval of the ratio did not become as narrow as was asked for.",
+    "high-variance": "The interval of the time is wide.",
+    "policy": "The candidate did what no candidate may. It was refused.",
+    "unconfined": "Untrusted code ran without a jail. Such results are never rewarded.",
+    "infra": "Our fault, or unsupported here. No statement about the candidate.",
+    "untimed": "Correct, on a device that measures, and without a speedup.",
+    "uncompared": "OK, and no value was compared at the full size. It counts as not correct and earns no reward.",
+}
+assert set(CONCERN_WORDS) == set(CONCERNS), "every concern is explained"
+
+
+def integrity_context(shown: RunPages, links: Links) -> Context:
+    """Integrity of one run."""
+    view = shown.view.integrity
+    link: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
+    found = []
+    for concern in CONCERNS:
+        rows = [row for row in view.rows if row.concern == concern]
+        if rows:
+            found.append((concern, CONCERN_WORDS[concern], html_table(integrity_table(concern, rows), link)))
+    clear = [(concern, CONCERN_WORDS[concern]) for concern in CONCERNS if not view.counts[concern]]
+    return {"view": view, "tables": found, "clear": clear}
+
+
+def boards_context(view: Leaderboard, shown: dict[str, RunPages], links: Links) -> Context:
+    """Every board."""
+    to_run: dict[str, Link] = {"run": lambda row: links.to(paths.run_page(row["run"])) if row["run"] in shown else None}
+    found = []
+    for index, board in enumerate(view.boards):
+        entries, records = board_tables(board)
+        own = {entry.run: links.to(paths.run_page(entry.run)) for entry in board.entries if entry.run in shown}
+        charts = [
+            chart._replace(id=f"{chart.id}-{index}") for chart in charts_of(board_figures(board, own), links).values()
+        ]
+        to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
+        best = to_run | {"task": partial(_of, to_task, "task")}
+        tables = html_table(entries, to_run), html_table(records, best)
+        found.append((board, board_title(board.key), board_notes(board), *tables, charts))
+    measured = any(board.key.origin is Origin.MEASURED for board in view.boards)
+    return {"view": view, "boards": found, "measured": measured}
+
+
+def compare_context(a: RunPages, b: RunPages, view: CompareView, links: Links) -> Context:
+    """Two runs."""
+    to_task = {pair.task: links.to(paths.task_page(b.id, pair.task)) for pair in view.pairs}
+    link: dict[str, Link] = {
+        "task": lambda row: to_task[row["task"]],
+        "a_best": lambda row: a.attempt_link(row["a_best"], links),
+        "b_best": lambda row: b.attempt_link(row["b_best"], links),
+    }
+    return {
+        "view": view,
+        "a": a.view,
+        "b": b.view,
+        "pairs": html_table(compare_table(view), link),
+        "charts": charts_of(compare_figures(view, to_task), links),
+    }
+
+
+def _of(addresses: Mapping[str, str], key: str, row: Mapping[str, Any]) -> str | None:
+    return addresses.get(row[key])
+
+
+_TABS = {"dollars": "dollars", "evaluations": "evaluations", "seconds": "time"}
+_LETTERS = {
+    "OK": "·",
+    UNCOMPARED: "*",
+    "WRONG": "W",
+    "POLICY": "P",
+    "BUILD": "B",
+    "CRASH": "C",
+    "TIMEOUT": "T",
+    "LIMIT": "L",
+    "INFRA": "I",
+}
+
+
+class Number(NamedTuple):
+    """One headline number."""
+
+    label: str
+    text: str
+    raw: str | None
+    detail: str
+
+
+class FunnelRow(NamedTuple):
+    """One step of the funnel."""
+
+    step: str
+    place: int
+    came: int
+    """How many came through it."""
+    share: float
+    """Of all attempts, in percent."""
+    lost: tuple[tuple[str, int], ...]
+    """Outcomes of those that came no further than the step before."""
+
+
+class Choice(NamedTuple):
+    """What a filter offers."""
+
+    value: str
+    label: str
+
+
+def runs_context(shown: Sequence[RunPages], pairs: Sequence[tuple[RunPages, RunPages]], links: Links) -> Context:
+    """The front page of several runs."""
+    found = [(a.id, b.id, links.to(paths.compare_page(a.id, b.id))) for a, b in pairs]
+    table = runs_table(run.view for run in shown)
+    return {"table": html_table(table, {"id": lambda row: links.to(paths.run_page(row["id"]))}), "pairs": found}
+
+
+def run_context(shown: RunPages, links: Links) -> Context:
+    """One run."""
+    view = shown.view
+    to_task = {task: links.to(paths.task_page(shown.id, task)) for task in shown.tasks}
+    charts = charts_of(run_figures(view, to_task), links)
+    best = {one.task: one.best for one in view.tasks}
+    link: dict[str, Link] = {
+        "task": lambda row: to_task[row["task"]],
+        "moves": lambda row: shown.attempt_link(best[row["task"]], links),
+    }
+    to_attempt: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
+    return {
+        "view": view,
+        "numbers": headline(view),
+        "fast": html_table(fast_table(view.fast_curves)) if view.fast_curves else None,
+        "fast_tabs": _fast_tabs(charts),
+        "anytime": html_table(anytime_table(view.anytime), to_attempt) if view.anytime else None,
+        "anytime_tabs": _anytime_tabs(charts),
+        "funnel": funnel_rows(view.funnel),
+        "spent": html_table(spent_table(view.spent)),
+        "most_spent": max((one.seconds for one in view.spent), default=0.0),
+        "costs": html_table(cost_table(view.costs)) if view.costs else None,
+        "charts": charts,
+        "tasks": html_table(tasks_table(view), link, mark="task"),
+        "to_task": to_task,
+        "bests": frozenset(one for one in best.values() if one is not None),
+        "letters": _LETTERS,
+        "steps": STEPS,
+        "filters": _filters(view),
+        "unscored": unscored_words(view.integrity.unscored) if view.integrity.unscored.count else "",
+        "excessive": EXCESSIVE if view.integrity.unscored.excessive else "",
+        "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
+        "show": shell_command("show", shown.id, results=shown.records.results),
+    }
+
+
+def tasks_table(view: RunView) -> Table:
+    """The run's tasks: counters where times are modelled, speedups where they are measured."""
+    origin = Origin.MEASURED if view.origin is Origin.MEASURED else Origin.MODELLED
+    return task_table("Tasks", view.tasks, origin=origin)
+
+
+def headline(view: RunView) -> list[Number]:
+    """The numbers that stand for a run, the most important first."""
+    correct = view.headline.correct
+    found: list[Number | None] = [
+        Number(
+            "tasks correct",
+            f"{view.tasks_ok} of {view.tasks_total}",
+            raw_number(view.tasks_ok),
+            "" if correct is None else f"{percent(correct.value)} {_interval(correct, percent)}".rstrip(),
+        )
+    ]
+    if view.origin is Origin.MEASURED:
+        found += [
+            _estimate("fast 1", view.headline.fast_1, percent, "correct and faster"),
+            _estimate("faster beyond noise", view.headline.win_rate, percent, "of all tasks"),
+            _estimate("speedup", view.headline.geomean_speedup, times, "geomean, a failure as 1"),
+            _estimate("share of the floor", view.headline.floor_share, percent, "mean, a failure as 0"),
+        ]
+    else:
+        ratio = view.median_dram_ratio
+        found.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
+    outcomes = ", ".join(f"{count:,} {short_outcome(outcome)}" for outcome, count in view.outcomes.items())
+    found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
+    if view.cost.calls:
+        found.append(
+            Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls")
+        )
+    found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
+    return [one for one in found if one is not None]
+
+
+def _interval(value: Estimate, show: Any) -> str:
+    """Where all tasks came out alike a bootstrap's interval has no width: it would look like certainty."""
+    return interval_words(value, show) if value.low < value.high else ""
+
+
+def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Number | None:
+    if value is None:
+        return None
+    return Number(label, show(value.value), raw_number(value.value), f"{_interval(value, show)} {detail}".lstrip())
+
+
+def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
+    first = steps[0].count if steps else 0
+    return [
+        FunnelRow(
+            one.step,
+            STEPS.index(one.step),
+            one.count,
+            100 * one.count / first if first else 0.0,
+            tuple((short_outcome(outcome), count) for outcome, count in one.lost_outcomes.items()),
+        )
+        for one in steps
+    ]
+
+
+def _fast_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
+    """All baselines in one figure, then each by itself with its band."""
+    found = [name for name in charts if name == "fast-p" or name.startswith("fast-p-")]
+    return [(name.removeprefix("fast-p-") if name != "fast-p" else "all", [charts.pop(name)]) for name in found]
+
+
+def _anytime_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
+    """One tab per budget, each with every measure that can be drawn against it."""
+    found = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
+    tabs = [
+        (label, [chart for name, chart in found.items() if name.endswith(f"-{key}")]) for key, label in _TABS.items()
+    ]
+    return [(label, inside) for label, inside in tabs if inside]
+
+
+def _filters(view: RunView) -> Mapping[str, list[Choice]]:
+    cells = [cell for row in view.matrix for cell in row.cells]
+    stages = dict.fromkeys(one.stage for one in view.stages if one.stage != "done")
+    levels = sorted({row.level for row in view.matrix if row.level is not None})
+    tags = sorted({tag for row in view.matrix for tag in row.tags})
+    reached = {cell.reached for cell in cells}
+    return {
+        "verdict": [Choice(short_outcome(one), one) for one in view.outcomes],
+        "stage": [Choice(stage, stage) for stage in stages],
+        "reached": [Choice(str(place), step) for place, step in enumerate(STEPS) if step in reached and place],
+        "level": [Choice(str(level), str(level)) for level in levels] if len(levels) > 1 else [],
+        "tag": [Choice(tag, tag) for tag in tags],
+    }

@@ -1,0 +1,109 @@
+"""Template variables of the pages of a task and of an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from kernelforge.records import Attempt, Origin
+from kernelforge.report.figures import attempt_figures, task_figures
+from kernelforge.report.html import paths, tables
+from kernelforge.report.html.charts import charts_of
+from kernelforge.report.html.paths import Links
+from kernelforge.report.html.run_pages import RunPages
+from kernelforge.report.html.tables import HtmlTable, Link, html_table
+from kernelforge.report.tables.attempt import (
+    check_table,
+    gate_table,
+    kernel_table,
+    metric_table,
+    place_table,
+    timing_table,
+    trial_table,
+)
+from kernelforge.report.tables.task import baseline_table, generator_table, lineage_table, size_table
+from kernelforge.report.views.attempt import AttemptView, unhidden_eager_us
+from kernelforge.report.views.diff import Diff
+
+Context = dict[str, Any]
+
+
+class DiffPart(NamedTuple):
+    """Lines of one kind that follow each other."""
+
+    kind: str
+    text: str
+
+
+def task_context(shown: RunPages, name: str, links: Links) -> Context:
+    """One task."""
+    view = shown.task(name)
+    to_attempt = {node.id: links.to(paths.attempt_page(shown.id, name, node.number)) for node in view.lineage}
+    link: dict[str, Link] = {"attempt": lambda row: to_attempt.get(row["attempt"])}
+    to_number: dict[str, Link] = {"number": lambda row: links.to(paths.attempt_page(shown.id, name, row["number"]))}
+    place = shown.tasks.index(name)
+    return {
+        "view": view,
+        "charts": charts_of(task_figures(view, to_attempt), links),
+        "sizes": html_table(size_table(view.sizes)) if view.sizes else None,
+        "baselines": html_table(baseline_table(view.baselines), link) if view.baselines else None,
+        "tests": html_table(generator_table(view.tests)) if view.tests else None,
+        "attempts": html_table(lineage_table(view.lineage, origin=shown.origin or Origin.MODELLED), to_number),
+        "rows": tables.rows(view.lineage),
+        "to_attempt": to_attempt,
+        "before": shown.tasks[place - 1] if place else None,
+        "after": shown.tasks[place + 1] if place + 1 < len(shown.tasks) else None,
+    }
+
+
+def attempt_context(shown: RunPages, attempt: Attempt, links: Links) -> Context:
+    """One attempt."""
+    view = shown.attempt(attempt.task, attempt.number)
+    named = [one for one in view.metrics if one.named]
+    siblings = shown.records.of_task(attempt.task)
+    place = siblings.index(attempt)
+    return {
+        "view": view,
+        "modelled": view.fingerprint.device_kind == "emulated",
+        "before": siblings[place - 1].number if place else None,
+        "after": siblings[place + 1].number if place + 1 < len(siblings) else None,
+        "parent_link": shown.attempt_link(view.parent, links),
+        "best_link": shown.attempt_link(view.best, links),
+        "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
+        "charts": charts_of(attempt_figures(view), links),
+        "tables": _tables(view),
+        "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
+        "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
+        "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
+    }
+
+
+def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
+    origin = Origin.MODELLED if view.fingerprint.device_kind == "emulated" else Origin.MEASURED
+    places = [one for one in (view.place, view.parent_place) if one is not None]
+    return {
+        "gates": html_table(gate_table(view.gates)),
+        "kernels": html_table(kernel_table(view.build.kernels)) if view.build else None,
+        "places": html_table(place_table(places)) if places else None,
+        "checks": html_table(replace(check_table(view.checks), title="By size")) if view.checks else None,
+        "timing": html_table(timing_table(view.sides)) if view.sides else None,
+        "trials": html_table(trial_table(view.trials, origin=origin)) if view.trials else None,
+        "metrics": html_table(metric_table(view.metrics, title="Metrics", compared=view.parent is not None))
+        if view.metrics
+        else None,
+    }
+
+
+_MARKS = {"same": " ", "removed": "−", "added": "+"}
+
+
+def diff_parts(diff: Diff) -> list[DiffPart]:
+    """Lines of a difference with their marks, those of one kind together."""
+    parts = []
+    for kind, lines in groupby(diff.lines, key=lambda line: line.kind):
+        if kind == "gap":
+            parts += [DiffPart("gap", f"… {line.text}") for line in lines]
+        else:
+            parts.append(DiffPart(kind, "\n".join(f"{_MARKS[kind]} {line.text}" for line in lines)))
+    return parts

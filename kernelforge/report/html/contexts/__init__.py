@@ -1,1 +1,0 @@
-"""What each template is given: views, and the tables and charts made of them."""

@@ -1,0 +1,206 @@
+"""Write a site to a folder or to one file, replacing the old one atomically."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from kernelforge.errors import UsageError
+from kernelforge.report.html.onefile import document
+from kernelforge.report.html.paths import INDEX, LEADERBOARD
+from kernelforge.report.html.site import Site
+from kernelforge.sandbox import syscalls
+from kernelforge.utils.atomic_files import atomic_write, locked, rename_exchange, temporary_name
+from kernelforge.version import __version__
+
+MARK = "kernelforge-report.json"
+"""A folder that holds it is a report of ours, which a new one may replace."""
+
+_TOP = (MARK, INDEX, LEADERBOARD)
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "runs": (".html",),
+    "compare": (".html",),
+    "data": (".json", ".csv"),
+    "assets": (".js", ".css", ".LICENSE", ".md"),
+}
+"""By folder of a report, how names of its files end."""
+
+_SHARED_FROM = 200
+"""Pages from which on writing is shared between processes."""
+_PART = 100
+"""Pages that a process writes before it asks for more, those of a task together."""
+
+
+def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
+    """Write every page, file of data and asset to a folder; gives back the size in bytes.
+
+    The pages are written beside the folder and take its place at the end: whoever reads the old report never sees half
+    of the new one, and a kill leaves the old one as it was.
+
+    Raises:
+        UsageError: the folder holds something that no report holds.
+    """
+    folder = Path(os.path.abspath(folder))  # "." has no name beside which anything could be written
+    _may_replace(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder, folder=True, ours=_is_report) as part:
+        size = _write_pages(site, part, processes)
+        assets = part / "assets"
+        assets.mkdir()
+        for name, source in site.assets().items():
+            size += len(data := source.read_bytes())
+            (assets / name).write_bytes(data)
+        mark = json.dumps({"kernelforge": __version__, "runs": list(site.runs), "pages": len(site.pages())}, indent=1)
+        (part / MARK).write_text(mark + "\n", encoding="utf-8")
+        _may_replace(folder)  # writing took a while
+        _replace_folder(part, folder)
+    return size + len(mark) + 1
+
+
+def write_file(site: Site, file: Path) -> int:
+    """Write the whole site as one HTML file; gives back its size in bytes.
+
+    Raises:
+        UsageError: there is a folder of that name, or a file that is no report.
+    """
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; name a file for --one-file, such as {file}.html")
+    if file.exists() and not (file.is_file() and _begins_as_report(file)):
+        raise UsageError(f"{file} is not a report of KernelForge: name another file, or move it away")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as part:
+        size = 0
+        with part.open("wb") as out:
+            for text in document(site):
+                size += out.write(text.encode())
+        part.replace(file)
+    return size
+
+
+def _may_replace(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is not a folder: name another one with --output")
+    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
+        raise UsageError(f"{folder} holds something that is no report: name another folder with --output")
+    # The mark says whose folder it was. What somebody put into it since would go with it.
+    if folder.is_dir() and (strange := next(_strangers(folder), None)) is not None:
+        raise UsageError(f"{strange} is no part of a report: move it out of {folder}, or name another folder")
+
+
+def _strangers(folder: Path) -> Iterator[Path]:
+    """What lies in a folder and was never written there by :func:`write_folder`."""
+    for place, folders, files in os.walk(folder):
+        parts = Path(place).relative_to(folder).parts
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink() or not _is_ours(parts, name, is_folder=name in folders):
+                yield path
+
+
+def _is_ours(parts: tuple[str, ...], name: str, *, is_folder: bool) -> bool:
+    """Whether a report has something of that name in the folder of these parts."""
+    if not parts:
+        return name in (_KINDS if is_folder else _TOP)
+    return parts[0] == "runs" if is_folder else name.endswith(_KINDS[parts[0]])
+
+
+def _begins_as_report(file: Path) -> bool:
+    with file.open("rb") as data:
+        return b'<meta name="generator" content="KernelForge' in data.read(4096)
+
+
+def _is_report(part: Path) -> bool:
+    """Whether a part holds nothing but what a report holds."""
+    return not part.is_dir() or next(_strangers(part), None) is None
+
+
+def _replace_folder(new: Path, folder: Path) -> None:
+    """The new one is there, and the old one has the new one's name."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    new.chmod(stat.S_IMODE(folder.stat().st_mode))
+    if not rename_exchange(new, folder):
+        _replace_in_two_steps(new, folder)
+
+
+def _replace_in_two_steps(new: Path, folder: Path) -> None:
+    """Two renames with nothing between them: a folder that holds files cannot be renamed over."""
+    old, lock = temporary_name(folder), locked(folder)
+    try:
+        folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+        old.rename(new)
+    finally:
+        os.close(lock)
+
+
+def _write_pages(site: Site, folder: Path, processes: int) -> int:
+    files = [*site.pages(), *site.data()]
+    for parent in sorted({os.path.dirname(path) for path in files}):
+        (folder / parent).mkdir(parents=True, exist_ok=True)
+    parts = _parts(files)
+    if processes < 2 or len(files) < _SHARED_FROM:
+        return sum(_write_part(site, folder, part) for part in parts)
+    site.prepare()  # what all pages share is computed once, before the processes part
+    context = multiprocessing.get_context("fork")
+    try:
+        with ProcessPoolExecutor(processes, mp_context=context, initializer=_keep, initargs=(site, folder)) as pool:
+            return sum(pool.map(_write_kept, parts))
+    except BrokenProcessPool:
+        # A fork of a process with threads of other people's libraries may not live: Ray's kill it.
+        return sum(_write_part(site, folder, part) for part in parts)
+
+
+def _parts(files: Sequence[str]) -> list[list[str]]:
+    """Parts of about equal size, with the pages of a folder together."""
+    parts: list[list[str]] = [[]]
+    last = ""
+    for path in files:
+        parent = os.path.dirname(path)
+        if len(parts[-1]) >= _PART and parent != last:
+            parts.append([])
+        parts[-1].append(path)
+        last = parent
+    return parts
+
+
+def _write_part(site: Site, folder: Path, paths: Sequence[str]) -> int:
+    size = 0
+    for path in paths:
+        text = site.render(path)
+        if text is None:
+            raise AssertionError(f"the site lists {path} and has no such page")
+        size += len(data := text.encode())
+        (folder / path).write_bytes(data)
+    return size
+
+
+_kept: list[tuple[Site, Path]] = []
+"""In a process that writes: what and where. It comes with the fork; a site cannot be pickled."""
+
+
+def _keep(site: Site, folder: Path) -> None:
+    syscalls.prctl(
+        "prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL
+    )  # else it waits for more to do for ever
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid != os.getppid():
+        os._exit(1)  # it was killed before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it calls off what is not begun
+    _kept[:] = [(site, folder)]
+
+
+def _write_kept(paths: Sequence[str]) -> int:
+    site, folder = _kept[0]
+    return _write_part(site, folder, paths)

@@ -1,0 +1,101 @@
+"""Render charts to SVG and PNG for papers, from the specifications of the pages.
+
+Drawing takes the extra ``figures`` (vl-convert, which holds Vega and its fonts); nothing is loaded from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+from kernelforge.errors import UsageError
+from kernelforge.report.figures import Figure
+from kernelforge.utils.shell_hints import install_hint
+
+WIDTH = 380
+"""Of the whole picture in CSS pixels (1/96 inch): about one column of a paper at a type size of 8 points."""
+PNG_SCALE = 3.0
+"""Pixels of a PNG per CSS pixel: 288 per inch."""
+
+_INK = "#1a1a1a"
+_FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
+_LINES = {"domainColor": "#777777", "tickColor": "#777777", "gridColor": "#e4e4e4"}
+_WORDS = {
+    "labelColor": _INK,
+    "titleColor": _INK,
+    "labelFontSize": 10,
+    "titleFontSize": 10.5,
+    "titleFontWeight": "normal",
+}
+_LEGEND_COLUMN = 125
+_LABELS = 0.42
+"""Most of a picture's width that the names of rows may take."""
+PAPER: dict[str, Any] = {
+    "aria": False,
+    "background": "#ffffff",
+    "font": _FONT,
+    "padding": 6,
+    "axis": {**_LINES, **_WORDS},
+    "legend": {**_WORDS, "orient": "top", "offset": 4, "symbolOpacity": 1, "symbolSize": 60},
+    "text": {"color": _INK, "fontSize": 10},
+    "style": {"ink": {"stroke": _INK}},
+    "title": {"anchor": "start", "color": _INK, "fontSize": 11.5, "fontWeight": "bold", "offset": 8},
+    "view": {"stroke": None},
+}
+"""White and dark, without serifs, for print."""
+
+
+def svg(figure: Figure, *, width: int = WIDTH, height: int | None = None, title: bool = True) -> str:
+    """The figure as the text of an SVG file; the same text for the same figure.
+
+    Args:
+        width: of the whole picture, in CSS pixels.
+        height: of the plot inside the axes; the figure's own if left out.
+        title: write the figure's title above it.
+
+    Raises:
+        UsageError: vl-convert is not installed.
+    """
+    drawn: str = _vl_convert().vegalite_to_svg(
+        _sized(figure, width, height, title), config=_fitted(width), allowed_base_urls=[], show_warnings=False
+    )
+    return drawn
+
+
+def png(
+    figure: Figure, *, width: int = WIDTH, height: int | None = None, title: bool = True, scale: float = PNG_SCALE
+) -> bytes:
+    """The figure as the bytes of a PNG file, with ``scale`` pixels to a CSS pixel; else as :func:`svg`."""
+    drawn: bytes = _vl_convert().vegalite_to_png(
+        _sized(figure, width, height, title),
+        scale=scale,
+        config=_fitted(width),
+        allowed_base_urls=[],
+        show_warnings=False,
+    )
+    return drawn
+
+
+def _fitted(width: int) -> dict[str, Any]:
+    """The theme with what depends on how wide the picture is."""
+    legend = PAPER["legend"] | {"columns": max(width // _LEGEND_COLUMN, 1)}
+    return PAPER | {"legend": legend, "axisY": {"labelLimit": int(_LABELS * width)}}
+
+
+def _sized(figure: Figure, width: int, height: int | None, title: bool) -> str:
+    """The specification with the size that a page would have found out."""
+    spec = dict(figure.spec) | {"width": width}
+    if height is not None:
+        spec["height"] = height
+    if title:
+        spec["title"] = {"text": figure.title, "limit": width - 20}
+    return json.dumps(spec, ensure_ascii=False, allow_nan=False)
+
+
+def _vl_convert() -> ModuleType:
+    try:
+        import vl_convert
+    except ImportError:
+        raise UsageError(f"pictures need vl-convert: {install_hint('figures')}") from None
+    return vl_convert

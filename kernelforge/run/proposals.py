@@ -1,0 +1,222 @@
+"""Proposals sent to agents in parallel; replies are kept until they are evaluated.
+
+A model's reply takes minutes and money, an evaluation a second. So the steps that a strategy can name now are all asked
+for at once, each reply is journalled when it comes, and a kill between a reply and its evaluation costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import TypeAdapter
+
+from kernelforge.agents import BUILTIN
+from kernelforge.agents.base import Coder, CoderRequest, Judge, JudgeRequest, TaskContext
+from kernelforge.errors import KernelForgeError
+from kernelforge.records import Attempt, Finding, Message, Record
+from kernelforge.run.budget import TaskBudget
+from kernelforge.search import Proposal
+from kernelforge.store import Draft, Store
+
+_PROPOSAL = TypeAdapter(Proposal)
+
+
+class AgentReply(Record):
+    """What came of one proposal: a reply to evaluate, or a Judge's last word."""
+
+    whole: bool = True
+    """False while the Judge alone has answered: kept, so that a kill while the Coder is asked does not lose it."""
+    text: str | None
+    """The Coder's reply; None when the Judge ended the task instead."""
+    finding: Finding | None
+    coder: str
+    """Specification of the Coder that was asked, or would have been."""
+    messages: tuple[Message, ...]
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """Wall time of the agents."""
+
+
+@dataclass(frozen=True)
+class ReadyReply:
+    """A proposal with what came of it."""
+
+    step: int
+    proposal: Proposal
+    written: AgentReply
+
+
+class ProposalExecutor:
+    """Makes the drafts of one task. Agents are called from threads of its own; everything else from one thread.
+
+    Args:
+        attempts: the task's attempts, by number; grows as the loop goes on.
+        ends_on_stop: whether a Judge's ``stop`` ends the task; else the Coder is asked without a finding.
+        report: told of each stage: step and ``judge`` or ``coder``.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        brief: TaskContext,
+        coders: Sequence[Coder],
+        judge: Judge,
+        spending: TaskBudget,
+        store: Store,
+        attempts: list[Attempt],
+        *,
+        ends_on_stop: bool,
+        concurrency: int,
+        report: Callable[[int, str], None],
+    ) -> None:
+        self._run = run
+        self._brief = brief
+        self._coders = coders
+        self._judge = judge
+        self._spending = spending
+        self._store = store
+        self._attempts = attempts
+        self._ends_on_stop = ends_on_stop
+        self._report = report
+        self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="draft")
+        self._open: dict[int, tuple[Proposal, Future[AgentReply]]] = {}
+        self._kept = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
+
+    def order(self, step: int, proposal: Proposal, known: int) -> None:
+        """Begin a draft, unless it was begun or is journalled. Claims its evaluation.
+
+        Args:
+            known: how many of the task's attempts the agents are shown.
+
+        Raises:
+            BudgetExhausted: no evaluation is left for it.
+        """
+        begun_already = self._open.get(step)
+        if begun_already is not None and begun_already[0] == proposal:
+            return
+        kept = self._kept.get(step)
+        fits = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
+        begun = AgentReply.model_validate_json(kept.content) if kept is not None and fits else None
+        if begun is None or not begun.whole:
+            self._spending.check()
+        self._spending.take_evaluation()
+        self._kept.pop(step, None)
+        if begun is not None and begun.whole:
+            done: Future[AgentReply] = Future()
+            done.set_result(begun)
+            self._open[step] = (proposal, done)
+            return
+        # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
+        history = tuple(self._attempts[:known])
+        best = next((attempt for attempt in reversed(history) if attempt.accepted), None)
+        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, begun))
+
+    def take(self, step: int) -> ReadyReply:
+        """Wait for a draft that was ordered.
+
+        Raises:
+            BudgetExhausted, ProviderError, UsageError: what ended the agents' work on it.
+        """
+        proposal, future = self._open.pop(step)
+        try:
+            return ReadyReply(step, proposal, future.result())
+        except BaseException:
+            self._spending.give_back_evaluation()
+            raise
+
+    def close(self) -> None:
+        """Wait for calls in flight. Drafts that came to no attempt stay in the journal."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for _ in self._open:
+            self._spending.give_back_evaluation()
+        self._open.clear()
+
+    def _write(
+        self,
+        step: int,
+        proposal: Proposal,
+        history: tuple[Attempt, ...],
+        best: Attempt | None,
+        begun: AgentReply | None,
+    ) -> AgentReply:
+        now, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.perf_counter()
+        started, before = (now, 0.0) if begun is None else (begun.started, begun.seconds)
+
+        def written(text: str | None, *, whole: bool = True) -> AgentReply:
+            return self._put(
+                step,
+                proposal,
+                AgentReply(
+                    whole=whole,
+                    text=text,
+                    finding=finding,
+                    coder=coder.name,
+                    messages=messages,
+                    started=started,
+                    seconds=round(before + time.perf_counter() - clock, 6),
+                ),
+            )
+
+        parent = None if proposal.parent is None else history[proposal.parent]
+        coder = self._coders[proposal.coder % len(self._coders)]
+        finding: Finding | None = None
+        messages: tuple[Message, ...] = ()
+        if begun is not None:
+            finding, messages = begun.finding, begun.messages
+        elif proposal.judge and parent is not None:
+            self._spending.check()
+            self._report(step, "judge")
+            judged = JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight)
+            try:
+                reply = self._judge.assess(judged)
+            except KernelForgeError as error:
+                self._keep(error.messages)
+                raise
+            finding, messages = reply.finding, reply.messages
+            if finding is not None and finding.kind == "stop":
+                if self._ends_on_stop:
+                    return written(None)
+                finding = None
+            if self._judge.name != BUILTIN:
+                written(None, whole=False)
+        self._spending.check()
+        self._report(step, "coder")
+        request = CoderRequest(
+            self._brief,
+            proposal.operator,
+            parent,
+            finding,
+            history,
+            best,
+            tuple(history[number] for number in proposal.inspirations),
+            proposal.technique,
+            proposal.sample,
+            proposal.sight,
+        )
+        try:
+            answer = coder.propose(request)
+        except KernelForgeError as error:
+            self._keep(error.messages)
+            raise
+        messages += answer.messages
+        return written(answer.text)
+
+    def _put(self, step: int, proposal: Proposal, written: AgentReply) -> AgentReply:
+        """Journal a draft, in the place of what there was of it."""
+        draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
+        self._store.put_draft(self._run, self._brief.task.name, draft)
+        return written
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        """Journal what was paid for and came to no draft."""
+        self._store.add_task_messages(self._run, self._brief.task.name, messages)
+
+
+def messages_of(draft: Draft) -> tuple[Message, ...]:
+    """What was said for a draft."""
+    return AgentReply.model_validate_json(draft.content).messages

@@ -1,0 +1,187 @@
+"""Runs whose candidates are submitted from outside: evaluated and stored as they arrive.
+
+The strategy of such a run is :data:`EXTERNAL`: it has no state that ``resume`` could go on from, because whoever
+submits decides what to try next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kernelforge.agents import BUILTIN
+from kernelforge.errors import UsageError
+from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.records import (
+    Attempt,
+    Budget,
+    Candidate,
+    Finding,
+    Graph,
+    Message,
+    Operator,
+    Run,
+    RunConfig,
+    RunState,
+    Task,
+    TaskFacts,
+    Verdict,
+)
+from kernelforge.rewards import DEFAULT_POLICY, Context, reward
+from kernelforge.run.acceptance import accept
+from kernelforge.run.config import new_run
+from kernelforge.store import Store
+from kernelforge.utils.shell_hints import results_option, shell_command
+
+EXTERNAL = "external"
+"""What ``RunConfig.strategy`` says of such a run."""
+
+_MAX_NAME_CHARS = 40
+
+
+def external_coder(name: str, version: str) -> str:
+    """Specification of a Coder that names itself: ``mcp:NAME/VERSION``, in letters, digits, ``.``, ``_`` and ``-``."""
+    parts = [re.sub(r"[^A-Za-z0-9._-]+", "-", part[:_MAX_NAME_CHARS]).strip("-") for part in (name, version)]
+    return f"mcp:{parts[0] or 'unknown'}" + (f"/{parts[1]}" if parts[1] else "")
+
+
+def external_config(
+    suite: str,
+    suite_digest: str,
+    tasks: Sequence[str],
+    *,
+    device: str,
+    coder: str,
+    budget: Budget,
+    allow_unconfined: bool,
+) -> RunConfig:
+    """Configuration of a run over ``tasks``; all of them count on a board, whether anything is submitted or not.
+
+    Args:
+        suite: name of the suite, or its path, as ``kernelforge run`` takes it.
+    """
+    return RunConfig(
+        suite=suite,
+        suite_digest=suite_digest,
+        tasks=tuple(tasks),
+        device=device,
+        strategy=EXTERNAL,
+        coder=coder,
+        judge=BUILTIN,
+        memory="off",
+        tune=False,
+        reward=DEFAULT_POLICY,
+        budget=budget,
+        # Inputs are drawn from a fresh secret each time: whoever submits may be able to read the journal.
+        seed=0,
+        jobs=1,
+        stop_after=None,
+        allow_unconfined=allow_unconfined,
+    )
+
+
+def refuse_external(run: Run, store: Store) -> None:
+    """
+    Raises:
+        UsageError: candidates of the run came from outside, so nothing here can go on with it.
+    """
+    if run.config.strategy == EXTERNAL:
+        see = shell_command("show", run.id, results=results_option(store.path.parent))
+        raise UsageError(
+            f"run {run.id} cannot be resumed: its candidates were submitted by {run.config.coder}; "
+            f"see it with `{see}`, and start a new session with `kernelforge mcp`"
+        )
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A candidate from outside with what it came to."""
+
+    task: Task
+    candidate: Candidate
+    result: EvaluationResult
+    parent: Attempt | None
+    finding: Finding | None
+    """The finding on the parent that the candidate set out to answer."""
+    messages: tuple[Message, ...]
+    started: datetime
+    seconds: float
+
+
+class SubmissionRun:
+    """One such run, held by this process until it is closed. Not for use by two threads at a time.
+
+    Raises:
+        StoreError: the journal cannot be written.
+    """
+
+    def __init__(self, config: RunConfig, store: Store) -> None:
+        self._store = store
+        self._attempts: dict[str, list[Attempt]] = {name: [] for name in config.tasks}
+        self.run = new_run(config)
+        with ExitStack() as stack:
+            stack.enter_context(store.lock_run(self.run.id))
+            store.start_run(self.run)
+            self._held = stack.pop_all()
+
+    def attempts(self, task: str) -> tuple[Attempt, ...]:
+        """Attempts at a task, by number."""
+        return tuple(self._attempts[task])
+
+    def best(self, task: str) -> Attempt | None:
+        return next((attempt for attempt in reversed(self._attempts[task]) if attempt.accepted), None)
+
+    def next_parent(self, task: str) -> Attempt | None:
+        """What to go on from: the latest attempt while it is to be mended, else the best."""
+        known = self._attempts[task]
+        return known[-1] if known and known[-1].evaluation.verdict is not Verdict.OK else self.best(task)
+
+    def put_task(self, task: Task, facts: TaskFacts, graph: Graph) -> None:
+        """Journal what is known of a task; to be done before anything is submitted to it."""
+        self._store.put_task(self.run.id, task, facts, graph)
+
+    def submit(self, submission: Submission) -> Attempt:
+        """Journal a submission as the next attempt at its task."""
+        task, parent, evaluation = submission.task.name, submission.parent, submission.result.evaluation
+        known = self._attempts[task]
+        context = Context(submission.candidate.source, tuple(one.evaluation for one in known))
+        attempt = Attempt(
+            id=f"{self.run.id}/{task}/{len(known):02d}",
+            run=self.run.id,
+            task=task,
+            number=len(known),
+            operator=_operator(parent),
+            parent=None if parent is None else parent.id,
+            coder=self.run.config.coder,
+            finding=submission.finding,
+            messages=submission.messages,
+            candidate=submission.candidate,
+            evaluation=evaluation,
+            profile=submission.result.profile,
+            reward=reward(self.run.config.reward, evaluation, context),
+            accepted=False,
+            started=submission.started.isoformat(timespec="milliseconds"),
+            seconds=round(submission.seconds, 6),
+        )
+        accepted, note = accept(attempt, known, self.best(task))
+        attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
+        self._store.add_attempt(attempt)
+        known.append(attempt)
+        return attempt
+
+    def close(self) -> None:
+        """End the run; there is nothing to go on with."""
+        with self._held:
+            for task, known in self._attempts.items():
+                if known:
+                    self._store.finish_task(self.run.id, task, "the session ended")
+            self._store.update_run(self.run.id, RunState.FINISHED, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def _operator(parent: Attempt | None) -> Operator:
+    if parent is None:
+        return Operator.SEED
+    return Operator.OPTIMISE if parent.evaluation.verdict is Verdict.OK else Operator.REPAIR

@@ -1,0 +1,442 @@
+"""The loop of one task: ask the strategy, get replies, evaluate, tune, record, tell the strategy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+
+from kernelforge.agents.base import TaskContext
+from kernelforge.agents.lessons import operator_families, select_lessons
+from kernelforge.agents.tester import agree_on_tests
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import (
+    BudgetExhausted,
+    CandidateError,
+    ChildDied,
+    DeviceError,
+    KernelForgeError,
+    ProviderError,
+    SandboxError,
+    TaskBudgetExhausted,
+    TaskError,
+    UnsupportedError,
+)
+from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluation.oracle.client import shape_invariants
+from kernelforge.evaluation.oracle.task_context import public_facts, require_admitted
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.stages.compile_stage import as_told
+from kernelforge.evaluation.stages.tuning import tune, winner
+from kernelforge.records import (
+    Attempt,
+    Candidate,
+    Evaluation,
+    InputGenerator,
+    Lesson,
+    Message,
+    Operator,
+    Reward,
+    Run,
+    Task,
+    TuneTrial,
+    Verdict,
+    content_hash,
+)
+from kernelforge.rewards import Context, reward
+from kernelforge.run.acceptance import accept, infra
+from kernelforge.run.budget import TaskBudget
+from kernelforge.run.events import Event
+from kernelforge.run.proposals import ProposalExecutor, ReadyReply, messages_of
+from kernelforge.run.task_agents import TaskAgents
+from kernelforge.search import Proposal, make_strategy
+from kernelforge.store import Store
+
+
+class TaskLoop:
+    """Works on one task until its strategy ends or a budget does. Lives in one thread; agents have their own."""
+
+    def __init__(
+        self,
+        run: Run,
+        task: Task,
+        past: list[Attempt],
+        workshop: EvaluatorPool,
+        store: Store,
+        crew: TaskAgents,
+        spending: TaskBudget,
+        report: Callable[[Event], None],
+    ) -> None:
+        self.run = run
+        self.task = task
+        self.attempts: list[Attempt] = []
+        self.workshop = workshop
+        self.store = store
+        self.crew = crew
+        self.spending = spending
+        self.report = report
+        self._device: str | None = None
+        self._tests: tuple[InputGenerator, ...] = ()
+        self._known: dict[int, int] = {}
+        """How many attempts were known when a step could first be named."""
+        config = run.config
+        self.strategy = make_strategy(
+            config.strategy,
+            config.options,
+            rounds=config.budget.rounds,
+            stop_after=config.stop_after,
+            coders=len(config.coders),
+        )
+        self._replay(past)
+
+    def work(self) -> bool:
+        """Work until nothing is left to do.
+
+        Returns:
+            True when the task is finished, False when the run's budget, a stop or a provider ended it early.
+        """
+        try:
+            self.spending.check_time()
+            if not self.store.drafts(self.run.id, self.task.name):
+                self.spending.check()
+        except TaskBudgetExhausted as spent:
+            return self._finish(str(spent))
+        except BudgetExhausted:
+            return False
+        self.report(Event("task_started", task=self.task.name))
+        self.store.put_task(self.run.id, self.task)
+        try:
+            return self._search()
+        except TaskBudgetExhausted as spent:
+            return self._finish(str(spent))
+        except BudgetExhausted as spent:
+            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}", left=True))
+            return False
+        except ProviderError as error:
+            self.report(Event("warning", task=self.task.name, message=str(error), failed=True))
+            message = "stopped: a model could not be asked"
+            self.report(Event("task_finished", task=self.task.name, message=message, left=True))
+            return False
+        except TaskError as error:
+            # The task's own fault, and the same at every try: it ends here, and the run goes on.
+            self.report(Event("warning", task=self.task.name, message=str(error)))
+            return self._finish(f"cannot be worked on: {error}")
+
+    def _replay(self, past: list[Attempt]) -> None:
+        """Tell the strategy what is journalled; it must arrive where it stood."""
+        for attempt in past[:-1]:
+            self._tell_again(attempt)
+        journalled = self.store.search_state(self.run.id, self.task.name) if past else None
+        if journalled is not None and journalled != self.strategy.state():
+            message = (
+                f"strategy {self.strategy.name!r} does not arrive at its journalled state, so this version decides "
+                "otherwise than the one that began the run; what follows is its own decision"
+            )
+            self.report(Event("warning", task=self.task.name, message=message))
+        for attempt in past[-1:]:
+            self._tell_again(attempt)
+
+    def _tell_again(self, attempt: Attempt) -> None:
+        if attempt.operator is not Operator.TUNE:
+            self._look_ahead()
+        self._remember(attempt)
+
+    def _look_ahead(self) -> list[Proposal]:
+        """The proposals that can be named now, from the next step on.
+
+        What agents are shown for a step is what was known when it could first be named, so that it is the same whether
+        the draft is made then or, after a kill, again.
+        """
+        config, step = self.run.config, len(self.strategy.steps)
+        found: list[Proposal] = []
+        for ahead in range(config.llm.concurrency):
+            rng = Random(content_hash(config.seed, self.task.name, step + ahead))
+            proposal = self.strategy.ask(rng, ahead)
+            if proposal is None:
+                break
+            self._known.setdefault(step + ahead, len(self.attempts))
+            found.append(proposal)
+        return found
+
+    def _search(self) -> bool:
+        self._stage("describe")
+        self._evaluator = self.workshop.evaluator(self.task)
+        self._device = self._evaluator.device.name
+        try:
+            brief = self._brief()
+            self._agree_on_tests(brief)
+            config = self.run.config
+            drafting = ProposalExecutor(
+                self.run.id,
+                brief,
+                self.crew.coders,
+                self.crew.judge,
+                self.spending,
+                self.store,
+                self.attempts,
+                ends_on_stop=self.strategy.ends_on_stop,
+                concurrency=config.llm.concurrency,
+                report=lambda step, stage: self._stage(stage),
+            )
+            try:
+                reason = self._rounds(drafting)
+            finally:
+                drafting.close()
+            return self._finish(reason, self._reflect(brief))
+        finally:
+            self._evaluator.oracle.close()
+            self.workshop.done(self.task)
+
+    def _rounds(self, drafting: ProposalExecutor) -> str:
+        """Work until the strategy or the Judge ends the search; gives back why."""
+        while True:
+            self.spending.check_time()
+            self._tune_last()
+            step = len(self.strategy.steps)
+            if not self._order(drafting, step):
+                return self.strategy.stopped or "the strategy has nothing more to try"
+            ready = drafting.take(step)
+            written = ready.written
+            if written.text is None:
+                assert written.finding is not None
+                return f"judge: {written.finding.headline}"
+            self._attempt(ready, written.text)
+
+    def _order(self, drafting: ProposalExecutor, step: int) -> bool:
+        """Have every draft begun that can be named now. False when there is none."""
+        proposals = self._look_ahead()
+        for ahead, proposal in enumerate(proposals):
+            try:
+                drafting.order(step + ahead, proposal, self._known[step + ahead])
+            except BudgetExhausted:
+                if ahead == 0:
+                    raise
+                break
+        return bool(proposals)
+
+    @property
+    def _best(self) -> Attempt | None:
+        return None if self.strategy.best is None else self.attempts[self.strategy.best]
+
+    def _remember(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+        self.strategy.tell(attempt)
+
+    def _stage(self, stage: str) -> None:
+        self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage, device=self._device))
+
+    def _brief(self) -> TaskContext:
+        with self._evaluator.lease():
+            require_admitted(self._evaluator.oracle)
+        brief = make_task_context(self._evaluator)
+        self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
+        families = operator_families(brief.graph)
+        memory = self.run.config.memory
+        known = [] if memory == "off" else self.store.lessons(families, self.run.id if memory == "run" else None)
+        return replace(brief, lessons=select_lessons(known, families))
+
+    def _agree_on_tests(self, brief: TaskContext) -> None:
+        """Have the Tester propose further inputs, once per task: in force from the first attempt on."""
+        if self.crew.tester is None:
+            return
+        run, task = self.run.id, self.task.name
+        self._tests = self.store.generators(run, task)
+        if not self.store.tests_agreed(run, task):
+            self.spending.check()
+            self._stage("tester")
+            try:
+                self._tests, messages = agree_on_tests(brief, self.crew.tester, self._evaluator.oracle)
+            except KernelForgeError as error:
+                self.store.add_task_messages(run, task, error.messages)
+                raise
+            self.spending.check_abort()
+            self.store.put_generators(run, task, self._tests, messages)
+        self._evaluator.use_generators(self._tests)
+
+    def _attempt(self, ready: ReadyReply, text: str) -> None:
+        """Evaluate a draft, search its ``# tune:`` space, and journal both."""
+        started = time.perf_counter()
+        proposal, written = ready.proposal, ready.written
+        parent = None if proposal.parent is None else self.attempts[proposal.parent]
+        self._stage("evaluate")
+        candidate, result = self._evaluate(text)
+        trials: tuple[TuneTrial, ...] = ()
+        if candidate is not None and result.evaluation.verdict is Verdict.OK and self.run.config.tune:
+            trials = self._tune(candidate)
+        self._journal(
+            Attempt(
+                **self._header(proposal.operator, parent),
+                inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
+                coder=written.coder,
+                technique=proposal.technique or "",
+                finding=written.finding,
+                messages=written.messages,
+                candidate=candidate,
+                evaluation=result.evaluation,
+                profile=result.profile,
+                trials=trials,
+                reward=self._reward(candidate, result.evaluation),
+                accepted=False,
+                started=written.started,
+                seconds=round(written.seconds + time.perf_counter() - started, 6),
+            ),
+            step=ready.step,
+        )
+
+    def _reward(self, candidate: Candidate | None, evaluation: Evaluation) -> Reward:
+        earlier = tuple(attempt.evaluation for attempt in self.attempts)
+        source = None if candidate is None else candidate.source
+        return reward(self.run.config.reward, evaluation, Context(source, earlier))
+
+    def _header(self, operator: Operator, parent: Attempt | None) -> dict[str, object]:
+        number = len(self.attempts)
+        return {
+            "id": f"{self.run.id}/{self.task.name}/{number:02d}",
+            "run": self.run.id,
+            "task": self.task.name,
+            "number": number,
+            "operator": operator,
+            "parent": None if parent is None else parent.id,
+        }
+
+    def _journal(self, attempt: Attempt, step: int | None) -> None:
+        self.spending.check_abort()
+        accepted, note = accept(attempt, self.attempts, self._best)
+        attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
+        self.store.add_attempt(attempt, step=step, search=self.strategy.state())
+        self._remember(attempt)
+        self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
+
+    def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
+        self._stage("tune")
+        try:
+            return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.spending.stopped)
+        except DeviceError as error:
+            # The candidate itself was evaluated, and that stands.
+            self.workshop.quarantine(self._evaluator.device, error)
+            self._move()
+            return ()
+
+    def _tune_last(self) -> None:
+        """Evaluate the winner of the last attempt's tuning in full, as a child of its own."""
+        parent = self.attempts[-1] if self.attempts else None
+        if parent is None or parent.candidate is None or not parent.trials:
+            return
+        choices = winner(parent.trials, parent.candidate.choices)
+        if choices is None:
+            return
+        self.spending.take_evaluation()
+        started, clock = datetime.now(UTC), time.perf_counter()
+        self._stage("evaluate")
+        candidate = parent.candidate.model_copy(update={"choices": choices})
+        result = self._evaluated(candidate)
+        self._journal(
+            Attempt(
+                **self._header(Operator.TUNE, parent),
+                candidate=candidate,
+                evaluation=result.evaluation,
+                profile=result.profile,
+                reward=self._reward(candidate, result.evaluation),
+                accepted=False,
+                started=started.isoformat(timespec="milliseconds"),
+                seconds=round(time.perf_counter() - clock, 6),
+            ),
+            step=None,
+        )
+
+    def _evaluate(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
+        """The candidate in a reply, where there is one, and what it came to."""
+        try:
+            candidate = parse_reply(text)
+        except CandidateError as error:
+            return None, EvaluationResult(self._evaluator.rejected(error, text), None)
+        return candidate, self._evaluated(candidate)
+
+    def _evaluated(self, candidate: Candidate) -> EvaluationResult:
+        """What a candidate came to, and no more of hidden sizes than a run may tell.
+
+        Raises:
+            DeviceError: no device is left.
+        """
+        result = self._evaluated_fully(candidate)
+        before = (attempt.evaluation for attempt in self.attempts)
+        return result._replace(evaluation=as_told(result.evaluation, before))
+
+    def _evaluated_fully(self, candidate: Candidate) -> EvaluationResult:
+        """What a candidate came to. Trouble of ours is verdict ``INFRA``.
+
+        A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
+        second one fails under it: it must not take them all. So with a child that died: once may be the system's doing.
+
+        Raises:
+            DeviceError: no device is left.
+        """
+        evaluator = self._evaluator
+        trouble: Exception | None = None
+        for _ in range(2):
+            if self.workshop.is_set_aside(evaluator.device):
+                self._move()  # it failed under another task's candidate
+            evaluator = self._evaluator
+            try:
+                return evaluator.evaluate(candidate, seed=self._seed())
+            except DeviceError as error:
+                trouble = error
+                self.workshop.quarantine(evaluator.device, error)
+            except ChildDied as error:
+                trouble = error
+                if self.spending.aborted:  # that is what ended it
+                    break
+            except (SandboxError, TaskError, UnsupportedError) as error:
+                trouble = error
+                break
+        self._move()
+        return EvaluationResult(infra(evaluator, candidate, str(trouble)), None)
+
+    def _move(self) -> None:
+        """Go on with a new oracle, on a device that can be used."""
+        self._evaluator.oracle.close()
+        self._evaluator = self.workshop.evaluator(self.task, self._tests)
+        self._device = self._evaluator.device.name
+
+    def _seed(self) -> int:
+        """The secret from which the next attempt's inputs are drawn."""
+        return int(content_hash(self.run.config.seed, self.task.name, len(self.attempts)), 16)
+
+    def _reflect(self, brief: TaskContext) -> tuple[tuple[Lesson, ...], tuple[Message, ...]]:
+        """Lessons of this task for later ones. A task without any is finished all the same."""
+        if self.crew.reflexion is None or self._best is None:
+            return (), ()
+        self._stage("reflect")
+        try:
+            reflected = self.crew.reflexion.reflect(brief, tuple(self.attempts))
+        except (BudgetExhausted, ProviderError) as error:
+            self.report(Event("warning", task=self.task.name, message=f"no lessons were written: {error}"))
+            return (), error.messages
+        return reflected.lessons, reflected.messages
+
+    def _finish(self, reason: str, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
+        lessons, messages = reflected
+        if self.spending.aborted:
+            self.store.add_task_messages(self.run.id, self.task.name, messages)
+            return False
+        # Drafts that nobody will evaluate were paid for, whatever ended the task; a Judge's last word is one of them.
+        drafts = self.store.drafts(self.run.id, self.task.name)
+        said = tuple(message for draft in drafts for message in messages_of(draft))
+        self.store.finish_task(self.run.id, self.task.name, reason, said + messages, lessons)
+        self.report(Event("task_finished", task=self.task.name, message=reason))
+        return True
+
+
+def make_task_context(evaluator: Evaluator) -> TaskContext:
+    """What agents may know of a task, without lessons."""
+    task, facts = evaluator.task, evaluator.facts
+    return TaskContext(
+        task=task,
+        facts=public_facts(facts),
+        shared=shape_invariants(task, facts),
+        graph=evaluator.oracle.trace("full"),
+        device=evaluator.device.describe(),
+        spec=evaluator.device.spec,
+    )

@@ -1,0 +1,120 @@
+"""Monitor for what resource limits do not cover: the size of a folder, the memory of a process tree.
+
+``RLIMIT_DATA`` counts neither shared memory nor memory files, and every limit counts one process, not all that a
+child starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from kernelforge.sandbox.jail import JailSpec
+from kernelforge.sandbox.syscalls import Process
+from kernelforge.utils.tree_cleanup import folder_bytes
+
+SPARE_BYTES = 1 << 30
+"""What a child without a ``/tmp`` of limited size leaves free on the disk; half of what is free where that is less."""
+_FOLDER_EVERY_S, _MEMORY_EVERY_S = 0.05, 0.2
+
+
+def open_proc() -> int:
+    """The machine's ``/proc``, to be opened before the child changes the root of all that share its mounts."""
+    return os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | None:
+    """Wait until ``pid`` has ended, and kill it if it outgrows its limits; which one, if so.
+
+    Args:
+        pid: The child.
+        grant: Its limits.
+        proc: From :func:`open_proc`.
+    """
+    memory = grant.gpu or grant.programs
+    if grant.tmp is None and not memory:
+        return None
+    process = Process(pid, proc)
+    spare = 0 if grant.tmp is None else min(_free(grant.tmp) // 2, SPARE_BYTES)
+    try:
+        while not process.ended(_FOLDER_EVERY_S if grant.tmp is not None else _MEMORY_EVERY_S):
+            over: Literal["disk", "memory"] | None = None
+            if grant.tmp is not None and (folder_bytes(grant.tmp) > grant.limits.tmp_bytes or _short(grant.tmp, spare)):
+                over = "disk"
+            elif memory:
+                adopted = _children(os.getpid(), proc) if grant.leaves_orphans else ()
+                if tree_bytes(pid, proc, adopted) > grant.limits.memory_bytes + grant.headroom_bytes:
+                    over = "memory"
+            if over:
+                process.kill()
+                return over
+    finally:
+        process.close()
+    return None
+
+
+def _free(folder: str) -> int:
+    """Bytes that are left where ``folder`` is."""
+    facts = os.statvfs(folder)
+    return facts.f_bavail * facts.f_frsize
+
+
+def _short(folder: str, spare: int) -> bool:
+    """Whether fewer than ``spare`` bytes are left. A file that is open and has no name any more is in no listing."""
+    return _free(folder) < spare
+
+
+def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = (), *, exactly: bool = True) -> int:
+    """Resident memory of ``pid`` and all it started, without files of the disk.
+
+    ``adopted`` are those whose parent ended, and what they started.
+
+    Pages that a fork shares count once where the kernel lets this process ask (``Pss``), else for each who has them.
+    To ask takes 20 ms for a process with torch, which is not done unless ``exactly``.
+    """
+    tree = list(dict.fromkeys(one for head in (pid, *adopted) for one in _tree(head, proc)))
+    if len(tree) == 1 or not exactly:
+        return sum(_resident(one, proc) for one in tree)
+    # The share comes first: a process that ends in between has nothing, where the other order would count it whole.
+    return sum(_sum(f"{one}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(one, proc) for one in tree)
+
+
+def _resident(pid: int, proc: int) -> int:
+    return _sum(f"{pid}/status", ("RssAnon:", "RssShmem:"), proc)
+
+
+def _tree(pid: int, proc: int) -> Iterator[int]:
+    left = [pid]
+    while left:
+        yield left[-1]
+        left += _children(left.pop(), proc)
+
+
+def _children(pid: int, proc: int) -> list[int]:
+    tasks = _listing(f"{pid}/task", proc)
+    return [int(child) for task in tasks for child in _read(f"{pid}/task/{task}/children", proc).split()]
+
+
+def _sum(path: str, names: tuple[str, ...], proc: int) -> int:
+    """Bytes of the lines that begin with ``names``; 0 where the process has ended or may not be asked."""
+    return sum(int(line.split()[1]) * 1024 for line in _read(path, proc).splitlines() if line.startswith(names))
+
+
+def _read(path: str, proc: int) -> str:
+    try:
+        with open(os.open(path, os.O_RDONLY, dir_fd=proc)) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _listing(path: str, proc: int) -> list[str]:
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)
+    except OSError:
+        return []
+    try:
+        return os.listdir(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,146 @@
+"""Errors as HTTP responses: problem details (RFC 9457) for refusals and infrastructure failures."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Scope
+
+from kernelforge.client.models import Job, Problem, ProblemAnswer
+from kernelforge.errors import StoreError
+from kernelforge.server.base import RequestRejected
+
+_LOG = logging.getLogger(__name__)
+
+MAX_MESSAGE_CHARS = 2_000
+_SHOWN_ERRORS = 5
+
+CODES: Mapping[int, str] = {
+    400: "malformed",
+    401: "unauthorised",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    422: "invalid",
+    429: "queue_full",
+    500: "internal",
+    503: "unavailable",
+    504: "infra_error",
+}
+"""The word for programs where whoever refused gave none."""
+
+MEANINGS: Mapping[int, str] = {
+    400: "The body is not JSON.",
+    401: "No valid token.",
+    403: "The token has not this scope, or the request comes from another site.",
+    404: "There is no such job, task, run or path.",
+    408: "The body took too long to arrive.",
+    409: "The idempotency key belongs to another request.",
+    413: "The body is too large.",
+    422: "Understood, and not possible.",
+    429: "This run or token has too much waiting.",
+    500: "A fault of the server; its log has the request's id.",
+    503: "The server is full, starting or draining.",
+    504: "The evaluation took longer than the request allows; it has no score.",
+}
+
+
+_SCHEMA = {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}
+
+
+def documented(*statuses: int, json: bool = True) -> dict[int | str, dict[str, Any]]:
+    """What a route may answer beside success, for OpenAPI. Any of them may need a token, and any may be refused.
+
+    Args:
+        json: whether the route's success is JSON. Where it is not, the framework would describe errors by its type too.
+    """
+    shape: dict[str, Any] = {"model": ProblemAnswer} if json else {"content": {"application/json": {"schema": _SCHEMA}}}
+    return {status: {**shape, "description": MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})}
+
+
+def request_id(scope: Scope) -> str:
+    """The id that the log gave a request."""
+    return str(scope.get("state", {}).get("request_id", ""))
+
+
+def problem_response(refusal: RequestRejected, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
+    """A refusal as HTTP."""
+    problem = Problem(code=refusal.code, message=str(refusal)[:MAX_MESSAGE_CHARS], retry_after_s=refusal.retry_after_s)
+    answer = ProblemAnswer(error=problem, request_id=request_id(scope))
+    sent = dict(headers or {})
+    if refusal.retry_after_s is not None:
+        sent["Retry-After"] = str(max(1, math.ceil(refusal.retry_after_s)))
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        sent["WWW-Authenticate"] = "Bearer"
+    return Response(answer.model_dump_json(), refusal.status, sent, "application/json")
+
+
+def answer_problems(app: FastAPI) -> None:
+    """Have an application answer all errors in this shape."""
+    app.add_exception_handler(RequestRejected, _refused)
+    app.add_exception_handler(StoreError, _unreadable)
+    app.add_exception_handler(HTTPException, _by_framework)
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRejected)
+    return problem_response(error, request.scope)
+
+
+async def _unreadable(request: Request, error: Exception) -> Response:
+    _LOG.error("%s", error)
+    return problem_response(RequestRejected(503, "storage", str(error)), request.scope)
+
+
+async def _by_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    refusal = RequestRejected(status, CODES.get(status, "refused"), str(error.detail))
+    return problem_response(refusal, request.scope, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = error.errors()
+    if any(found["type"] == "json_invalid" for found in errors):
+        return problem_response(RequestRejected(400, CODES[400], "the body is not JSON"), request.scope)
+    told = "; ".join(_told(found) for found in errors[:_SHOWN_ERRORS])
+    more = len(errors) - _SHOWN_ERRORS
+    return problem_response(
+        RequestRejected(422, CODES[422], told + (f"; and {more} more" if more > 0 else "")), request.scope
+    )
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """One fault of a request: where, and what is wrong. What was sent there is left out: it may be a completion."""
+    where = ".".join(str(part)[:100] for part in found["loc"])
+    return f"{where}: {found['msg'].removeprefix('Value error, ')}"
+
+
+RETRY_AFTER_S = 2.0
+GRACE_S = 5.0
+"""How much longer than a job's deadline is waited for it, so that the deadline itself ends it."""
+
+
+def trouble(job: Job) -> RequestRejected:
+    """Why a job that has ended has no score: 504 when its time ran out, else 503."""
+    error = None if job.result is None else job.result.error
+    if error is None:
+        return RequestRejected(
+            503, "infra_error", f"job {job.id} has no result; submit it again", retry_after_s=RETRY_AFTER_S
+        )
+    status = 504 if error.code == "deadline" else 503
+    retry = RETRY_AFTER_S if error.retryable or error.code == "deadline" else None
+    return RequestRejected(status, "infra_error", f"job {job.id}: {error.code}: {error.message}", retry_after_s=retry)

@@ -1,0 +1,341 @@
+"""OpenEnv's environment (0.10): a client with ``base_url=http://host:port/openenv``.
+
+Over ``/ws`` an episode is a session: ``reset`` names the task, each ``step`` is a turn, and the observation is what to
+ask the model next. The HTTP routes keep nothing between requests, as OpenEnv's own do not: there a step names its task
+and is a turn by itself. Trouble of ours is an ``error`` message, after which the step may be sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import from_json
+
+from kernelforge.client.models import (
+    MAX_COMPLETION_CHARS,
+    MAX_TURNS,
+    Components,
+    JobRequest,
+    Name,
+    Narrow,
+    RewardResult,
+    SessionRequest,
+    TurnRequest,
+)
+from kernelforge.errors import KernelForgeError
+from kernelforge.server.base import Caller, RequestRejected, RewardService
+from kernelforge.server.http.auth import Anyone, Reader, Submitter
+from kernelforge.server.http.errors import documented
+from kernelforge.server.http.strict_json import api_router, has_too_many_values
+from kernelforge.server.protocols.common import body_of, score_all
+from kernelforge.server.sessions.service import TURN_S, Sessions
+from kernelforge.version import __version__
+
+MAX_EPISODES = 1_000
+"""Connections at a time."""
+MAX_MESSAGE_CHARS = 2 * MAX_COMPLETION_CHARS
+_WAITING = 1
+"""Messages of a connection that are read ahead of the one in work: each may take some MiB."""
+
+
+class _Part(Narrow):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ResetRequest(_Part):
+    """Which task, and how long."""
+
+    task: str | None = Field(default=None, max_length=200)
+    """``suite/name``, or a task's digest."""
+    reference_code: str | None = None
+    """The task's file instead; only its hash is looked up."""
+    turns: int = Field(default=4, ge=1, le=MAX_TURNS)
+    policy: str | None = Field(default=None, max_length=100)
+    run_id: Name = "default"
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    seed: int | None = Field(default=None, ge=0)
+    """Changes nothing: a task is the same every time, and its inputs are drawn from a secret."""
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class Action(_Part):
+    """What a model said."""
+
+    completion: str = Field(max_length=MAX_COMPLETION_CHARS)
+    task: str | None = Field(default=None, max_length=200)
+    """Only where nothing was reset, as over HTTP: the step then is an episode of its own."""
+    policy: str | None = Field(default=None, max_length=100)
+    """Goes with ``task``."""
+    metadata: dict[str, Any] = {}
+    """Not looked at; OpenEnv's own actions have it."""
+
+
+class StepRequest(_Part):
+    action: dict[str, Any]
+    timeout_s: float | None = Field(default=None, gt=0, le=TURN_S)
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class Observation(_Part):
+    """What a model is told."""
+
+    task: str
+    prompt: str
+    """What to ask the model next, word for word; empty at the end."""
+    feedback: str = ""
+    """What came of the last completion, in a few lines. The prompt has it too."""
+    verdict: str | None = None
+    uncompared: bool = False
+    """Whether the verdict is OK although no value was compared at the full size."""
+    stage: str | None = None
+    components: Components | None = None
+    best: bool | None = None
+    """Whether the last completion is the best so far; never one whose full size was not compared."""
+    turn: int = 0
+    max_turns: int
+    metadata: dict[str, Any] = {}
+
+
+class Stepped(BaseModel):
+    """OpenEnv's answer to a reset or a step."""
+
+    observation: Observation
+    reward: float | None = None
+    done: bool = False
+
+
+class State(BaseModel):
+    episode_id: str | None = None
+    step_count: int = 0
+    task: str | None = None
+
+
+def router(core: RewardService, sessions: Sessions) -> APIRouter:
+    routes = api_router("openenv")
+    errors = documented(400, 408, 413, 422, 429, 504)
+    open_episodes: set[Episode] = set()
+
+    @routes.post("/openenv/reset", responses=errors)
+    async def reset(body: ResetRequest, caller: Submitter) -> Stepped:
+        """The prompt of a task. Nothing is kept; episodes of several turns go over ``/openenv/ws``."""
+        reference, _ = core.find_task(body.task, body.reference_code)
+        prompt = await sessions.first_prompt(reference)
+        return Stepped(observation=Observation(task=reference, prompt=prompt, max_turns=1))
+
+    @routes.post("/openenv/step", responses=errors)
+    async def step(request: Request, body: StepRequest, caller: Submitter) -> Stepped:
+        """The reward of one completion, for the task that its action names."""
+        action = body_of(Action, body.action, "action")
+        if action.task is None:
+            raise RequestRejected(
+                422, "no_task", "over HTTP an action names its task; or reset an episode over /openenv/ws"
+            )
+        job = JobRequest(task=action.task, completion=action.completion, policy=action.policy)
+        (result,) = await score_all(request, core, caller, [job], timeout_s=body.timeout_s or TURN_S)
+        return _single(core.find_task(action.task)[0], result)
+
+    @routes.get("/openenv/state", responses=errors)
+    async def state(caller: Reader) -> State:
+        """Nothing is kept over HTTP."""
+        return State()
+
+    @routes.get("/openenv/metadata", responses=errors)
+    async def metadata(caller: Anyone) -> dict[str, str]:
+        return {
+            "name": "kernelforge",
+            "description": "CUDA kernels for PyTorch modules, checked and timed",
+            "version": __version__,
+        }
+
+    @routes.get("/openenv/health", responses=errors)
+    async def health(caller: Anyone) -> dict[Literal["status"], str]:
+        if core.status().state != "ready":
+            raise RequestRejected(503, "unavailable", f"the server is {core.status().state}", retry_after_s=1.0)
+        return {"status": "healthy"}
+
+    @routes.get("/openenv/schema", responses=errors)
+    async def schema(caller: Anyone) -> dict[str, dict[str, Any]]:
+        models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
+        return {name: model.model_json_schema() for name, model in models.items()}
+
+    @routes.websocket("/openenv/ws")
+    async def episodes(socket: WebSocket, caller: Submitter) -> None:
+        await socket.accept()
+        if len(open_episodes) >= MAX_EPISODES:
+            await socket.send_json(_error("CAPACITY_REACHED", f"{MAX_EPISODES:,} episodes are open"))
+            await socket.close(1013)
+            return
+        episode = Episode(core, sessions, caller)
+        open_episodes.add(episode)
+        try:
+            await _talk(socket, episode)
+        finally:
+            open_episodes.discard(episode)
+            await episode.end()
+
+    return routes
+
+
+class Episode:
+    """One connection's environment."""
+
+    def __init__(self, core: RewardService, sessions: Sessions, caller: Caller) -> None:
+        self._core = core
+        self._sessions = sessions
+        self._caller = caller
+        self._session: str | None = None
+        self._state = State()
+        self._max_turns = 0
+
+    async def answer(self, text: str | None) -> dict[str, Any] | None:
+        """The answer to a message; None to one that ends the connection."""
+        sent = b"" if text is None else text.encode()
+        if has_too_many_values(sent):
+            return _error("VALIDATION_ERROR", "a message has too many values")
+        try:
+            message = from_json(sent, allow_inf_nan=False)
+        except ValueError as error:
+            return _error("INVALID_JSON", f"Invalid JSON: {error}")
+        if not isinstance(message, dict):
+            return _error("VALIDATION_ERROR", "a message is an object with a type")
+        kind, data = message.get("type"), message.get("data", {})
+        try:
+            if kind == "close":
+                return None
+            if kind == "state":
+                return {"type": "state", "data": self._state.model_dump()}
+            if kind == "reset":
+                return _observed(await self._reset(body_of(ResetRequest, data, "reset")))
+            if kind == "step":
+                return _observed(await self._step(body_of(Action, data, "action")))
+        except RequestRejected as refusal:
+            wrong = refusal.status in (400, 404, 409, 413, 422)
+            return _error("VALIDATION_ERROR" if wrong else "EXECUTION_ERROR", f"{refusal.code}: {refusal}")
+        except KernelForgeError as error:
+            return _error("EXECUTION_ERROR", str(error))
+        return _error("UNKNOWN_TYPE", f"Unknown message type: {str(kind)[:100]}")
+
+    async def end(self) -> None:
+        """Forget the session, and end its turn."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(RequestRejected):  # it was idle too long, or deleted by an administrator
+                await self._sessions.delete(session, self._caller)
+
+    async def _reset(self, asked: ResetRequest) -> Stepped:
+        reference, _ = self._core.find_task(asked.task, asked.reference_code)
+        await self.end()
+        opened = await self._sessions.open(
+            SessionRequest(
+                task=reference,
+                run_id=asked.run_id,
+                policy=asked.policy,
+                policy_version=asked.policy_version,
+                turns=asked.turns,
+            ),
+            self._caller,
+        )
+        self._session, self._max_turns = opened.id, opened.max_turns
+        self._state = State(episode_id=asked.episode_id or opened.id, task=reference)
+        observation = Observation(task=reference, prompt=opened.prompt, max_turns=opened.max_turns)
+        return Stepped(observation=observation, done=opened.done)
+
+    async def _step(self, action: Action) -> Stepped:
+        if self._session is None:
+            return await self._alone(action)
+        if action.task is not None:
+            raise RequestRejected(422, "invalid", "the task was named by the reset; leave it out of the action")
+        number = self._state.step_count + 1
+        turn = await self._sessions.turn(
+            self._session, TurnRequest(number=number, completion=action.completion), self._caller
+        )
+        self._state = self._state.model_copy(update={"step_count": number})
+        return Stepped(
+            observation=Observation(
+                task=self._state.task or "",
+                prompt=turn.observation,
+                feedback=turn.result.feedback,
+                verdict=turn.result.verdict,
+                uncompared=turn.result.uncompared,
+                stage=turn.result.stage,
+                components=turn.result.components,
+                best=turn.best and not turn.result.uncompared,
+                turn=number,
+                max_turns=self._max_turns,
+            ),
+            reward=turn.result.reward,
+            done=not turn.observation,
+        )
+
+    async def _alone(self, action: Action) -> Stepped:
+        """A step without a reset is an episode of one turn."""
+        if action.task is None:
+            raise RequestRejected(422, "no_task", "reset with a task first, or name one in the action")
+        opened = await self._reset(ResetRequest(task=action.task, turns=1, policy=action.policy))
+        if opened.done:
+            raise RequestRejected(422, "no_task", f"nothing is asked for task {action.task!r}")
+        try:
+            return await self._step(Action(completion=action.completion))
+        finally:
+            await self.end()
+
+
+async def _talk(socket: WebSocket, episode: Episode) -> None:
+    """Answer messages in their order until either side ends it. A client that goes away ends its turn."""
+    waiting: asyncio.Queue[str | None] = asyncio.Queue(_WAITING)
+
+    async def read() -> None:
+        while True:
+            message = await socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            await waiting.put(text if text is None or len(text) <= MAX_MESSAGE_CHARS else None)
+
+    async def work() -> None:
+        while True:
+            answer = await episode.answer(await waiting.get())
+            if answer is None:
+                await socket.close()
+                return
+            await socket.send_json(answer)
+
+    both = {asyncio.create_task(read()), asyncio.create_task(work())}
+    try:
+        done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both)
+    for task in done:
+        error = task.exception()
+        if error is not None and not isinstance(error, WebSocketDisconnect):
+            raise error
+
+
+def _single(reference: str, result: RewardResult) -> Stepped:
+    observation = Observation(
+        task=reference,
+        prompt="",
+        feedback=result.feedback,
+        verdict=result.verdict,
+        uncompared=result.uncompared,
+        stage=result.stage,
+        components=result.components,
+        best=result.verdict == "OK" and not result.uncompared,
+        turn=1,
+        max_turns=1,
+    )
+    return Stepped(observation=observation, reward=result.reward, done=True)
+
+
+def _observed(stepped: Stepped) -> dict[str, Any]:
+    return {"type": "observation", "data": stepped.model_dump(mode="json")}
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "data": {"message": message, "code": code}}

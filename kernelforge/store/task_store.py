@@ -1,0 +1,234 @@
+"""Stored state of a task beside its attempts: messages, pending replies, lessons, input generators."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kernelforge.errors import StoreError
+from kernelforge.records import InputGenerator, Lesson, Message
+from kernelforge.store.codec import Blobs, Row, message_rows, messages_from_rows
+from kernelforge.store.database import Database, as_text, readable
+
+if TYPE_CHECKING:
+    import sqlite_utils
+
+_NAMES_PER_QUERY = 500
+
+
+class Draft(NamedTuple):
+    """A reply that was paid for and not yet evaluated."""
+
+    step: int
+    proposal: str
+    """What was asked for, as JSON."""
+    content: str
+    """What came back, as JSON."""
+
+
+class TaskKey(NamedTuple):
+    """What changes when something new is journalled of a task."""
+
+    attempts: int
+    described: bool
+    """Whether the oracle's facts are there."""
+    finished: bool
+
+
+class TaskState:
+    """The part of a results database that is about tasks of runs."""
+
+    _database: Database
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    # News
+
+    def revision(self) -> int:
+        """A number that changes when another connection writes to the database. Costs no read of it."""
+        return int(self._database.tuples("PRAGMA data_version")[0][0])
+
+    def task_marks(self, run_id: str) -> dict[str, TaskKey]:
+        """The mark of every task that the run has come to, by task."""
+        rows = self._database.tuples(
+            "SELECT name, "
+            "(SELECT count(*) FROM attempts WHERE attempts.run = tasks.run AND attempts.task = tasks.name), "
+            "facts IS NOT NULL, finished IS NOT NULL FROM tasks WHERE run = ? ORDER BY rowid",
+            (run_id,),
+        )
+        with readable(self.path, f"tasks of run {run_id}"):
+            return {
+                as_text(name): TaskKey(attempts, bool(described), bool(finished))
+                for name, attempts, described, finished in rows
+            }
+
+    # Messages outside attempts
+
+    def add_task_messages(self, run_id: str, name: str, messages: Sequence[Message]) -> None:
+        """Journal what agents said of a task outside any attempt.
+
+        Raises:
+            StoreError: the run has not come to that task.
+        """
+        blobs = Blobs()
+        rows = message_rows(messages, blobs, run=run_id, task=name)
+        with self._database.transaction() as db, linked(f"run {run_id} has no task {name} in {self.path}"):
+            append_messages(db, run_id, name, blobs, rows)
+
+    def task_messages(self, run_id: str, name: str, *, texts: bool = True) -> tuple[Message, ...]:
+        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons.
+
+        Args:
+            texts: with their contents; else these are empty.
+        """
+        rows = self._database.rows(
+            "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
+        )
+        blobs = self._blobs({row["content"] for row in rows}) if texts else None
+        with readable(self.path, f"messages about task {name} of run {run_id}"):
+            return messages_from_rows(rows, blobs)
+
+    # Drafts
+
+    def put_draft(self, run_id: str, task: str, draft: Draft) -> None:
+        """Keep a reply until its attempt is journalled, so that a kill in between does not lose what it cost."""
+        blobs = Blobs()
+        row = {
+            "run": run_id, "task": task, "step": draft.step, "proposal": draft.proposal,
+            "content": blobs.add(draft.content),
+        }  # fmt: skip
+        with self._database.transaction() as db, linked(f"run {run_id} has no task {task} in {self.path}"):
+            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+            db.table("drafts").upsert(row, pk=("run", "task", "step"))
+
+    def drafts(self, run_id: str, task: str) -> list[Draft]:
+        """Replies that still wait for their evaluation, by step."""
+        rows = self._database.rows("SELECT * FROM drafts WHERE run = ? AND task = ? ORDER BY step", (run_id, task))
+        blobs = self._blobs({row["content"] for row in rows})
+        with readable(self.path, f"drafts for task {task} of run {run_id}"):
+            return [Draft(row["step"], as_text(row["proposal"]), as_text(blobs[row["content"]])) for row in rows]
+
+    # Input generators
+
+    def put_generators(
+        self, run_id: str, task: str, generators: Sequence[InputGenerator], messages: Sequence[Message] = ()
+    ) -> None:
+        """Journal which further tests were agreed on for a task, refused ones included, and what was said of them.
+
+        They never change.
+
+        Raises:
+            StoreError: the run has not come to that task, or has generators of these names for it.
+        """
+        blobs, said = Blobs(), Blobs()
+        rows = [
+            {"run": run_id, "task": task, "name": one.name, "plan": blobs.add(one.plan), "provider": one.provider,
+             "admitted": int(one.admitted), "reason": one.reason, "sizes": json.dumps(one.sizes)}
+            for one in generators
+        ]  # fmt: skip
+        with (
+            self._database.transaction() as db,
+            linked(f"run {run_id} has no task {task} in {self.path}"),
+            unique(f"task {task} of run {run_id} has its input generators already"),
+        ):
+            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+            db.table("generators").insert_all(rows)
+            db.execute("UPDATE tasks SET tested = 1 WHERE run = ? AND name = ?", (run_id, task))
+            append_messages(db, run_id, task, said, message_rows(messages, said, run=run_id, task=task))
+
+    def tests_agreed(self, run_id: str, task: str) -> bool:
+        """Whether a Tester was heard about a task, though it may have proposed nothing."""
+        rows = self._database.rows("SELECT tested FROM tasks WHERE run = ? AND name = ?", (run_id, task))
+        return bool(rows and rows[0]["tested"])
+
+    def generators(self, run_id: str, task: str) -> tuple[InputGenerator, ...]:
+        """Further tests of a task, in the order of their proposal; those that were refused are among them."""
+        rows = self._database.rows("SELECT * FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task))
+        blobs = self._blobs({row["plan"] for row in rows})
+        with readable(self.path, f"input generators of task {task} of run {run_id}"):
+            return tuple(
+                InputGenerator(
+                    name=row["name"],
+                    plan=blobs[row["plan"]],
+                    provider=row["provider"],
+                    admitted=bool(row["admitted"]),
+                    reason=row["reason"],
+                    sizes=tuple(json.loads(row["sizes"])),
+                )
+                for row in rows
+            )
+
+    # Lessons
+
+    def lessons(self, families: Sequence[str], run_id: str | None) -> list[Lesson]:
+        """Lessons about operator families, newest first: those of one run, or of all runs in the file."""
+        marks = ", ".join("?" * len(families))
+        where, values = f"family IN ({marks})", list(families)
+        if run_id is not None:
+            where, values = f"{where} AND run = ?", [*values, run_id]
+        rows = self._database.rows(
+            f"SELECT * FROM lessons WHERE {where} ORDER BY written DESC, rowid DESC", tuple(values)
+        )
+        with readable(self.path, "lessons"):
+            return [_lesson(row) for row in rows]
+
+    def lessons_of(self, run_id: str, task: str) -> tuple[Lesson, ...]:
+        """What one task of a run taught."""
+        rows = self._database.rows("SELECT * FROM lessons WHERE run = ? AND task = ? ORDER BY position", (run_id, task))
+        with readable(self.path, f"lessons of task {task} of run {run_id}"):
+            return tuple(_lesson(row) for row in rows)
+
+    def _blobs(self, names: set[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with readable(self.path, "names of texts"):
+            wanted = sorted(names)
+        for start in range(0, len(wanted), _NAMES_PER_QUERY):
+            part = wanted[start : start + _NAMES_PER_QUERY]
+            marks = ", ".join("?" * len(part))
+            rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
+            found |= {row["sha256"]: row["content"] for row in rows}
+        return found
+
+
+def _lesson(row: Row) -> Lesson:
+    return Lesson(**{name: row[name] for name in ("family", "text", "task", "provider", "gain", "written")})
+
+
+def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:
+    """Put messages after those that a task has."""
+    found = list(
+        db.query(
+            "SELECT coalesce(max(position) + 1, 0) AS next FROM task_messages WHERE run = ? AND task = ?",
+            (run_id, task),
+        )
+    )
+    db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+    db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
+
+
+@contextlib.contextmanager
+def unique(message: str) -> Iterator[None]:
+    with _constraint(("SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE"), message):
+        yield
+
+
+@contextlib.contextmanager
+def linked(message: str) -> Iterator[None]:
+    with _constraint(("SQLITE_CONSTRAINT_FOREIGNKEY",), message):
+        yield
+
+
+@contextlib.contextmanager
+def _constraint(names: tuple[str, ...], message: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorname in names:
+            raise StoreError(message) from error
+        raise

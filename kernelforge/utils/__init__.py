@@ -1,0 +1,1 @@
+"""Helpers that know nothing of kernels: atomic file replacement, file locks, removal of folder trees."""

@@ -1,0 +1,67 @@
+"""Frames between a pool and its workers: a length, then JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 256 << 20
+"""More than any order or report takes; a length above it is a mistake of ours."""
+
+
+def packed(data: dict[str, Any]) -> bytes:
+    """One frame as bytes.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    text = json.dumps(data, separators=(",", ":")).encode()
+    if len(text) > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {len(text)} bytes is longer than any that an engine sends")
+    return _LENGTH.pack(len(text)) + text
+
+
+def receive(sock: socket.socket) -> dict[str, Any] | None:
+    """The next frame of a blocking socket; None when the other side is gone."""
+    head = _exactly(sock, _LENGTH.size)
+    if head is None:
+        return None
+    text = _exactly(sock, _length(head))
+    return None if text is None else _object(text)
+
+
+async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next frame; None when the other side is gone."""
+    try:
+        return _object(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size))))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes | None:
+    pieces = bytearray()
+    while len(pieces) < count:
+        try:
+            piece = sock.recv(min(count - len(pieces), 1 << 20))
+        except ConnectionError:
+            return None
+        if not piece:
+            return None
+        pieces += piece
+    return bytes(pieces)
+
+
+def _length(head: bytes) -> int:
+    length: int = _LENGTH.unpack(head)[0]
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes was announced, which no worker sends")
+    return length
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(text)
+    return data

@@ -1,0 +1,142 @@
+"""A worker on another node, reached through a Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kernelforge.errors import EvaluationCancelled, KernelForgeError
+from kernelforge.workers.base import WorkerDied
+from kernelforge.workers.compile_worker import Target
+from kernelforge.workers.process import START_S, error_told
+from kernelforge.workers.ray.cluster import Cluster
+from kernelforge.workers.worker_main import CLOSING_S, WorkerSettings
+
+PLACED_S = START_S + 30.0
+"""Longest until an actor has its resources and its worker is warm. In a dedicated cluster, nobody else has them."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class RayWorker:
+    """One worker of a cluster. Made by :meth:`start`; it is of no use once :attr:`alive` is false."""
+
+    def __init__(self, name: str, cluster: Cluster, actor: Any) -> None:
+        self.name = name
+        self.pid = 0
+        """On its node."""
+        self.target: Target | None = None
+        self.toolchain: Mapping[str, str] = {}
+        """What its node evaluates with, by the names that a fingerprint has for it."""
+        self.warm: frozenset[str] = frozenset()
+        self._cluster = cluster
+        self._actor = actor
+        self._ids = itertools.count(1)
+        self._ended = asyncio.Event()
+        self._watch: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
+
+    @classmethod
+    async def start(
+        cls, name: str, settings: WorkerSettings, *, cluster: Cluster, node: str, cpus: float, gpus: int
+    ) -> RayWorker:
+        """Start an actor on a node, and a worker in it that is warm.
+
+        Raises:
+            KernelForgeError: none starts: the node is gone or has no room, or what stopped the worker.
+        """
+        worker = cls(name, cluster, cluster.lease(node, cpus=cpus, gpus=gpus))
+        try:
+            async with asyncio.timeout(PLACED_S):
+                reply = await worker._call("start", name, settings.model_dump_json())
+            if "error" in reply:
+                raise error_told(reply["error"])
+        except TimeoutError:
+            worker.kill()
+            wanted = "GPU" if gpus else "CPU"
+            raise KernelForgeError(
+                f"{name}: its node gave it no {wanted} in {PLACED_S:g} s: `ray status` tells who has them"
+            ) from None
+        except WorkerDied as error:
+            raise KernelForgeError(str(error)) from None
+        except BaseException:
+            worker.kill()
+            raise
+        worker.target = Target.model_validate(reply["ready"])
+        worker.toolchain, worker.pid = reply["toolchain"], reply["pid"]
+        worker._watch = asyncio.create_task(worker._watched())
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended.is_set()
+
+    async def ended(self) -> None:
+        """Return when the worker, its actor or its node is gone."""
+        await self._ended.wait()
+
+    def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
+        """Send a request: its number, and where its reply will be, with the errors of
+        :meth:`kernelforge.workers.process.Worker.send`."""
+        number = next(self._ids)
+        return number, asyncio.create_task(self._reply(number, op, json.dumps(content)))
+
+    def interrupt(self, number: int) -> None:
+        """Have a request ended whose reply nobody wants."""
+        if self.alive:
+            self._actor.interrupt.remote(number)
+
+    def kill(self) -> None:
+        """End the actor; its worker and the jailed children die with it."""
+        self._cluster.kill(self._actor)
+        self._ended.set()
+
+    async def close(self) -> None:
+        """End the worker in good order, by force where it does not end by itself."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self.alive:
+            with contextlib.suppress(WorkerDied, TimeoutError):
+                async with asyncio.timeout(CLOSING_S + 2.0):
+                    await self._call("close")
+        self.kill()
+
+    async def _reply(self, number: int, op: str, content: str) -> dict[str, Any]:
+        if not self.alive:
+            raise WorkerDied(f"worker {self.name} is gone")
+        reply = await self._call("ask", number, op, content)
+        if "died" in reply:
+            self.kill()
+            raise WorkerDied(reply["died"])
+        self.warm = frozenset(reply["warm"])
+        if "interrupted" in reply:
+            raise EvaluationCancelled("the order was interrupted")
+        if "error" in reply:
+            raise error_told(reply["error"])
+        return reply
+
+    async def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
+        """What a method of the actor answers.
+
+        Raises:
+            WorkerDied: the actor is gone, or failed in a way that nobody foresaw.
+        """
+        try:
+            text: str = await getattr(self._actor, method).remote(*arguments)
+        except self._cluster.error as error:
+            self.kill()
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise WorkerDied(f"worker {self.name} is gone: {first}") from None
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    async def _watched(self) -> None:
+        with contextlib.suppress(WorkerDied):
+            await self._call("ended")
+        if self.alive:
+            self.kill()

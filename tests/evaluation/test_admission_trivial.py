@@ -1,0 +1,35 @@
+"""Trivial answers: one that passes on a task's own inputs must be exposed by another family of the same size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracle_tasks import make_task
+
+from kernelforge.evaluation.oracle.worker.admission_checks import admission_findings
+from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+
+
+def findings(forward: str, inputs: str) -> dict[str, dict[str, Any]]:
+    found = admission_findings(ReferenceRunner(make_task(forward, inputs)), ["small"])
+    return {finding["family"]: finding for finding in found}
+
+
+def test_the_identity_on_positive_inputs_is_exposed_by_signed_ones() -> None:
+    found = findings("torch.relu(a)", "torch.rand(16, 64)")
+    assert all(finding["ok"] for finding in found.values())
+    assert "input 0 returned) passes here and fails on normal" in found["task"]["text"]
+    assert "trivial answers fail" in found["normal"]["text"]
+
+
+def test_what_passes_on_all_families_is_a_fault() -> None:
+    found = findings("a * 1.0", "torch.rand(16, 64)")
+    assert not found["task"]["ok"]
+    assert not found["normal"]["ok"]
+    assert found["task"]["text"].endswith("a trivial answer passes: input 0 returned")
+
+
+def test_a_trivial_answer_on_drawn_inputs_is_a_fault_though_it_fails_on_the_tasks_own() -> None:
+    found = findings("torch.where(a.abs() > 100, torch.zeros_like(a), a)", "torch.randn(16, 64) * 200")
+    assert found["task"]["ok"]
+    assert not found["normal"]["ok"]

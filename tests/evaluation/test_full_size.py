@@ -1,0 +1,157 @@
+"""The full size on an emulated device: compared whole, in part, or visibly left out where it is too large."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axpy import KERNEL, PLAN, REFERENCE, axpy_task
+
+from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.records import Candidate, SizeCheck, Task, Verdict
+from kernelforge.sandbox import Child
+from kernelforge.tasks import substitute
+
+
+@pytest.fixture(scope="module")
+def evaluators(workshop: EvaluatorPool) -> Iterator[list[Evaluator]]:
+    made: list[Evaluator] = []
+    yield made
+    for evaluator in made:
+        evaluator.oracle.close()
+
+
+def at_full(task: Task, rows: int, columns: int) -> Task:
+    """The task with another size ``full``."""
+    return task.model_copy(update={"source": substitute(task.source, {"ROWS": rows, "COLS": columns})})
+
+
+def evaluate(evaluators: list[Evaluator], workshop: EvaluatorPool, task: Task) -> tuple[EvaluationResult, SizeCheck]:
+    evaluators.append(workshop.evaluator(task))
+    result = evaluators[-1].evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
+    assert result.evaluation.correctness is not None
+    return result, next(check for check in result.evaluation.correctness.sizes if check.size == "full")
+
+
+def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
+    evaluators: list[Evaluator], workshop: EvaluatorPool
+) -> None:
+    (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1 << 16, 1 << 14))
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == "skipped"
+    assert "its own tensors take 12.9 GB" in full.message
+    assert profile is None
+
+
+def test_a_reference_too_large_for_its_process_is_compared_in_part(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.REFERENCE_BYTES", 1 << 20)
+    (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1024, 1024))
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == "passed"
+    assert "compared in part" in full.message
+    assert profile is not None
+    assert profile.size == "full"
+    assert profile.value("dram__bytes_write.sum") == 4 << 20
+
+
+@pytest.mark.parametrize("dear", ["task", "candidate"])
+def test_a_dear_size_is_compared_in_part(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: str
+) -> None:
+    """For a dear task the whole reference never runs; a slow candidate is compared all the same."""
+    asked: list[bool] = []
+    draw = Oracle.draw
+
+    def recorded(self: Oracle, size: str, family: str, seed: int, *, expected: bool = True) -> DrawHandle:
+        if size == "full":
+            asked.append(expected)
+        return draw(self, size, family, seed, expected=expected)
+
+    monkeypatch.setattr(Oracle, "draw", recorded)
+    name, limit = ("DEAR_FLOPS", 10) if dear == "task" else ("FULL_SIZE_INSTRUCTIONS", 10)
+    monkeypatch.setattr(f"kernelforge.evaluation.stages.full_size.{name}", limit)
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert profile is not None
+    assert asked == ([False, False] if dear == "task" else [True, False])
+    assert (full.status, full.families) == ("passed", ("task", "normal"))
+    assert "at places drawn from the secret seed" in full.message
+
+
+LAZY = {
+    "one block": ("if (n == 6144 && blockIdx.x != 3) return;", "nothing in the plan writes"),
+    "not the last": ("if (n == 6144 && blockIdx.x == gridDim.x - 1) return;", "nothing in the plan writes 128 of"),
+    "half the value": ("if (n == 6144) { if (i < n) out[i] = x[i] + 0.5f * y[i]; return; }", "in the part"),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_a_kernel_that_is_lazy_at_a_dear_size_is_wrong(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, lazy: str
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10)
+    code, words = LAZY[lazy]
+    evaluators.append(workshop.evaluator(axpy_task()))
+    source = KERNEL.replace("    if (i < n)", f"    {code}\n    if (i < n)")
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=PLAN), seed=11).evaluation
+    assert evaluation.verdict is Verdict.WRONG
+    assert words in evaluation.reason
+
+
+def test_what_cannot_be_run_in_part_is_left_out_where_it_is_dear_to_run_whole(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that wait for one another cannot be run alone."""
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.FULL_SIZE_INSTRUCTIONS", 10)
+    wait = "if (i == 0) atomicExch(flag, 1); if (threadIdx.x == 0) while (atomicAdd(flag, 0) == 0) {} __syncthreads();"
+    source = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
+        "    if (i < n)", f"    {wait}\n    if (i < n)"
+    )
+    plan = PLAN.replace("out, i32", "out, zeros((1,), int32), i32")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=plan), seed=11).evaluation
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    check = evaluation.correctness.sizes[-1]
+    assert check.status == "skipped"
+    assert "wait for one another" in check.message
+
+
+def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
+    evaluators: list[Evaluator], workshop: EvaluatorPool
+) -> None:
+    greedy = "x * 2 + y + 0 * x.new_ones((1 << 35) if ROWS == 2048 else 1)[0]"
+    task = at_full(axpy_task(REFERENCE.replace("x * 2 + y", greedy)), 2048, 1024)
+    (evaluation, _), full = evaluate(evaluators, workshop, task)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == "skipped"
+    assert "needs more memory" in full.message
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    left, draw = [kills], Oracle.draw
+
+    def drawn_and_killed(oracle: Oracle, size: str, *rest: Any, **options: Any) -> DrawHandle:
+        drawn = draw(oracle, size, *rest, **options)
+        if size == "full" and left[0]:
+            left[0] -= 1
+            assert isinstance(oracle._child, Child)
+            os.kill(oracle._child.pid, signal.SIGKILL)
+        return drawn
+
+    monkeypatch.setattr(Oracle, "draw", drawn_and_killed)
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == ("passed" if kills == 1 else "skipped")
+    assert ("cannot be run at this size here" in full.message) == (kills == 2)
+    assert (profile is not None) == (kills == 1)

@@ -1,0 +1,332 @@
+"""The cascade where time is measured: real jailed processes, PTX on the software driver, baselines on the CPU.
+
+No GPU is at hand, so times are made up, and every launch takes 1 ms: what is tested is who is asked what, in which
+order, and what is made of the answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from axpy import KERNEL, PLAN, SIZES, axpy_task
+from devices.cuda import told_stopwatch
+from devices.cuda.software import with_ptx
+from devices.cuda.stopwatch_driver import CARVE_OUT_US, NODE_GAP_US
+from devices.cuda.told_stopwatch import ToldStopwatch
+
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices import make_device
+from kernelforge.devices.base import Device, RunFailure, RunRequest, RunResult
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.errors import UnsupportedError
+from kernelforge.evaluation import EvaluationResult, Evaluator
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.records import (
+    Candidate,
+    Fingerprint,
+    KernelProfile,
+    MeasureSettings,
+    Metric,
+    Origin,
+    Profile,
+    Roofline,
+    SizeFacts,
+    Verdict,
+)
+from kernelforge.rewards import reward
+from kernelforge.sandbox import Zygote, select_tier
+
+pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
+
+TASK = axpy_task(sizes=SIZES[:3])
+SETTINGS = MeasureSettings(precision=0.5, seconds=1.0)
+
+
+class Session(CudaSession):
+    """Profiles nothing: there are no counters here."""
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+        raise AssertionError("a profile was taken where none was asked for")
+
+
+class TimedDevice(CudaDevice):
+    """``cuda:0`` where a launch takes 1 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(0, driver="devices.cuda.stopwatch_driver:create", grace_s=5.0)
+        self.opened = 0
+        self.session: type[CudaSession] = Session
+
+    def open(self, artifact: Artifact) -> CudaSession:
+        self.refuse_unhealthy()
+        self.opened += 1
+        return self.session(self, with_ptx(artifact))
+
+    def clocks(self) -> None:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def _clocks_that_nothing_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", ToldStopwatch)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[TimedDevice]:
+    with TimedDevice() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Device]:
+    made = make_device("emulated:h100")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
+    with Compiler(tmp_path_factory.mktemp("builds")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def oracle(kept_zygotes: Callable[..., Zygote]) -> Iterator[Oracle]:
+    with Oracle(kept_zygotes("oracle"), TASK) as made:
+        yield made
+
+
+def fingerprint_on(device: Device) -> Fingerprint:
+    return Fingerprint(
+        device=device.name, device_kind="cuda", arch=device.arch, toolchain="nvrtc", kernelforge="0", evaluator="1",
+        torch="2", python="3", host="test", jail="namespaces", **device.identity(),
+    )  # fmt: skip
+
+
+class Leases:
+    """Counts who holds the device."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.taken = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self.held += 1
+            self.taken += 1
+        try:
+            yield
+        finally:
+            self.held -= 1
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def evaluator(oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, leases: Leases) -> Evaluator:
+    fingerprint = fingerprint_on(device)
+    return Evaluator(TASK, oracle, compiler, device, fingerprint, screen=screen, settings=SETTINGS, lease=leases)
+
+
+def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN, **options: Any) -> EvaluationResult:
+    return evaluator.evaluate(Candidate(source=source, plan=plan), seed=11, profile=False, **options)
+
+
+def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: Leases) -> None:
+    evaluation, profile = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert profile is None
+    speed = evaluation.performance
+    assert speed is not None
+    assert speed.timing is not None
+    assert speed.origin is Origin.MEASURED
+    assert speed.bound == "unprofiled"
+    timing = speed.timing
+    assert timing.protocol == "graph/1"
+    assert timing.candidate.captured
+    assert timing.candidate.median_us > 1000  # each launch takes as long as that
+    assert "eager" in {side.name for side in timing.baselines}
+    assert speed.quarantined is None, speed.quarantined
+    assert speed.speedup_eager is not None
+    assert speed.speedup_eager < 1
+    assert speed.speedup_lower is not None
+    assert speed.speedup is not None
+    assert speed.speedup_lower <= speed.speedup
+    assert (leases.taken, leases.held) == (1, 0)
+    assert {"timing", "oracle", "build"} <= evaluation.seconds.keys()
+
+
+def test_a_profile_and_a_sanitizer_that_cannot_be_had_are_noted_and_cost_nothing(
+    oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unprofiled(CudaSession):
+        def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+            raise UnsupportedError("no hardware counters: ncu was not found")
+
+    def sanitize(*arguments: object) -> tuple[RunFailure, ...]:
+        raise UnsupportedError("compute-sanitizer memcheck came to no result")
+
+    monkeypatch.setattr(device, "session", Unprofiled)
+    monkeypatch.setattr(device, "sanitize", sanitize)
+    settings = SETTINGS.model_copy(update={"sanitizer": True})
+    evaluator = Evaluator(TASK, oracle, compiler, device, fingerprint_on(device), screen=screen, settings=settings)
+    evaluation, profile = evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11, profile=True)
+    assert (evaluation.verdict, profile) == (Verdict.OK, None), evaluation.reason
+    assert evaluation.performance is not None
+    assert evaluation.performance.timing is not None
+    notes = evaluation.performance.timing.notes
+    assert notes.count("no profile: no hardware counters: ncu was not found") == 1
+    assert notes.count("not checked by the sanitizer: compute-sanitizer memcheck came to no result") == 1
+
+
+SHARING = KERNEL.replace(
+    "if (i < n) out[i] = ",
+    "__shared__ volatile float kept[128]; kept[threadIdx.x] = 0.0f; if (i < n) out[i] = kept[threadIdx.x] + ",
+)
+
+
+@pytest.mark.parametrize(("source", "switch_us"), [(KERNEL, 0.0), (SHARING, CARVE_OUT_US)])
+def test_what_a_place_in_the_graph_costs_stands_beside_each_time(
+    evaluator: Evaluator, source: str, switch_us: float
+) -> None:
+    """The gap between kernels, and what a kernel with shared memory waits for behind the flush, once in a sample."""
+    evaluation, _ = run(evaluator, source)
+    assert evaluation.performance is not None, evaluation.reason
+    timing = evaluation.performance.timing
+    assert timing is not None
+    assert not timing.flush_each
+    found_us = NODE_GAP_US + switch_us / timing.sets
+    assert timing.candidate.node_gap_us == pytest.approx(found_us)
+    assert timing.candidate.median_us > 1000 + found_us, "it is not subtracted"
+    assert {side.node_gap_us for side in timing.baselines} == {told_stopwatch.NODE_GAP_US}
+
+
+def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -> None:
+    scored = reward("kernelforge/1", run(evaluator).evaluation)
+    assert scored.components["log_speedup"] == 0
+    assert scored.value == scored.components["correct"]
+
+
+def test_an_access_that_no_gpu_reports_is_seen_beside_it(evaluator: Evaluator) -> None:
+    """Reads one element too many, which is within the allocation's padding on a GPU."""
+    evaluation, _ = run(evaluator, KERNEL.replace("out[i] = 2.0f * x[i]", "out[i] = 0.0f * x[n] + 2.0f * x[i]"))
+    assert evaluation.verdict is Verdict.CRASH
+    assert "small size" in evaluation.reason
+    assert evaluation.performance is None
+
+
+class Lacking:
+    """An emulated device whose emulator lacks whatever the candidate uses."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def open(self, artifact: Artifact) -> Any:
+        session = self._device.open(artifact)
+        lacking = RunResult((), (RunFailure("unsupported", "no instruction wgmma.fence here"),))
+        session.run = lambda request: lacking  # type: ignore[method-assign]
+        return session
+
+
+def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, screen: Device) -> None:
+    evaluator.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    evaluation, _ = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert full.message == "accesses were not checked on emulated:h100: no instruction wgmma.fence here"
+
+
+def test_a_kernel_that_counts_its_runs_is_stopped_before_it_is_timed(evaluator: Evaluator) -> None:
+    source = "__device__ int runs;\n" + KERNEL.replace("if (i < n)", "if (i == 0) runs = runs + 1;\n    if (i < n)")
+    evaluation, _ = run(evaluator, source)
+    assert evaluation.verdict is Verdict.CRASH
+    assert evaluation.stage == "small"
+
+
+def test_the_published_protocol_has_a_name_of_its_own(evaluator: Evaluator) -> None:
+    evaluator.settings = MeasureSettings(protocol="kernelbench")
+    evaluation, _ = run(evaluator)
+    assert evaluation.performance is not None
+    assert evaluation.performance.protocol == "kernelbench/1"
+    assert evaluation.performance.timing is not None
+    assert [side.name for side in evaluation.performance.timing.baselines] == ["eager"]
+
+
+def test_requests_with_gaps_are_on_a_board_of_their_own(evaluator: Evaluator) -> None:
+    evaluator.settings = SETTINGS.model_copy(update={"qps": 2000.0})
+    evaluation, _ = run(evaluator)
+    assert evaluation.performance is not None, evaluation.reason
+    assert evaluation.performance.protocol.endswith("+server")
+    assert evaluation.performance.timing is not None
+    assert evaluation.performance.timing.mode == "server"
+
+
+class Counting(Session):
+    """Gives hardware counters of a kernel, as ncu would."""
+
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
+        def measured(name: str, value: float) -> Metric:
+            return Metric(name=name, value=value, unit="1", origin=Origin.MEASURED)
+
+        metrics = (measured("dram__bytes.sum", 4096.0), measured("gpu__time_duration.sum", 9e3))
+        kernel = KernelProfile(
+            kernel="axpy", launches=1, grid=(48, 1, 1), block=(128, 1, 1), sampled=1.0, metrics=metrics
+        )
+        roofline = Roofline(
+            flops=facts.flops, dram_bytes=4096.0, compulsory_bytes=facts.compulsory_bytes, arithmetic_intensity=1.0,
+            ridge=10.0, bound="dram", time_us=9.0, time_origin=Origin.MEASURED,
+        )  # fmt: skip
+        profile = Profile(size=facts.size, device="cuda:0", kernels=(kernel,), metrics=metrics, roofline=roofline)
+        return profile, None
+
+
+@pytest.fixture
+def counting(evaluator: Evaluator, device: TimedDevice, monkeypatch: pytest.MonkeyPatch) -> Evaluator:
+    monkeypatch.setattr(device, "session", Counting)
+    return evaluator
+
+
+def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: Evaluator) -> None:
+    evaluation, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert profile is not None
+    origins = {metric.name: (metric.origin, metric.value) for metric in profile.kernels[0].metrics}
+    assert origins["dram__bytes.sum"] == (Origin.MEASURED, 4096.0)
+    assert origins["ptx__warp_inst_executed.sum"][0] is Origin.COUNTED
+    assert origins["kernelforge__limit_latency_us"][0] is Origin.MODELLED
+    assert profile.kernels[0].hot_spots
+    assert (profile.device, profile.roofline.time_us) == ("cuda:0", 9.0)
+    assert profile.notes == (
+        "Metrics that are not 'measured' are the emulator's, from the same PTX on emulated:h100 "
+        "(nearest known: NVIDIA H100 SXM5 80 GB).",  # nothing is known of a GPU called "Software GPU"
+    )
+
+
+def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:
+    counting.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    _, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
+    assert profile is not None
+    assert {metric.origin for metric in profile.metrics} == {Origin.MEASURED}
+    assert "no instruction wgmma.fence here" in profile.notes[-1]
+
+
+def test_a_bad_access_at_the_full_size_alone_is_seen_by_the_emulators_profile(counting: Evaluator) -> None:
+    source = KERNEL.replace("if (i < n)", "if (n > 5000 && x[n] == 7.25f) out[0] = 1.0f;\n    if (i < n)")
+    evaluation, profile = counting.evaluate(Candidate(source=source, plan=PLAN), seed=11)
+    assert evaluation.verdict is Verdict.CRASH
+    assert "full size" in evaluation.reason
+    assert profile is None

@@ -1,0 +1,121 @@
+"""The search for sizes, against references that are a rule on extents and a cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.size_search.extents import Extent
+from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge, TrialOutcome, capped
+
+Rule = Callable[[Mapping[str, int]], object]
+
+
+def searched(
+    full: Mapping[str, int],
+    rule: Rule = lambda v: True,
+    elements: Callable[[Mapping[str, int]], int] | None = None,
+    *,
+    index_bounds: tuple[str, ...] = (),
+    others: tuple[int, ...] = (),
+) -> Chosen:
+    """What is chosen for a reference that raises unless ``rule`` holds and has as many elements as said."""
+    extents = [Extent((name,), value, is_index_bound=name in index_bounds) for name, value in full.items()]
+
+    def run(constants: Mapping[str, float], *, near: bool) -> TrialOutcome:
+        values = {name: int(value) for name, value in constants.items()}
+        if not rule(values):
+            return TrialOutcome(None, "sizes do not fit")
+        count = elements(values) if elements else math.prod(values.values())
+        seconds = count / 1e8 if count < 1 << 26 else None
+        cost = Cost(elements=count, bytes=4 * count, outputs=count, work=count, calls=1, flops=0, seconds=seconds)
+        return TrialOutcome(cost)
+
+    return ExtentSearch(extents, run, Bounds(), others).choose()
+
+
+def test_free_extents_get_odd_quad_and_tiny_sizes_within_the_bounds() -> None:
+    found = searched({"ROWS": 4096, "COLS": 393216}).sizes
+    assert set(found) == {"small", "hidden_odd", "hidden_quad", "hidden_tiny"}
+    assert all(math.prod(values.values()) <= Bounds().elements for values in found.values())
+    assert all(value % 2 for value in found["hidden_odd"].values())
+    assert found["hidden_odd"]["COLS"] > 1024
+    assert all(value % 4 == 0 and value % 16 for value in found["hidden_quad"].values())
+    assert all(1 < value < 32 for value in found["hidden_tiny"].values())
+    assert len({tuple(values.values()) for values in found.values()}) == 4
+
+
+def test_extents_that_could_be_mistaken_for_each_other_are_not_equal() -> None:
+    found = searched({"M": 4096, "K": 4096, "N": 4096}, elements=lambda v: v["M"] * v["K"] + v["K"] * v["N"]).sizes
+    assert all(len(set(values.values())) == 3 for values in found.values())
+
+
+def test_equal_extents_that_must_stay_equal_do() -> None:
+    found = searched({"A": 1024, "B": 1024, "C": 512}, lambda v: v["A"] == v["B"]).sizes
+    assert len(found) == 4
+    assert all(values["A"] == values["B"] for values in found.values())
+
+
+def test_what_divides_still_divides_and_groups_become_odd_too() -> None:
+    found = searched({"CHANNELS": 64, "GROUPS": 8, "LENGTH": 4096}, lambda v: v["CHANNELS"] % v["GROUPS"] == 0).sizes
+    assert all(values["CHANNELS"] % values["GROUPS"] == 0 for values in found.values())
+    assert found["hidden_odd"]["CHANNELS"] % 2
+    assert found["hidden_odd"]["GROUPS"] > 1
+
+
+def test_a_fixed_divisor_is_found_among_the_other_constants() -> None:
+    found = searched({"EMBED": 384, "LENGTH": 512}, lambda v: v["EMBED"] % 6 == 0, others=(6,)).sizes
+    assert all(values["EMBED"] % 6 == 0 for values in found.values())
+    assert len({values["EMBED"] for values in found.values()}) > 2
+
+
+def test_an_upper_bound_of_another_extent_is_kept() -> None:
+    found = searched({"LONGEST": 1024, "LENGTH": 512, "WIDTH": 768}, lambda v: v["LENGTH"] <= v["LONGEST"]).sizes
+    assert len(found) == 4
+    assert all(values["LENGTH"] <= values["LONGEST"] for values in found.values())
+
+
+def test_an_extent_that_must_stay_large_lets_the_others_shrink() -> None:
+    found = searched({"BATCH": 128, "WIDTH": 224}, lambda v: v["WIDTH"] >= 200, lambda v: v["BATCH"] * v["WIDTH"] ** 2)
+    assert not found.heavy
+    assert all(values["BATCH"] * values["WIDTH"] ** 2 <= Bounds().elements for values in found.sizes.values())
+
+
+def test_an_extent_that_allows_no_other_value_is_said_to_stay() -> None:
+    found = searched({"BATCH": 4096, "WIDTH": 224}, lambda v: v["WIDTH"] == 224)
+    assert all(values["WIDTH"] == 224 for values in found.sizes.values())
+    assert any(note.startswith("WIDTH cannot vary") for note in found.notes)
+
+
+def test_below_an_index_bound_equal_extents_stay_equal_though_a_lucky_draw_would_let_them_differ() -> None:
+    full = {"CLASSES": 1000, "WIDTH": 1000, "BATCH": 512}
+    found = searched(full, lambda v: v["CLASSES"] <= v["WIDTH"], index_bounds=("CLASSES",)).sizes
+    assert all(values["CLASSES"] == values["WIDTH"] for values in found.values())
+
+
+def test_a_reference_without_extents_has_small_and_nothing_hidden() -> None:
+    found = searched({}, elements=lambda v: 100)
+    assert found.sizes == {"small": {}}
+    assert "no hidden sizes" in found.notes[0]
+
+
+def test_what_stays_above_the_bounds_is_heavy_and_what_stays_out_of_reach_is_refused() -> None:
+    assert searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"]).heavy
+    with pytest.raises(TooLarge, match="too much to be checked"):
+        searched({"BATCH": 64}, elements=lambda v: 1 << 40)
+
+
+def test_a_reference_that_always_raises_is_refused_with_its_own_words() -> None:
+    with pytest.raises(TaskError, match="sizes do not fit"):
+        searched({"ROWS": 64}, lambda v: False)
+
+
+@given(st.integers(1, 5000), st.integers(1, 40), st.sampled_from([2**k for k in range(1, 11)]))
+def test_capping_keeps_divisibility_and_never_enlarges(value: int, times: int, cap: int) -> None:
+    assert capped(value * times, cap) % capped(value, cap) == 0 or value * times < 11 or value < 11
+    assert 1 <= capped(value, cap) <= value

@@ -1,0 +1,168 @@
+"""Axes whose slices can be worked out by themselves, and comparisons of some elements."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from kernelforge.evaluation.oracle.worker.slices import Elements, Slicing, elements_of
+from kernelforge.records import DType, Size, Task
+
+HEADER = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+B, M, K, N = 40, 30, 50, 21
+"""
+
+
+def task(forward: str, inputs: str, *, extra: str = "", ties: tuple[int, ...] = ()) -> Task:
+    arguments = ", ".join("xyz"[: inputs.count("torch.")])
+    source = (
+        f"{HEADER}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        {extra or 'pass'}\n"
+        f"    def forward(self, {arguments}):\n        return {forward}\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return []\n"
+    )
+    sizes = (
+        Size(name="full"),
+        Size(name="small", constants={"B": 6, "M": 10, "K": 12, "N": 8}),
+        Size(name="hidden_a", constants={"B": 5, "M": 7, "K": 9, "N": 4}),
+        Size(name="hidden_b", constants={"B": 7, "M": 4, "K": 5, "N": 9}),
+    )
+    policy = {"ties": ties}
+    return Task.model_validate(
+        {"name": "t", "suite": "test", "title": "", "level": 1, "source": source, "sizes": sizes, "policy": policy}
+    )
+
+
+SLICED = {
+    "softmax": (task("torch.softmax(x, -1)", "torch.randn(M, N)"), Slicing({0: 0}, (0,))),
+    "rows of a product": (task("x @ y", "torch.randn(M, K), torch.randn(K, N)"), Slicing({0: 0}, (0,))),
+    "a transposed product": (task("x.T @ y", "torch.randn(K, M), torch.randn(K, N)"), Slicing({0: 1}, (0,))),
+    "columns only": (
+        task("torch.softmax(x, 0) * y", "torch.randn(M, N), torch.randn(N)"),
+        Slicing({0: 1, 1: 0}, (1,)),
+    ),
+    "batches": (task("x @ y", "torch.randn(B, M, K), torch.randn(B, K, N)"), Slicing({0: 0, 1: 0}, (0,))),
+    "convolution": (
+        task("torch.relu(self.c(x))", "torch.randn(B, 3, M, K)", extra="self.c = nn.Conv2d(3, 4, 3)"),
+        Slicing({0: 0}, (0,)),
+    ),
+    "argmax": (task("x.argmax(1)", "torch.randn(M, N)", ties=(0,)), Slicing({0: 0}, (0,))),
+    "two outputs": (
+        task("torch.max(x, 1).values, x.sum(1, keepdim=True).T", "torch.randn(M, N)"),
+        Slicing({0: 0}, (0, 1)),
+    ),
+    "attention": (
+        task(
+            "F.scaled_dot_product_attention(x, y, z)",
+            "torch.randn(B, 2, M, K), torch.randn(B, 2, M, K), torch.randn(B, 2, M, K)",
+        ),
+        Slicing({0: 0, 1: 0, 2: 0}, (0,)),
+    ),
+    "labels": (
+        task(
+            "F.cross_entropy(x, y, reduction='none')",
+            "torch.randn(M, N), torch.randint(0, N, (M,))",
+        ),
+        Slicing({0: 0, 1: 0}, (0,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_the_axis_whose_slices_stand_by_themselves_is_found(name: str) -> None:
+    one, slicing = SLICED[name]
+    assert ReferenceRunner(one).slices.slicing == slicing
+
+
+WHOLE = {
+    "sum": task("x.sum()", "torch.randn(M, N)"),
+    "batch norm": task("self.n(x)", "torch.randn(B, 3, M)", extra="self.n = nn.BatchNorm1d(3)"),
+    "an extent of its own": task("x / B", "torch.randn(B, M)"),
+    "a mean over everything": task("x - x.mean()", "torch.randn(M, N)"),
+    "rows in another order": task("x.flip(0) + x.flip(1)", "torch.randn(M, N)"),
+}
+
+
+@pytest.mark.parametrize("name", ["sum", "a mean over everything", "rows in another order", "batch norm"])
+def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
+    found = ReferenceRunner(WHOLE[name]).slices.slicing
+    if name == "batch norm":
+        # Channels hold weights of their own: only the batch could be cut, and its statistics are shared.
+        assert found is None or 0 not in found.outputs
+    else:
+        assert found is None
+
+
+def test_a_constant_divisor_does_not_hinder() -> None:
+    assert ReferenceRunner(WHOLE["an extent of its own"]).slices.slicing == Slicing({0: 0}, (0,))
+
+
+def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
+    """Compare what torch gives at the chosen elements, the first of them moved by ``wrong``."""
+    drawn = reckoner.draw("full", "task", seed, expected=False)
+    wanted = reckoner.slices.choose("full", seed, 5)
+    outputs = reckoner.reference("full").run(drawn.inputs)
+    got = {}
+    for position, output in enumerate(outputs):
+        indices = torch.tensor(sorted(wanted[position]))
+        values = output.reshape(-1)[indices].clone()
+        values[0] += torch.tensor(wrong).to(values.dtype)
+        got[position] = Elements(indices, values.numpy().tobytes())
+    comparison = reckoner.slices.compare(drawn, wanted, got)
+    assert comparison.total == sum(map(len, wanted.values()))
+    return comparison.ok
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_elements_are_compared_with_the_reference_on_their_slices(name: str) -> None:
+    reckoner = ReferenceRunner(SLICED[name][0])
+    assert right(reckoner, 3)
+    assert not right(reckoner, 4, wrong=1.0)
+
+
+def test_elements_without_an_axis_of_slices_are_compared_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    reckoner = ReferenceRunner(WHOLE["a mean over everything"])
+    assert right(reckoner, 3)
+    assert not right(reckoner, 3, wrong=1.0)
+    monkeypatch.setattr("kernelforge.evaluation.oracle.worker.slices.WHOLE_FLOPS", 10)
+    with pytest.raises(TaskError, match="no axis whose slices"):
+        reckoner.slices.choose("full", 1, 5)
+
+
+def test_the_last_element_is_among_the_chosen_and_seeds_differ() -> None:
+    slices = ReferenceRunner(SLICED["softmax"][0]).slices
+    first, second = slices.choose("full", 1, 8)[0], slices.choose("full", 2, 8)[0]
+    assert first[0] == second[0] == 30 * 21 - 1
+    assert set(first) != set(second)
+
+
+def test_weights_of_the_draw_are_those_of_the_comparison() -> None:
+    """Another draw at the same size redraws the weights meanwhile."""
+    reckoner = ReferenceRunner(
+        task("self.l(x)", "torch.randn(M, K)", extra="self.l = nn.Linear(50 if M == 30 else K, 5)")
+    )
+    drawn = reckoner.draw("full", "task", 5, expected=False)
+    output = reckoner.reference("full").run(drawn.inputs)[0]
+    indices = torch.arange(output.numel())
+    reckoner.draw("full", "task", 6, expected=False)
+    got = {0: Elements(indices, output.numpy().tobytes())}
+    assert reckoner.slices.compare(drawn, {0: [0]}, got).ok
+    assert reckoner.slices.compare_whole(drawn, {0: Elements(None, output.numpy().tobytes())}).ok
+    assert not reckoner.slices.compare_whole(drawn, {0: Elements(None, (output + 1).numpy().tobytes())}).ok
+
+
+def test_what_a_runner_sends_is_read_as_hostile() -> None:
+    def sent(indices: list[int], count: int) -> Elements:
+        return elements_of(torch.tensor(indices).numpy().tobytes(), bytes(4 * count), (3, 4), DType("float32"))
+
+    assert sent([0, 5, 11], 3).indices is not None
+    for indices, count in (([0, 12], 2), ([-1, 3], 2), ([3, 3], 2), ([4, 3], 2), ([1, 2], 3)):
+        with pytest.raises(TaskError):
+            sent(indices, count)
+    with pytest.raises(TaskError):
+        elements_of(None, bytes(44), (3, 4), DType("float32"))

@@ -1,0 +1,161 @@
+"""A workshop over several GPUs: which are used, set aside and used again, and what its evaluators say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axpy import axpy_task
+
+from kernelforge.devices.base import Device
+from kernelforge.devices.cuda.device import CudaDevice
+from kernelforge.errors import DeviceError
+from kernelforge.evaluation.oracle.cache import OracleFacts
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.records import Task
+from kernelforge.sandbox import Zygote, select_tier
+
+pytestmark = [
+    pytest.mark.usefixtures("own_leases", "warm_zygotes"),
+    pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
+]
+
+TASK = axpy_task()
+
+
+class Gpu(CudaDevice):
+    """A GPU on the software driver, which passes its probe when it is told to."""
+
+    def __init__(self, ordinal: int, factory: str = "create") -> None:
+        super().__init__(ordinal, driver=f"devices.cuda.several_gpus:{factory}")
+        self.complaints: list[str | None] = []
+
+    def _examined(self) -> str | None:
+        return self.complaints.pop(0) if self.complaints else super()._examined()
+
+
+class SoftwareWorkshop(EvaluatorPool):
+    """Its oracles run on the CPU."""
+
+    oracles: Zygote
+
+    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
+        return Oracle(self.oracles, task, device="cpu", known=known)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def oracles(kept_zygotes: Callable[..., Zygote]) -> None:
+    SoftwareWorkshop.oracles = kept_zygotes("oracle")
+
+
+@pytest.fixture
+def gpus() -> list[Gpu]:
+    return [Gpu(0), Gpu(1)]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def workshop(gpus: list[Gpu], said: list[str], tmp_path: Path) -> Iterator[EvaluatorPool]:
+    with SoftwareWorkshop("", opened=gpus, cache=tmp_path, tell=said.append) as made:
+        yield made
+
+
+def place(workshop: EvaluatorPool, name: str = "axpy") -> str:
+    """Name of the device that a task's evaluator is on."""
+    evaluator = workshop.evaluator(TASK.model_copy(update={"name": name}))
+    evaluator.oracle.close()
+    assert evaluator.fingerprint.device == evaluator.device.name
+    return evaluator.device.name
+
+
+def test_tasks_spread_and_each_keeps_its_gpu(workshop: EvaluatorPool) -> None:
+    assert [place(workshop, name) for name in ("a", "b", "a", "b")] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+
+
+def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: EvaluatorPool) -> None:
+    evaluator = workshop.evaluator(TASK)
+    evaluator.oracle.close()
+    assert evaluator.fingerprint.jail == Zygote("gpu-runner").tier
+    assert evaluator.fingerprint.gpu == "Software GPU"
+    assert evaluator.checker.screen is not None
+    assert evaluator.checker.screen.name == "emulated:h100"
+
+
+def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(
+    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(workshop._leases, "_clock", lambda: now[0])
+    workshop.quarantine(gpus[0], DeviceError("Xid 79"))
+    workshop.quarantine(gpus[0], DeviceError("told once"))
+    assert said == ["cuda:0 is set aside: Xid 79"]
+    assert workshop.is_set_aside(gpus[0])
+    assert workshop.device is gpus[1]
+    assert place(workshop, "a") == "cuda:1"
+    now[0] = 601.0
+    gpus[0].complaints = ["memory does not hold what was written", None]
+    assert place(workshop, "b") == "cuda:1"
+    assert workshop.is_set_aside(gpus[0])
+    now[0] = 1300.0
+    assert place(workshop, "c") == "cuda:0"
+    assert said[1:] == ["cuda:0 passes its probe again, and is used again"]
+    assert not workshop.is_set_aside(gpus[0])
+
+
+def test_tasks_that_fail_on_one_gpu_at_a_time_tell_it_once(
+    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked before either set it aside."""
+    monkeypatch.setattr(workshop._leases, "quarantined", dict)
+    workshop.quarantine(gpus[0], DeviceError("Xid 79"))
+    workshop.quarantine(gpus[0], DeviceError("Xid 79, too"))
+    assert said == ["cuda:0 is set aside: Xid 79"]
+
+
+def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
+    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workshop._leases, "_clock", lambda: 0.0)
+    workshop.quarantine(gpus[0], DeviceError("Xid 79"))
+    monkeypatch.setattr(workshop._leases, "_clock", lambda: 601.0)
+    lease = workshop._leases.lease
+
+    @contextmanager
+    def after_another(device: str, **how: Any) -> Iterator[None]:
+        with lease(device, **how):
+            if how["task"] == "its probe":
+                assert workshop._leases.probed(device, None)
+            yield
+
+    monkeypatch.setattr(workshop._leases, "lease", after_another)
+    gpus[0].complaints = ["nobody asks"]
+    assert place(workshop, "a") == "cuda:0"
+    assert gpus[0].complaints == ["nobody asks"]
+    assert len(said) == 1
+
+
+def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, said: list[str]) -> None:
+    with SoftwareWorkshop("", opened=[Gpu(0, "create_fallen"), Gpu(1)], cache=tmp_path, tell=said.append) as workshop:
+        assert place(workshop) == "cuda:1"
+        assert workshop.fingerprint.device == "cuda:1"
+    (told,) = said
+    assert told.startswith("cuda:0 is set aside: ")
+
+
+def test_without_any_gpu_there_is_no_workshop(tmp_path: Path) -> None:
+    fallen = Gpu(0, "create_fallen")
+    with fallen, pytest.raises(DeviceError, match="CUDA_ERROR_NO_DEVICE"):
+        SoftwareWorkshop("", opened=[fallen], cache=tmp_path)
+
+
+def test_the_failure_of_an_only_gpu_is_told_as_it_is(tmp_path: Path) -> None:
+    with SoftwareWorkshop("", opened=[Gpu(0)], cache=tmp_path) as workshop, pytest.raises(DeviceError, match="Xid 79"):
+        workshop.quarantine(workshop.device, DeviceError("Xid 79"))

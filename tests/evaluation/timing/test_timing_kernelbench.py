@@ -1,0 +1,54 @@
+"""KernelBench's protocol as it was published."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated_gpu import SimulatedSide, World
+
+from kernelforge.evaluation.timing import kernelbench, reported_time
+from kernelforge.records import Timing
+
+
+def published(world: World, *, baselines: tuple[str, ...] = ("eager", "compile")) -> Timing:
+    sides = [SimulatedSide(world, name, 150.0, sets=1, captured=False) for name in baselines]
+    return kernelbench(SimulatedSide(world, "candidate", 100.0, sets=1), sides, set_bytes=7, clocks=world.clocks)
+
+
+def test_calls_are_waited_for_one_by_one_and_warm_ups_left_out() -> None:
+    world = World(1)
+    published(world)
+    assert world.log == [("candidate", "block", 1)] * 103 + [("eager", "block", 1)] * 103
+
+
+def test_the_ratio_is_that_of_the_means_against_eager() -> None:
+    timing = published(World(2))
+    candidate, eager = timing.candidate.samples_us, timing.baselines[0].samples_us
+    assert (len(candidate), len(eager)) == (100, 100)
+    ratio = timing.ratio("eager")
+    assert ratio is not None
+    assert ratio.speedup == pytest.approx(np.mean(eager) / np.mean(candidate), rel=1e-12)
+    assert ratio.interval[0] < ratio.speedup < ratio.interval[1]
+    assert [side.name for side in timing.baselines] == ["eager"]
+    assert (timing.protocol, timing.sets, timing.flush_bytes) == ("kernelbench/1", 1, 0)
+
+
+def test_the_time_reported_is_the_mean_there_and_the_median_elsewhere() -> None:
+    timing = published(World(3))
+    time_us, (low, high) = reported_time(timing)
+    assert time_us == pytest.approx(np.mean(timing.candidate.samples_us), rel=1e-12)
+    assert low < time_us < high
+    assert time_us != timing.candidate.median_us
+    ours = timing.model_copy(update={"protocol": "graph/1"})
+    assert reported_time(ours) == (ours.candidate.median_us, ours.candidate.interval_us)
+
+
+def test_it_is_the_same_every_time() -> None:
+    first, second = (published(World(4)).model_copy(update={"budget_s": 1.0}) for _ in range(2))
+    assert first == second
+
+
+def test_without_eager_there_is_a_time_and_a_note() -> None:
+    timing = published(World(1), baselines=("compile",))
+    assert (timing.fastest, timing.baselines, timing.ratios) == (None, (), ())
+    assert any("no eager baseline" in note for note in timing.notes)

@@ -1,0 +1,86 @@
+"""What is measured again, and what is not believed then."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelforge.evaluation.timing import (
+    SamplePlan,
+    cache_resident,
+    clock_jump,
+    differ,
+    implausible_reason,
+    physical_floor_us,
+)
+from kernelforge.records import HostClock, Ratio, SideTimes, Timing
+from kernelforge.records.timing import Interval
+
+
+def side(name: str, time_us: float, width: float = 0.01) -> SideTimes:
+    interval = (time_us * (1 - width), time_us * (1 + width))
+    return SideTimes(name=name, samples_us=(time_us,), median_us=time_us, interval_us=interval, captured=True)
+
+
+def timing(speedup: float = 1.5, *, time_us: float = 100.0, width: float = 0.01, agrees: bool = True) -> Timing:
+    interval: Interval = (speedup * (1 - width), speedup * (1 + width))
+    return Timing(
+        protocol="graph/1",
+        sets=1,
+        set_bytes=1,
+        flush_bytes=0,
+        candidate=side("candidate", time_us, width),
+        baselines=(side("eager", time_us * speedup),),
+        ratios=(Ratio(baseline="eager", speedup=speedup, interval=interval, blocks=12),),
+        fastest="eager",
+        settled=True,
+        budget_s=1.0,
+        host=HostClock(events_us=time_us, slope_us=time_us, agrees=agrees),
+    )
+
+
+def test_the_floor_is_bytes_over_bandwidth() -> None:
+    assert physical_floor_us(480_000_000, 4800.0) == pytest.approx(100.0)
+    assert physical_floor_us(480_000_000, 4800.0, resident_bytes=48_000_000) == pytest.approx(90.0)
+    assert physical_floor_us(1000, 4800.0, resident_bytes=2000) == 0
+
+
+def test_without_a_known_bandwidth_there_is_no_floor() -> None:
+    assert physical_floor_us(1 << 30, 0.0) == 0.0
+
+
+def test_what_the_cache_may_keep_shrinks_with_the_sets() -> None:
+    assert cache_resident(SamplePlan(1, 0), 60) == 60
+    assert cache_resident(SamplePlan(4, 0), 60) == 15
+    assert cache_resident(SamplePlan(4, 120), 60) == 15
+    assert cache_resident(SamplePlan(8, 120, flush_each=True), 60) == 60
+
+
+def test_a_time_under_the_floor_is_suspicious_and_one_at_it_is_not() -> None:
+    assert "below 120 µs" in (implausible_reason(timing(), 120.0) or "")
+    assert implausible_reason(timing(), 100.5) is None, "the interval still reaches the floor"
+    assert implausible_reason(timing(), 99.0) is None
+    assert implausible_reason(timing(), 0.0) is None
+
+
+def test_clocks_that_disagree_are_suspicious() -> None:
+    assert "the parent's clock" in (implausible_reason(timing(agrees=False), 0.0) or "")
+
+
+@pytest.mark.parametrize(
+    ("speedup", "best", "again"), [(2.9, None, False), (3.1, None, True), (2.1, 1.0, True), (1.9, 1.0, False)]
+)
+def test_jumps_are_measured_again(speedup: float, best: float | None, again: bool) -> None:
+    assert (clock_jump(timing(speedup), best) is not None) == again
+
+
+def test_two_measurements_contradict_each_other_when_far_apart_and_sure_of_it() -> None:
+    assert differ(timing(4.0), timing(4.1)) is None
+    assert "4 and 3" in (differ(timing(4.0), timing(3.0)) or "")
+    assert differ(timing(4.0, width=0.3), timing(3.0)) is None, "unsure"
+    assert differ(timing(4.0, width=0.001), timing(4.3, width=0.001)) is None, "within a tenth"
+
+
+def test_nothing_is_said_of_a_candidate_without_baselines() -> None:
+    alone = timing().model_copy(update={"baselines": (), "ratios": (), "fastest": None})
+    assert clock_jump(alone) is None
+    assert differ(alone, timing()) is None

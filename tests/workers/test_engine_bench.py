@@ -1,0 +1,90 @@
+"""A bench: which oracles it keeps, and what an interrupt does to a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from engine_orders import order, slow_run
+
+from kernelforge.errors import EvaluationCancelled
+from kernelforge.records import Verdict
+from kernelforge.workers.cancellation import CancellableCall
+from kernelforge.workers.warm_evaluators import WarmEvaluators
+
+
+@pytest.fixture(scope="module")
+def bench(
+    tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., WarmEvaluators]
+) -> Iterator[WarmEvaluators]:
+    builds = tmp_path_factory.mktemp("builds")
+    with open_warm(WarmEvaluators, "emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds) as bench:
+        yield bench
+
+
+def test_the_oracles_of_the_last_tasks_are_kept(bench: WarmEvaluators) -> None:
+    tasks = [order(rows=rows) for rows in (64, 65, 66)]
+    for one in tasks:
+        report = bench.evaluate(one)
+        assert report.evaluation is not None
+        assert report.evaluation.verdict is Verdict.OK
+    assert bench.warm == {one.task.digest for one in tasks[1:]}
+    again = bench.evaluate(tasks[0]).evaluation
+    assert again is not None
+    assert again.verdict is Verdict.OK
+    assert bench.warm == {tasks[0].task.digest, tasks[2].task.digest}
+
+
+def test_oracles_that_hold_too_much_are_closed(bench: WarmEvaluators) -> None:
+    small, large = order(), order(rows=1 << 16)
+    bench.evaluate(small)
+    report = bench.evaluate(large)
+    assert report.evaluation is not None
+    assert report.evaluation.verdict is Verdict.OK
+    assert bench.warm == frozenset(), "the large one alone holds more than they all may, and goes after the others"
+
+
+def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: WarmEvaluators) -> None:
+    assert not bench.interrupt(), "there is no call"
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        begun.wait()
+        time.sleep(1.0)
+        while not bench.interrupt():
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    begun.set()
+    with pytest.raises(EvaluationCancelled):
+        bench.evaluate(slow_run())
+    thread.join()
+    assert not bench.interrupt()
+    after = bench.evaluate(order()).evaluation
+    assert after is not None
+    assert after.verdict is Verdict.OK
+
+
+def test_a_call_that_waits_for_its_oracle_is_ended_there_in_the_end() -> None:
+    ended = threading.Event()
+    asked: list[bool] = []
+
+    def end(oracles: bool) -> None:
+        asked.append(oracles)
+        if oracles:
+            ended.set()
+
+    ongoing = CancellableCall(end)
+
+    def call() -> None:
+        with ongoing.call():
+            assert ongoing.interrupt()
+            assert ended.wait(30)
+
+    with pytest.raises(EvaluationCancelled):
+        call()
+    assert asked[0] is False
+    assert not ongoing.interrupt()

@@ -1,0 +1,325 @@
+"""A local engine: every verdict comes back, a cancelled order frees its slot, and no process outlives its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_orders import (
+    BROKEN,
+    FORBIDDEN,
+    WAIT_S,
+    WRONG,
+    all_gone,
+    cancelled,
+    family_of,
+    idle_slot,
+    order,
+    own_workers,
+    running,
+    slow_build,
+    slow_run,
+    until,
+)
+
+from kernelforge.errors import DeviceError, KernelForgeError, UsageError
+from kernelforge.records import Verdict
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
+from kernelforge.workers.local import LocalEngine
+from kernelforge.workers.process import Worker
+from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.worker_main import WorkerSettings
+
+RUN_LIMIT_S = 3.0
+CANARY = f"canary-{secrets.token_hex(16)}"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the gateway has and nobody else may read: its database."""
+    path = tmp_path_factory.mktemp("results") / "server.db"
+    path.write_text(f"{CANARY}\n")
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+    """One slot, one compiler; started by a process that has a canary in its environment and in a descriptor."""
+    held = os.open(secret, os.O_RDONLY)
+    os.set_inheritable(held, True)
+    builds = tmp_path_factory.mktemp("builds")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELFORGE_TOKEN", CANARY)
+        # A worker comes back from a cancelled order by itself, however slow the machine: none is replaced for that.
+        patch.setattr("kernelforge.workers.slot.SETTLE_S", WAIT_S)
+        made = LocalEngine("emulated:h100", slots=1, compilers=1, cache=builds, run_limit_s=RUN_LIMIT_S)
+        runner.run(made.start())
+        runner.run(until(lambda: made.health().workers == 2))
+    yield made
+    children = family_of(*own_workers())
+    assert len(children) > 4
+    runner.run(made.close())
+    os.close(held)
+    assert all_gone(children)
+
+
+async def evaluated(engine: LocalEngine, given: EvaluationOrder) -> EvaluationReport:
+    return await engine.evaluate(given, (await idle_slot(engine)).name)
+
+
+def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    async def all_of_them() -> list[EvaluationReport]:
+        orders = (order(), order(WRONG), order(BROKEN), order(FORBIDDEN))
+        return [await evaluated(engine, one) for one in orders]
+
+    reports = runner.run(all_of_them())
+    evaluations = [report.evaluation for report in reports if report.evaluation is not None]
+    assert [one.verdict for one in evaluations] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY]
+    assert {one.fingerprint for one in evaluations} == {engine.fingerprint}
+    assert all(report.worker_seconds > 0 for report in reports)
+
+
+def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(
+    engine: LocalEngine, runner: asyncio.Runner
+) -> None:
+    evaluation = runner.run(evaluated(engine, slow_run("to its end"))).evaluation
+    assert evaluation is not None
+    assert evaluation.verdict is Verdict.TIMEOUT
+    assert "within 3 s" in evaluation.reason or "budget" in evaluation.reason
+    assert evaluation.fingerprint.evaluator.endswith("+run.3s")
+
+
+def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    with_one = runner.run(evaluated(engine, order(profile=True)))
+    without = runner.run(evaluated(engine, order()))
+    assert with_one.profile is not None
+    assert without.profile is None
+
+
+@pytest.mark.parametrize("source", [BROKEN, FORBIDDEN])
+def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, runner: asyncio.Runner, source: str) -> None:
+    there = runner.run(evaluated(engine, order(source))).evaluation
+    ended = runner.run(engine.prepare(order(source)))
+    assert isinstance(ended, EvaluationReport)
+    assert ended.evaluation is not None
+    assert there is not None
+    assert ended.evaluation.key == there.key
+    assert (ended.evaluation.verdict, ended.evaluation.stage) == (there.verdict, there.stage)
+    assert ended.evaluation.reason == there.reason
+
+
+def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    source = order().candidate.source + "// another\n"
+    prepared = runner.run(engine.prepare(order(source)))
+    assert isinstance(prepared, Prepared)
+    assert prepared.seconds["build"] > 0
+    wanted = order(source).model_copy(update={"prepared": {"build": 100.0}})
+    evaluation = runner.run(evaluated(engine, wanted)).evaluation
+    assert evaluation is not None
+    assert evaluation.build is not None
+    assert evaluation.build.cached
+    assert evaluation.seconds["build"] > 100, "what preparing took is part of its cost"
+
+
+def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    facts = runner.run(engine.brief(order().task))
+    assert {size.size for size in facts.facts.sizes} == {"full", "small"}
+    assert facts.graph.nodes
+    assert "H100" in facts.device["device"]
+
+
+def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    good = order()
+    task = good.task.model_copy(update={"source": good.task.source.replace("x * 2 + y", "x * 0")})
+    bad = good.model_copy(update={"task": task})
+
+    async def both() -> tuple[EvaluationReport, EvaluationReport]:
+        report = await engine.evaluate(bad, (await idle_slot(engine)).name)
+        return report, await engine.evaluate(good, (await idle_slot(engine)).name)
+
+    report, after = runner.run(both())
+    assert report.evaluation is None
+    assert report.trouble is not None
+    assert (report.trouble.code, report.trouble.retryable) == ("oracle", False)
+    assert after.evaluation is not None
+    assert after.evaluation.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("slow", [slow_build(), slow_run()], ids=["while compiling", "while running"])
+def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
+    engine: LocalEngine, runner: asyncio.Runner, slow: EvaluationOrder
+) -> None:
+    async def scenario() -> EvaluationReport:
+        slot = (await idle_slot(engine)).name
+        await cancelled(engine.evaluate(slow, slot), after_s=1.0)
+        return await evaluated(engine, order())
+
+    before = engine.health().restarts
+    evaluation = runner.run(scenario()).evaluation
+    assert evaluation is not None
+    assert evaluation.verdict is Verdict.OK
+    assert engine.health().restarts == before, "its worker came back by itself"
+
+
+def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> EvaluationReport | Prepared:
+        await cancelled(engine.prepare(slow_build("prepared")), after_s=1.0)
+        async with asyncio.timeout(20):
+            return await engine.prepare(order(BROKEN + "// after it\n"))
+
+    report = runner.run(scenario())
+    assert isinstance(report, EvaluationReport)
+    assert report.evaluation is not None
+    assert report.evaluation.verdict is Verdict.BUILD
+
+
+def test_a_worker_sees_nothing_of_what_its_engine_has(
+    engine: LocalEngine, runner: asyncio.Runner, secret: Path
+) -> None:
+    workers = own_workers()
+    assert len(workers) == 2
+    assert all(CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes() for pid in workers)
+    for pid in workers:
+        links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+        assert links
+        assert str(secret) not in links
+
+    async def while_it_runs() -> set[int]:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
+        await asyncio.sleep(1.0)
+        seen = {pid for pid in family_of(*workers) - workers if reads_the_secret(pid, secret)}
+        task.cancel()
+        await asyncio.wait({task})
+        return seen
+
+    assert runner.run(while_it_runs()) == set()
+    for include in (f'#include "{secret}"\n', f"#include <{secret}>\n"):
+        report = runner.run(engine.prepare(order(include + order().candidate.source)))
+        assert isinstance(report, EvaluationReport)
+        assert report.evaluation is not None
+        assert report.evaluation.verdict is not Verdict.OK
+        assert CANARY not in report.model_dump_json()
+
+
+def reads_the_secret(pid: int, secret: Path) -> bool:
+    """Whether a helper has the canary in its environment or in a descriptor, or, jailed, can open the database."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        if CANARY.encode() in (folder / "environ").read_bytes():
+            return True
+        if any(os.readlink(entry) == str(secret) for entry in (folder / "fd").iterdir() if entry.is_symlink()):
+            return True
+        jailed = os.readlink(folder / "ns" / "mnt") != os.readlink("/proc/self/ns/mnt")
+        return jailed and Path(f"{folder}/root{secret}").exists()
+    except OSError:
+        return False  # it ended, or not even we may look
+
+
+def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> tuple[set[int], EvaluationReport]:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
+        await asyncio.sleep(1.0)
+        worker = engine._seats[slot].worker
+        assert worker is not None
+        children = family_of(worker.pid)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            await task
+        await until(lambda: not running(children))
+        return children, await evaluated(engine, order())
+
+    before = engine.health().restarts
+    children, after = runner.run(scenario())
+    assert len(children) > 3, "the worker, its warm helpers, and an oracle"
+    assert after.evaluation is not None
+    assert after.evaluation.verdict is Verdict.OK
+    assert engine.health().restarts == before + 1
+
+
+def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason(runner: asyncio.Runner) -> None:
+    async def scenario() -> tuple[str, str]:
+        seat = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
+        seat.open()
+        await until(lambda: seat.state == "aside")
+        found = seat.slot()
+        await seat.close()
+        return found.state, found.why
+
+    state, why = runner.run(scenario())
+    assert state == "aside"
+    assert "nowhere" in why
+
+
+def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.workers.process.START_S", 0.1)
+    before = own_workers()
+    with pytest.raises(KernelForgeError, match="not warm after"):
+        runner.run(LocalEngine("emulated:h100", slots=1).start())
+    assert own_workers() == before
+
+
+def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled_there(*, sock: socket.socket) -> None:
+        sock.close()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("kernelforge.workers.process.asyncio.open_connection", cancelled_there)
+    before = own_workers()
+    with pytest.raises(asyncio.CancelledError):
+        runner.run(Worker.start("one", WorkerSettings(role="device", device="emulated:h100")))
+    assert own_workers() == before
+
+
+def test_options_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="slots"):
+        LocalEngine("emulated:h100", slots=0)
+    with pytest.raises(DeviceError, match="nowhere"):
+        LocalEngine("emulated:nowhere")
+    with pytest.raises(UsageError, match="run_limit_s"):
+        LocalEngine("emulated:h100", run_limit_s=0)
+
+
+def test_workers_die_with_a_gateway_that_is_killed() -> None:
+    script = f"""
+        import asyncio, os, sys
+        sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
+        from engine_orders import family_of, own_workers
+        from kernelforge.workers.local import LocalEngine
+
+        async def main():
+            await LocalEngine("emulated:h100", slots=1).start()
+            print(*family_of(*own_workers()), flush=True)
+            await asyncio.sleep(600)
+
+        asyncio.run(main())
+    """
+    gateway = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert gateway.stdout is not None
+    pids = {int(word) for word in gateway.stdout.readline().split()}
+    gateway.kill()
+    gateway.wait()
+    gateway.stdout.close()
+    assert len(pids) > 2
+    assert all_gone(pids)

@@ -1,0 +1,426 @@
+"""An engine on a real Ray cluster of two nodes: the same verdicts, nodes that die and come, nobody without a token."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_orders import (
+    BROKEN,
+    WAIT_S,
+    WRONG,
+    all_gone,
+    cancelled,
+    family_of,
+    idle_slot,
+    order,
+    own_workers,
+    running,
+    slow_run,
+    until,
+)
+
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.records import Verdict
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
+from kernelforge.workers.ray.engine import RayEngine
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    # Not importorskip: Ray reads whether it is to use a token when it is imported.
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray, of the extra ray"),
+]
+
+TOKEN = secrets.token_hex(32)
+STORE_BYTES = 80 << 20
+LEAN = {"object_store_memory": STORE_BYTES, "include_log_monitor": False}
+"""Of every node. What Ray runs beside to gather logs, and to ask a cloud for nodes, nobody needs here."""
+HEAD = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LEAN}
+SOON_DEAD = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""A killed node, where nobody answers any more, is missed after seconds. One that is slow to answer is not."""
+BUSY = {"RAY_memory_monitor_refresh_ms": "0"}
+"""Where others have nearly all memory of the machine, Ray would kill workers of ours for it."""
+
+
+@contextmanager
+def short_folder() -> Iterator[str]:
+    """Ray's sockets are in it, and their paths must be short. With RAY_TMPDIR in it, the address of the cluster too."""
+    folder = tempfile.mkdtemp(prefix="kf-ray-", dir="/tmp")
+    Path(folder, "ray").mkdir()  # a head whose own folder is elsewhere does not make it
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ray") / "auth_token"
+    path.write_text(TOKEN)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture(scope="module")
+def open_cluster() -> Iterator[str]:
+    """The address of a cluster that lets anybody in: what its head answers with, and no node to send anything on to."""
+    ray = importlib.util.find_spec("ray")
+    assert ray is not None
+    assert ray.origin is not None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    with short_folder() as folder:
+        command = [str(Path(ray.origin).with_name("core") / "src/ray/gcs/gcs_server"), "--gcs_server_port=0"]
+        command += ["--node-ip-address=127.0.0.1", "--session-name=open", "--node-id=00", "--config_list=e30="]
+        command += [f"--log_dir={folder}", f"--session-dir={folder}"]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + WAIT_S
+        while not (ports := [file.read_text() for file in Path(folder).glob("gcs_server_port_*")]) or not ports[0]:
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield f"127.0.0.1:{ports[0].strip()}"
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cluster(token_file: Path) -> Iterator[Any]:
+    """A head that works for nobody, and two nodes with room for a slot and a compiler each."""
+    with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            patch.delenv(name)
+        ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in (ours | SOON_DEAD | BUSY | {"RAY_TMPDIR": folder}).items():
+            patch.setenv(name, value)
+        from ray.cluster_utils import Cluster
+
+        made = Cluster(initialize_head=True, head_node_args=HEAD | {"temp_dir": folder})
+        for _ in range(2):
+            made.add_node(num_cpus=2, **LEAN)
+        yield made
+        family = set[int]().union(*(processes_of(node) for node in made.list_all_nodes()))
+        assert len(family) > 6
+        made.shutdown()
+        assert all_gone(family)
+
+
+def processes_of(node: Any) -> set[int]:
+    """All that runs on a node, but the reaper that would end it after this process."""
+    started = [one.process.pid for kind, found in node.all_processes.items() if kind != "reaper" for one in found]
+    return family_of(*started)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def terminated(cluster: Any) -> Iterator[list[int]]:
+    """The signals to end that this process was sent, as its own handler heard of them."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def engine(
+    cluster: Any, terminated: list[int], runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RayEngine]:
+    # Slots are held for as long as a slow machine needs: by the work that they are given, not by a limit of wall time.
+    made = RayEngine("emulated:h100", address=cluster.address, cache=tmp_path_factory.mktemp("builds"), run_limit_s=600)
+    with pytest.MonkeyPatch.context() as patch:
+        # A worker comes back from a cancelled order by itself, however slow the machine: none is replaced for that.
+        patch.setattr("kernelforge.workers.slot.SETTLE_S", WAIT_S)
+        runner.run(made.start())
+        runner.run(until(lambda: made.health().workers == 4))
+        yield made
+    workers = family_of(*own_workers())
+    runner.run(made.close())
+    assert all_gone(workers)
+
+
+def verdict(report: EvaluationReport) -> Verdict | str:
+    return report.evaluation.verdict if report.evaluation is not None else str(report.trouble)
+
+
+def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> list[list[EvaluationReport]]:
+        async def on(slot: str) -> list[EvaluationReport]:
+            return [
+                await engine.evaluate(one, slot) for one in (order(), order(WRONG), order(BROKEN), order(profile=True))
+            ]
+
+        return await asyncio.gather(*(on(slot.name) for slot in engine.slots()))
+
+    nodes = runner.run(scenario())
+    assert len(nodes) == 2
+    for reports in nodes:
+        assert [verdict(report) for report in reports] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.OK]
+        assert all(report.evaluation and report.evaluation.fingerprint == engine.fingerprint for report in reports)
+        assert [report.profile is not None for report in reports] == [False, False, False, True]
+    assert all(slot.warm == {order().task.digest} for slot in engine.slots())
+
+
+def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Runner) -> None:
+    assert engine.preparing == 2
+
+    async def scenario() -> tuple[list[EvaluationReport | Prepared], str]:
+        slots = [asyncio.create_task(engine.evaluate(slow_run(), slot.name)) for slot in engine.slots()]
+        async with asyncio.timeout(WAIT_S):
+            ended = await asyncio.gather(
+                *(engine.prepare(order(source)) for source in (order().candidate.source, BROKEN))
+            )
+            brief = await engine.brief(order().task)
+        assert not any(task.done() for task in slots)
+        for task in slots:
+            task.cancel()
+        await asyncio.wait(slots)
+        return list(ended), brief.device["device"]
+
+    (fine, broken), device = runner.run(scenario())
+    assert isinstance(fine, Prepared)
+    assert isinstance(broken, EvaluationReport)
+    assert verdict(broken) is Verdict.BUILD
+    assert "H100" in device
+
+
+def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> EvaluationReport:
+        slot = (await idle_slot(engine)).name
+        await cancelled(engine.evaluate(slow_run("cancelled"), slot), after_s=1.0)
+        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        return await engine.evaluate(order(), slot)
+
+    before = engine.health().restarts
+    assert verdict(runner.run(scenario())) is Verdict.OK
+    assert engine.health().restarts == before, "its worker came back by itself"
+
+
+def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
+    engine: RayEngine, runner: asyncio.Runner, cluster: Any, token_file: Path
+) -> None:
+    workers = own_workers()
+    assert len(workers) == 4
+    doors = [token_file, Path(cluster.head_node._raylet_socket_name), Path(cluster.head_node._plasma_store_socket_name)]
+    assert all(door.exists() for door in doors)
+    for pid in workers:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"RAY_" not in environment
+        assert TOKEN.encode() not in environment
+        kinds = sorted(link.partition(":")[0] for link in descriptors(pid))
+        assert str(token_file) not in kinds
+        assert inherited_sockets(pid) <= 1, "the one to its actor, and none of Ray's"
+
+    async def while_it_runs() -> tuple[set[int], set[int]]:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
+        await until(lambda: bool(jailed(family_of(*workers))))
+        await asyncio.sleep(1.0)
+        children = jailed(family_of(*workers))
+        seen = {pid for pid in family_of(*workers) - workers if reaches(pid, doors)}
+        task.cancel()
+        await asyncio.wait({task})
+        return children, seen
+
+    children, seen = runner.run(while_it_runs())
+    assert children
+    assert seen == set()
+
+
+def descriptors(pid: int) -> list[str]:
+    return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+
+
+def inherited_sockets(pid: int) -> int:
+    """Sockets that a worker shares with Ray's process, from which it was started."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    shared = set(descriptors(pid)) & set(descriptors(parent))
+    return len([link for link in shared if link.startswith("socket:")])
+
+
+def jailed(pids: set[int]) -> set[int]:
+    """Those with a file system and a network of their own."""
+    found = set()
+    for pid in pids:
+        try:
+            apart = [
+                os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net")
+            ]
+        except OSError:
+            continue
+        if all(apart):
+            found.add(pid)
+    return found
+
+
+def reaches(pid: int, doors: list[Path]) -> bool:
+    """Whether a helper has Ray's token or variables in its environment, or, jailed, could open what is Ray's."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        environment = (folder / "environ").read_bytes()
+        if TOKEN.encode() in environment or b"RAY_" in environment:
+            return True
+        links = descriptors(pid)
+        if any(str(door) in links for door in doors):
+            return True
+        return pid in jailed({pid}) and any(Path(f"{folder}/root{door}").exists() for door in doors)
+    except OSError:
+        return False  # it ended, or not even we may look
+
+
+def test_sigterm_is_the_servers_to_hear(
+    engine: RayEngine, terminated: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert terminated == [signal.SIGTERM]
+    assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
+
+
+def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyncio.Runner) -> None:
+    async def scenario() -> EvaluationReport:
+        slot = (await idle_slot(engine)).name
+        task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
+        await asyncio.sleep(1.0)
+        worker = engine._seats[slot].worker
+        assert worker is not None
+        children = family_of(worker.pid)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            await task
+        await until(lambda: not running(children))
+        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        return await engine.evaluate(order(), slot)
+
+    before = engine.health().restarts
+    assert verdict(runner.run(scenario())) is Verdict.OK
+    assert engine.health().restarts == before + 1
+
+
+def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
+    engine: RayEngine, runner: asyncio.Runner, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: dict[str, list[Verdict | str]] = {}
+    deaths = 0
+
+    async def until_it_ends(given: EvaluationOrder) -> None:
+        nonlocal deaths
+        while True:
+            slot = await idle_slot(engine)
+            try:
+                report = await engine.evaluate(given, slot.name)
+            except WorkerDied:
+                deaths += 1
+                continue
+            ended.setdefault(given.id, []).append(verdict(report))
+            return
+
+    orders = {}
+    for number in range(12):
+        source = order(WRONG if number % 4 == 3 else order().candidate.source).candidate.source
+        given = order(f"{source}// {number}\n")
+        orders[given.id] = (given, Verdict.WRONG if number % 4 == 3 else Verdict.OK)
+    victim = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
+    its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
+    assert len(its_slots) == 1
+    seat = engine._seats[next(iter(its_slots))]
+    close, closed = seat.close, asyncio.Event()
+
+    async def close_late() -> None:
+        """As if the processes of a dead node took long to miss: what the engine shows must not wait for it."""
+        await closed.wait()
+        await close()
+
+    monkeypatch.setattr(seat, "close", close_late)
+    raylet = victim.all_processes["raylet"][0].process
+    family = processes_of(victim)
+    assert len(family) > 4
+
+    async def under_load() -> None:
+        callers: asyncio.Queue[EvaluationOrder] = asyncio.Queue()
+        for given, _ in orders.values():
+            callers.put_nowait(given)
+
+        async def caller() -> None:
+            while not callers.empty():
+                await until_it_ends(callers.get_nowait())
+
+        async def killer() -> None:
+            await until(lambda: len(ended) >= 4)
+            await until(lambda: any(slot.state == "busy" for slot in engine.slots() if slot.name in its_slots))
+            raylet.kill()
+
+        # As the gateway does: no more callers than slots look for an idle one at a time.
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(killer(), caller(), caller())
+            await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))
+            assert len(engine.slots()) == 1
+            assert engine.preparing == 1
+            closed.set()
+
+    runner.run(under_load())
+    assert ended == {id: [expected] for id, (_, expected) in orders.items()}
+    assert deaths >= 1
+    assert all_gone(family), "nothing that ran on the node goes on"
+
+    cluster.remove_node(victim)
+    cluster.add_node(num_cpus=2, **LEAN)
+
+    async def with_the_new_node() -> list[EvaluationReport]:
+        await until(lambda: [slot.state for slot in engine.slots()] == ["idle", "idle"])
+        return [await engine.evaluate(order(), slot.name) for slot in engine.slots()]
+
+    assert [verdict(report) for report in runner.run(with_the_new_node())] == [Verdict.OK, Verdict.OK]
+
+
+def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any, runner: asyncio.Runner) -> None:
+    with pytest.raises(KernelForgeError, match="lets anybody in"):
+        runner.run(RayEngine("emulated:h100", address=open_cluster).start())
+
+
+def test_a_wrong_token_is_refused_at_once(
+    cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token-of-this-cluster")
+    with pytest.raises(KernelForgeError, match="refuses the token"):
+        runner.run(RayEngine("emulated:h100", address=cluster.address).start())
+
+
+def test_without_a_token_nothing_is_asked_of_ray(
+    cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="no token for the Ray cluster"):
+        RayEngine("emulated:h100", address=cluster.address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UsageError, match="RAY_AUTH_MODE=token"):
+        RayEngine("emulated:h100", address=cluster.address)
+
+
+def test_where_nothing_answers_the_address_is_named(cluster: Any, runner: asyncio.Runner) -> None:
+    with pytest.raises(KernelForgeError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
+        runner.run(RayEngine("emulated:h100", address="127.0.0.1:9").start())
+    for address in ("ray://127.0.0.1:10001", "auto", None):
+        with pytest.raises(UsageError, match="HOST:PORT"):
+            RayEngine("emulated:h100", address=address)

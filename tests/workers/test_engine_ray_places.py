@@ -1,0 +1,67 @@
+"""How many workers a node of a Ray cluster gets, and which nodes are unlike the others. Needs no Ray."""
+
+from __future__ import annotations
+
+import pytest
+from builders import make_fingerprint
+
+from kernelforge.workers.compile_worker import Target
+from kernelforge.workers.ray.cluster import Node
+from kernelforge.workers.ray.engine import places_on, unlike
+
+
+@pytest.mark.parametrize(
+    ("cpus", "asked", "expected"),
+    [
+        (0, {}, (0, 0)),
+        (1, {}, (1, 0)),
+        (2, {}, (1, 1)),
+        (8, {}, (7, 1)),
+        (8, {"compilers": 3}, (5, 3)),
+        (8, {"slots": 2}, (2, 1)),
+        (8, {"slots": 20}, (7, 1)),
+        (8, {"threads": 3}, (2, 1)),
+        (2, {"threads": 3}, (0, 1)),
+    ],
+)
+def test_a_node_without_gpus_shares_its_cpus_out(cpus: int, asked: dict[str, int], expected: tuple[int, int]) -> None:
+    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=0, memory_bytes=0)
+    options = {"threads": 1, "slots": None, "compilers": 1, **asked}
+    assert places_on(node, on_gpu=False, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "slots", "expected"),
+    [(16, 8, None, (8, 1)), (8, 8, None, (8, 0)), (4, 8, None, (4, 0)), (16, 8, 2, (2, 1)), (16, 0, None, (0, 1))],
+)
+def test_a_slot_on_a_gpu_takes_the_gpu_and_a_cpu(
+    cpus: int, gpus: int, slots: int | None, expected: tuple[int, int]
+) -> None:
+    node = Node(id="a" * 56, host="here", cpus=cpus, gpus=gpus, memory_bytes=0)
+    assert places_on(node, on_gpu=True, threads=1, slots=slots, compilers=1) == expected
+
+
+def gpu(**changes: str) -> Target:
+    return Target(
+        fingerprint=make_fingerprint(device_kind="cuda", **{"device": "cuda:0", **changes}), description={}, spec="h100"
+    )
+
+
+HERE = {name: str(value) for name, value in gpu().fingerprint if name in ("kernelforge", "toolchain", "python")}
+
+
+def test_gpus_of_one_kind_are_alike_whatever_their_numbers() -> None:
+    assert unlike(gpu(device="cuda:3", gpu_uuid="GPU-3"), HERE, gpu()) == ""
+
+
+@pytest.mark.parametrize(
+    "difference", [{"gpu": "NVIDIA A100"}, {"driver": "1.2.3"}, {"torch": "2.9.0"}, {"jail": "none"}]
+)
+def test_a_slot_that_would_give_other_numbers_is_told_apart(difference: dict[str, str]) -> None:
+    (name, value), *_ = difference.items()
+    told = unlike(gpu(**difference), HERE, gpu())
+    assert f"{name} {value} (others: {getattr(gpu().fingerprint, name)})" == told
+
+
+def test_a_compiler_is_told_apart_by_what_its_node_has() -> None:
+    assert "toolchain nvrtc 12.0.1" in unlike(gpu(), {**HERE, "toolchain": "nvrtc 12.0.1"}, gpu())

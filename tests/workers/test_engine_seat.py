@@ -1,0 +1,184 @@
+"""A seat between two workers, and nodes of a cluster that go and come: nobody is shown half of it. Needs no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders import make_fingerprint
+from engine_orders import until
+
+from kernelforge.workers.base import WorkerDied
+from kernelforge.workers.compile_worker import Target
+from kernelforge.workers.ray import engine as ray_engine
+from kernelforge.workers.ray.cluster import Node
+from kernelforge.workers.ray.engine import RayEngine
+from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.worker_main import WorkerSettings
+
+TARGET = Target(fingerprint=make_fingerprint(), description={}, spec="h100")
+
+
+class Puppet:
+    """A worker that does what a test says, when it says so."""
+
+    target, warm, pid = TARGET, frozenset[str](), 1
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.replies: list[asyncio.Future[dict[str, Any]]] = []
+        self.may_close = asyncio.Event()
+        self.closed = False
+        self._ended = asyncio.Event()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def end(self) -> None:
+        """Its end is noticed."""
+        self.alive = False
+        self._ended.set()
+
+    def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
+        self.replies.append(asyncio.get_running_loop().create_future())
+        return len(self.replies), self.replies[-1]
+
+    def interrupt(self, number: int) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.alive = False
+
+    async def close(self) -> None:
+        await self.may_close.wait()
+        self.closed = True
+
+
+class Opened:
+    """A seat with its first worker, and those that follow."""
+
+    def __init__(self) -> None:
+        self.workers: list[Puppet] = []
+        self.seat = WorkerSlot("a", WorkerSettings(role="device", device="emulated:h100"), lambda: None, self._start)
+
+    async def _start(self, name: str, settings: WorkerSettings) -> Puppet:
+        self.workers.append(Puppet())
+        return self.workers[-1]
+
+    async def worker(self) -> Puppet:
+        """The newest, once it is idle."""
+        await until(lambda: self.seat.state == "idle")
+        return self.workers[-1]
+
+
+def test_a_worker_that_is_being_replaced_is_given_nothing_more() -> None:
+    async def main() -> None:
+        opened = Opened()
+        opened.seat.open()
+        worker = await opened.worker()
+        opened.seat.replace("its device is not well")
+        assert opened.seat.slot().state == "starting"
+        with pytest.raises(WorkerDied, match="no idle worker"):
+            await opened.seat.ask("evaluate")
+        assert worker.replies == []
+        worker.may_close.set()
+        worker.end()
+        await until(lambda: len(opened.workers) == 2)
+        assert (await opened.worker()).alive
+        opened.workers[1].may_close.set()
+        await opened.seat.close()
+
+    asyncio.run(main())
+
+
+def test_an_order_that_a_worker_of_before_never_answered_does_not_keep_the_seat_busy() -> None:
+    async def main() -> None:
+        opened = Opened()
+        opened.seat.open()
+        first = await opened.worker()
+        first.may_close.set()
+        call = asyncio.create_task(opened.seat.ask("evaluate"))
+        await until(lambda: bool(first.replies))
+        call.cancel()
+        await asyncio.wait({call})
+        first.end()  # and its reply, through another process, is still on its way
+        await until(lambda: len(opened.workers) == 2)
+        second = await opened.worker()
+        call = asyncio.create_task(opened.seat.ask("evaluate"))
+        await until(lambda: bool(second.replies))
+        second.replies[0].set_result({})
+        assert await call == {}
+        assert opened.seat.slot().state == "idle"
+        first.replies[0].set_exception(WorkerDied("late"))
+        second.may_close.set()
+        await opened.seat.close()
+
+    asyncio.run(main())
+
+
+def test_a_seat_that_closes_leaves_nothing_of_a_worker_that_ended_just_before() -> None:
+    async def main() -> None:
+        opened = Opened()
+        opened.seat.open()
+        first = await opened.worker()
+        first.end()
+        await until(lambda: opened.seat.worker is None)
+        closing = asyncio.create_task(opened.seat.close())
+        await asyncio.sleep(0)
+        first.may_close.set()
+        await closing
+        assert first.closed
+
+    asyncio.run(main())
+
+
+class SlowToClose(WorkerSlot):
+    """One whose worker is out of reach: its end is not noticed before a test says so."""
+
+    may_close: asyncio.Event
+
+    def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        await self.may_close.wait()
+
+
+class Grid:
+    """A cluster of which a test says what nodes it has."""
+
+    address = "10.0.0.1:6379"
+
+    def __init__(self, address: str | None) -> None:
+        self.alive = "ab"
+
+    async def nodes(self) -> list[Node]:
+        return [Node(id=name * 56, host="here", cpus=2, gpus=0, memory_bytes=1 << 30) for name in self.alive]
+
+    async def disconnect(self) -> None:
+        pass
+
+
+def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_engine, "Cluster", Grid)
+    monkeypatch.setattr(ray_engine, "WorkerSlot", SlowToClose)
+
+    async def main() -> None:
+        monkeypatch.setattr(SlowToClose, "may_close", asyncio.Event(), raising=False)
+        engine = RayEngine("emulated:h100", address=Grid.address)
+        engine._target = TARGET
+        await engine._look()
+        assert len(engine.slots()) == engine.preparing == 2
+        engine._cluster.alive = "c"  # type: ignore[attr-defined]
+        async with asyncio.timeout(60):
+            await engine._look()
+        assert [slot.name for slot in engine.slots()] == ["here-cccccc/emulated:h100#1"]
+        assert (engine.preparing, engine.health().extra["nodes"]) == (1, 1.0)
+        closing = asyncio.create_task(engine.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        SlowToClose.may_close.set()
+        await closing
+
+    asyncio.run(main())
