@@ -140,7 +140,7 @@ def verify(
         str, typer.Option("--sample", metavar="N", help="Tasks to evaluate again, drawn at random; 'all' for all.")
     ] = "3",
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the draw; a fresh one, which is told, if left out.")
+        int | None, typer.Option("--seed", min=0, help="Seed of the draw; if left out, a fresh one, which is printed.")
     ] = None,
     device: Annotated[
         str | None,

@@ -69,7 +69,7 @@ class Display(StrEnum):
 
 DisplayOption = Annotated[
     Display,
-    typer.Option("--display", help="What is shown meanwhile: a screen, lines, JSON lines, or warnings alone."),
+    typer.Option("--display", help="Progress output: a live screen, lines, JSON lines, or warnings only."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="The same as --display none.")]
 
@@ -111,10 +111,14 @@ def run(
         typer.Option("--coder", metavar="AGENT", help="What writes candidates; repeat for several that take turns."),
     ] = None,
     judge: Annotated[
-        str, typer.Option("--judge", metavar="AGENT", help="What names the next thing to mend or to improve.")
+        str,
+        typer.Option(
+            "--judge", metavar="AGENT", help="Agent that diagnoses each attempt and names the next fix or optimisation."
+        ),
     ] = "builtin",
     tester: Annotated[
-        str | None, typer.Option("--tester", metavar="AGENT", help="What may add test inputs; nobody if left out.")
+        str | None,
+        typer.Option("--tester", metavar="AGENT", help="Agent that proposes further test inputs; none if left out."),
     ] = None,
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server of 'openai:' models.")

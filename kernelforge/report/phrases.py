@@ -122,6 +122,6 @@ def timing_words(timings: Mapping[str, float]) -> str:
 def verified_words(found: Verified | None) -> str:
     """What a verification of a submitted result came to."""
     if found is None:
-        return "by nobody whose record lies beside the entry"
+        return "not verified"
     agrees = "everything that was checked agrees" if found.agree else "something DIFFERS"
     return f"{found.rerun} of {found.tasks} tasks evaluated again, {agrees}; {found.by}, {found.when}"
