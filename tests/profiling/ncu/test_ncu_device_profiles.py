@@ -317,8 +317,9 @@ def test_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_deadline_ends_all_that_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is when both children run."""
-    set_clock(monkeypatch, lambda: 100.0 if (tmp_path / "both").exists() else 0.0)
+    """The deadline is when both children run; the first reading, from which it counts, may come after that."""
+    readings = count()
+    set_clock(monkeypatch, lambda: 100.0 if next(readings) and (tmp_path / "both").exists() else 0.0)
     script = "(sleep 600 & echo $!; setsid sleep 600 & echo $!) > begun; mv begun both; wait; sleep 600"
     ended = run_tool(["/bin/sh", "-c", script], folder=tmp_path, deadline_s=50)
     assert ended.timed_out
