@@ -205,7 +205,7 @@ def _last_json(text: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def command(line: str) -> Iterator[Evaluate]:
-    """A command of somebody else's."""
+    """An external command."""
 
     def evaluate(case: Case) -> Answer:
         places = {"{case_folder}": str(case.folder), "{reference}": str(TASKS / f"{case.task}.py")}

@@ -23,7 +23,7 @@ from kernelforge.errors import ServerError, UsageError
 from kernelforge.version import __version__
 
 IDS_PER_REQUEST = 64
-"""Few, for a request is sent anew, with its ids, whenever one of them has ended."""
+"""Few, because a request is repeated with its ids whenever one of them has ended."""
 HOLD_S = 20.0
 BUSY_HOLD_S = 1.0
 """While all requests are in use, some must soon come back for the jobs that none of them asks for yet."""
@@ -67,7 +67,7 @@ class SharedWait:
             self._leave(job_id, mine)
 
     async def aclose(self) -> None:
-        """Stop asking; whoever still waits hears of it."""
+        """Stop polling and notify the callers that still wait."""
         self._fail(list(self._callers), ServerError("the client was closed while it waited for a job", code="closed"))
         for poll in self._polls:
             poll.cancel()

@@ -3,8 +3,8 @@
 NVRTC marks inline assembly by comments. The assembly's own text can hold the same comments, and text of the toolkit's
 headers is marked like the candidate's. So an instruction is the compiler's where the source has no way to write
 assembly, or where it lies outside the markers and the source has no way to write a comment into its assembly. For any
-other the candidate answers: whoever writes instructions can choose them. Nothing here takes C++ apart: what is in doubt
-counts against the markers, so no trick with comments, macros or literals turns an instruction into the compiler's.
+other the candidate is responsible: an author of instructions can choose them. C++ is not parsed here: doubt counts
+against the markers, so no trick with comments, macros or literals turns an instruction into the compiler's.
 """
 
 from __future__ import annotations

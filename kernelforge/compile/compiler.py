@@ -181,27 +181,30 @@ class Compiler:
         """One compilation in a child of its own; the build may have failed or hit a limit."""
         request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
         facts: dict[str, Any] = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
-        frame: Frame | None = None
-        for again in (False, True):
-            with self._slots, self._running_zygote().spawn(self.limits) as child:
-                try:
-                    frame = child.call(request)
-                    break
-                except ChildTimeout:
-                    return _limited(facts, "time", self.limits)
-                except ChildDied as error:
-                    death = child.death()
-                    if again or death is None or not death.may_be_foreign or self._starved(death):
-                        return self._after_death(facts, death, error)
-                except SandboxError:
-                    return _limited(facts, "output", self.limits)
-        assert frame is not None
+        frame = self._ask(request, facts)
+        if isinstance(frame, Artifact):
+            return frame
         if "limit" in frame.data:
             return _limited(facts, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
         try:
             return self._read_reply(frame, names, signatures, facts)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
+
+    def _ask(self, request: dict[str, Any], facts: dict[str, Any], *, again: bool = False) -> Frame | Artifact:
+        """The reply of a child of its own, or the build that its end stands for."""
+        with self._slots, self._running_zygote().spawn(self.limits) as child:
+            try:
+                return child.call(request)
+            except ChildTimeout:
+                return _limited(facts, "time", self.limits)
+            except ChildDied as error:
+                death = child.death()
+                if again or death is None or not death.may_be_foreign or self._starved(death):
+                    return self._after_death(facts, death, error)
+            except SandboxError:
+                return _limited(facts, "output", self.limits)
+        return self._ask(request, facts, again=True)
 
     def _read_reply(
         self, frame: Frame, names: Sequence[str], signatures: Sequence[LaunchSignature], facts: dict[str, Any]

@@ -154,4 +154,4 @@ def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert full.status == ("passed" if kills == 1 else "skipped")
     assert ("cannot be run at this size here" in full.message) == (kills == 2)
-    assert (profile is not None) == (kills == 1)
+    assert profile is not None

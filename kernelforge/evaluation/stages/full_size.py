@@ -168,16 +168,12 @@ class _ModelledFullSize(FullSizeStage):
 
     def check(self, profile: bool) -> Found | None:
         try:
-            return self._checked(profile)
+            return self._checked(profile, last=False)
         except ChildDied:
-            # Once somebody else may have ended it; a reference that takes all memory ends it again.
-            try:
-                return self._checked(profile)
-            except ChildDied as error:
-                self._skipped(f"the reference cannot be run at this size here: {error}", None)
-                return None
+            # The first time another process may have killed it; a reference that takes all memory dies again.
+            return self._checked(profile, last=True)
 
-    def _checked(self, profile: bool) -> Found | None:
+    def _checked(self, profile: bool, *, last: bool) -> Found | None:
         tensors, memory = _tensor_bytes(self.facts), self.checker.device.memory_bytes
         if tensors > memory - SPARE_BYTES:
             self._skipped(
@@ -202,9 +198,9 @@ class _ModelledFullSize(FullSizeStage):
                 if found is None or _affordable(found):
                     return self._whole(draw, found)
                 why = self._compare_in_part(draw)
-        except ChildDied:
-            raise
         except (TaskError, SandboxError) as error:
+            if isinstance(error, ChildDied) and not last:
+                raise
             why = f"the reference cannot be run at this size here: {error}"
         if not why:
             return self._believed_in_part(found)

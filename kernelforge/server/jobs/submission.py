@@ -166,7 +166,7 @@ class Submission:
         return found
 
     def _commit(self, accepted: Accepted) -> None:
-        """Hand the rows to the journal, and finish the step once they are committed, whoever still waits for it."""
+        """Write the rows, and finish the step once they are committed, even if no caller waits any more."""
         committed = self._journal.commit(accepted.batch)
         # Done once the step is finished: a commit may be awaited between its end and the call that finishes the step.
         entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()

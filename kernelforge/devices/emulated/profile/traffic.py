@@ -24,7 +24,7 @@ BITS = 1024
 
 
 def distinct(sketch: int) -> float:
-    """Words that left the sketch as it is."""
+    """Estimate of the number of distinct words that were added to a sketch (linear counting)."""
     empty = max(BITS - sketch.bit_count(), 1)
     return BITS * math.log(BITS / empty)
 

@@ -105,8 +105,8 @@ def visit(
             cell = shadow + CELL_BYTES * word
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
-            same = values != 0 and stores_the_same(ctx, lane, address, first, last, values, width)
             if last - first == 4 and load_i64(cell) != split:
+                same = stores_the_same(ctx, cell, lane, address, first, last, values, width)
                 if compare:
                     race |= racing(ctx, cell, lane, access, same)
                 if record:
@@ -118,11 +118,12 @@ def visit(
                             store_i64(byte_cells + CELL_BYTES * byte + part, load_i64(cell + part))
                     store_i64(cell, split)
                 for byte in range(first, last):
-                    same = values != 0 and stores_the_same(ctx, lane, address, byte, byte + 1, values, width)
+                    part_cell = byte_cells + CELL_BYTES * byte
+                    same = stores_the_same(ctx, part_cell, lane, address, byte, byte + 1, values, width)
                     if compare:
-                        race |= racing(ctx, byte_cells + CELL_BYTES * byte, lane, access, same)
+                        race |= racing(ctx, part_cell, lane, access, same)
                     if record:
-                        record_access(ctx, byte_cells + CELL_BYTES * byte, lane, access, same)
+                        record_access(ctx, part_cell, lane, access, same)
             word += 1
         if race & _BETWEEN_WARPS:
             record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane, address, size, lay.SHARED)
@@ -131,8 +132,13 @@ def visit(
 
 
 @native
-def stores_the_same(ctx: int, lane: int, address: int, first: int, last: int, values: int, width: int) -> bool:
-    """Whether a lane's store at ``address`` leaves the shared bytes from ``first`` to ``last`` as they are."""
+def stores_the_same(
+    ctx: int, cell: int, lane: int, address: int, first: int, last: int, values: int, width: int
+) -> bool:
+    """Whether a lane's store at ``address`` writes the bytes from ``first`` to ``last`` with the value that a store of
+    this epoch has left there; False where ``cell`` has no such store, or ``values`` are not known."""
+    if values == 0 or load_i64(cell + _WRITER) >> 8 != load_i64(ctx + lay.CTX_EPOCH):
+        return False
     shared = load_i64(ctx + lay.CTX_SHARED)
     for byte in range(first, last):
         k = byte - address
