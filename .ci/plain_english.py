@@ -16,7 +16,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAMES = frozenset(
-    "again asked chosen found given held known lane left mine one ours place said shown told wanted whole".split()
+    [
+        "again",
+        "asked",
+        "chosen",
+        "found",
+        "given",
+        "held",
+        "known",
+        "lane",
+        "left",
+        "mine",
+        "one",
+        "ours",
+        "place",
+        "said",
+        "shown",
+        "told",
+        "wanted",
+        "whole",
+    ]
 )
 WORDS = re.compile(
     r"\b(?:afresh|anew|becomes? of|beside|came of|comes of|ere|hence|it is as if|lest|meanwhile|mend(?:s|ed|ing)?"
