@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anthropic
 import httpx2
 
 from kernelforge.llm.base import ChatReply, ChatRequest, Ended, Turn
-from kernelforge.llm.failures import BrokenReply, Remote
-from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
-from kernelforge.llm.schemas import strict_schema
-from kernelforge.llm.spec import AgentSpec
+from kernelforge.llm.http import (
+    BrokenReply,
+    Count,
+    Gathered,
+    RemoteModel,
+    Wire,
+    read_wire,
+    strict_schema,
+)
 from kernelforge.records import Usage
 
 ANTHROPIC_URL = "https://api.anthropic.com"
@@ -29,31 +34,13 @@ _BLANK = "(nothing)"
 """Stands for a turn without text, which the API refuses."""
 
 
-class AnthropicModel(RemoteModel):
-    """A model behind Anthropic's messages API.
+class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
+    """A model behind Anthropic's messages API."""
 
-    Args:
-        spec: which model and how it is asked.
-        remote: who is called.
-        base_url: the server.
-        timeout_seconds: longest wait for the next bytes of a reply.
-        stopped: looked at while waiting; true gives the call up.
-    """
-
+    default_url = ANTHROPIC_URL
+    sdk_client = anthropic.AsyncAnthropic
+    sdk_http_client = anthropic.DefaultAsyncHttpxClient
     sdk_errors = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.StreamError)
-
-    def __init__(
-        self, spec: AgentSpec, remote: Remote, *, base_url: str, timeout_seconds: float, stopped: Callable[[], bool]
-    ) -> None:
-        super().__init__(spec, remote, stopped=stopped)
-        options = client_options(timeout_seconds)
-        self.client = anthropic.AsyncAnthropic(
-            api_key=remote.key.get_secret_value(),
-            base_url=base_url,
-            timeout=options["timeout"],
-            max_retries=0,
-            http_client=anthropic.DefaultAsyncHttpxClient(**options),
-        )
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         first, *others = request.turns
@@ -117,9 +104,6 @@ class AnthropicModel(RemoteModel):
                 elif event.type == "message_stop":
                     return {**whole, "content": _content(said)}
         raise BrokenReply("the stream ended before the reply was whole")
-
-    async def _close_client(self) -> None:
-        await self.client.close()
 
 
 def _content(said: Gathered) -> list[dict[str, Any]]:

@@ -12,9 +12,8 @@ from typing import Any, Literal, Protocol
 from kernelforge.errors import ProviderError
 from kernelforge.llm.anthropic import AnthropicModel
 from kernelforge.llm.base import ChatReply, ChatRequest
-from kernelforge.llm.failures import code_failure, status_failure
+from kernelforge.llm.http import RemoteModel, Wire, code_failure, plain, read_wire, status_failure
 from kernelforge.llm.openai import OpenAIModel
-from kernelforge.llm.remote import RemoteModel, Wire, plain, read_wire
 
 KEEP_FILES_SECONDS = 3 * 24 * 3600
 """How long prompts and replies of a batch lie at OpenAI, whose batches take a day at most."""
@@ -182,7 +181,7 @@ class BatchingModel:
 
     def __init__(
         self,
-        model: RemoteModel,
+        model: RemoteModel[Any],
         jobs: BatchJobs,
         *,
         gather_seconds: float = GATHER_SECONDS,

@@ -13,10 +13,17 @@ import httpx2
 import openai
 
 from kernelforge.llm.base import ChatReply, ChatRequest, Ended
-from kernelforge.llm.failures import BrokenReply, Remote, ReportedFailure
-from kernelforge.llm.remote import Count, Gathered, RemoteModel, Wire, client_options, read_wire
-from kernelforge.llm.schemas import strict_schema
-from kernelforge.llm.spec import AgentSpec
+from kernelforge.llm.http import (
+    BrokenReply,
+    Count,
+    Gathered,
+    RemoteModel,
+    ReportedFailure,
+    Wire,
+    read_wire,
+    strict_schema,
+)
+from kernelforge.llm.spec import AgentSpec, Remote
 from kernelforge.records import Usage, content_hash
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -28,34 +35,27 @@ _REFUSAL_CODES = frozenset({"bio_policy", "misalignment_policy_violation"})
 """Failures of a response that are a filter's refusal."""
 
 
-class OpenAIModel(RemoteModel):
-    """A model behind OpenAI's protocols.
+class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
+    """A model behind OpenAI's protocols."""
 
-    Args:
-        spec: which model and how it is asked.
-        remote: who is called.
-        base_url: the server.
-        timeout_seconds: longest wait for the next bytes of a reply.
-        stopped: looked at while waiting; true gives the call up.
-    """
-
+    default_url = OPENAI_URL
+    sdk_client = openai.AsyncOpenAI
+    sdk_http_client = openai.DefaultAsyncHttpxClient
     sdk_errors = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError)
 
     def __init__(
-        self, spec: AgentSpec, remote: Remote, *, base_url: str, timeout_seconds: float, stopped: Callable[[], bool]
+        self,
+        spec: AgentSpec,
+        remote: Remote,
+        *,
+        base_url: str | None,
+        timeout_seconds: float,
+        stopped: Callable[[], bool],
     ) -> None:
-        super().__init__(spec, remote, stopped=stopped)
-        self.hosted = base_url.rstrip("/") == OPENAI_URL
+        super().__init__(spec, remote, base_url=base_url, timeout_seconds=timeout_seconds, stopped=stopped)
+        self.hosted = (base_url or OPENAI_URL).rstrip("/") == OPENAI_URL
         """Whether the server is OpenAI's own."""
         self.api: Literal["responses", "chat"] = spec.api or ("responses" if self.hosted else "chat")
-        options = client_options(timeout_seconds)
-        self.client = openai.AsyncOpenAI(
-            api_key=remote.key.get_secret_value(),
-            base_url=base_url,
-            timeout=options["timeout"],
-            max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(**options),
-        )
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         turns = [{"role": turn.role, "content": turn.text} for turn in request.turns]
@@ -139,9 +139,6 @@ class OpenAIModel(RemoteModel):
         return await self.client.post(
             path, cast_to=object, body=body, stream=True, stream_cls=openai.AsyncStream[object]
         )
-
-    async def _close_client(self) -> None:
-        await self.client.close()
 
 
 def _form(request: ChatRequest) -> dict[str, Any]:

@@ -6,18 +6,21 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answerer, ChatModel, Meter
 from kernelforge.llm.file_exchange import FileExchangeModel
-from kernelforge.llm.models import check_model, make_chat_model, server_of
 from kernelforge.llm.prices import Prices
 from kernelforge.llm.rate_limits import CallLimits
 from kernelforge.llm.recording import Recording, Replay
-from kernelforge.llm.spec import AgentSpec, is_hosted, parse_spec
+from kernelforge.llm.spec import KEY_NAMES, AgentSpec, Remote, check_url, find_key, find_url, is_hosted, parse_spec
 from kernelforge.records import LLMSettings, Message, Usage
+
+if TYPE_CHECKING:
+    from kernelforge.llm.anthropic import AnthropicModel
+    from kernelforge.llm.openai import OpenAIModel
 
 PROVIDERS: dict[str, str] = {
     "openai:MODEL": "a model of OpenAI, or of any server that speaks its chat completions (vLLM, SGLang, Ollama)",
@@ -203,3 +206,68 @@ def _check_folder(folder: Path) -> None:
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"the exchange folder {folder} cannot be made or written; choose another or change its rights")
+
+
+def server_of(spec: AgentSpec, settings: LLMSettings) -> str | None:
+    """Address of the server that is called; None for the provider's own.
+
+    The specification decides, then the settings (for OpenAI's protocol), then ``OPENAI_BASE_URL`` or
+    ``ANTHROPIC_BASE_URL``.
+
+    Raises:
+        UsageError: it is not an address.
+    """
+    url = spec.base_url or (settings.base_url if spec.provider == "openai" else None) or find_url(spec.provider)
+    if url is not None:
+        check_url(url)
+    return url
+
+
+def check_model(spec: AgentSpec, settings: LLMSettings) -> None:
+    """Check that a model could be called, without calling anything.
+
+    Raises:
+        UsageError: the key is missing, the address is invalid, or batches are requested of a server without them.
+    """
+    _find_remote(spec, settings)
+
+
+def make_chat_model(spec: AgentSpec, settings: LLMSettings, stopped: Callable[[], bool] = lambda: False) -> ChatModel:
+    """Make the model that ``spec`` names, called as ``settings`` say.
+
+    Args:
+        spec: the model and how it is asked.
+        settings: timeouts, the server, whether to call in batches; limits and retries belong to the caller.
+        stopped: polled while waiting; true gives calls up with :class:`~kernelforge.errors.BudgetExhausted`.
+
+    Raises:
+        UsageError: as :func:`check_model`.
+    """
+    remote, url = _find_remote(spec, settings)
+    model: OpenAIModel | AnthropicModel
+    # The SDKs take most of a second to import.
+    if spec.provider == "openai":
+        from kernelforge.llm.openai import OpenAIModel
+
+        model = OpenAIModel(spec, remote, base_url=url, timeout_seconds=settings.timeout_seconds, stopped=stopped)
+    else:
+        from kernelforge.llm.anthropic import AnthropicModel
+
+        model = AnthropicModel(spec, remote, base_url=url, timeout_seconds=settings.timeout_seconds, stopped=stopped)
+    if not settings.batch:
+        return model
+    from kernelforge.llm.batches import BatchingModel, make_batch_jobs
+
+    return BatchingModel(model, make_batch_jobs(model))
+
+
+def _find_remote(spec: AgentSpec, settings: LLMSettings) -> tuple[Remote, str | None]:
+    """The server to call, and its address where it is not the provider's own."""
+    url = server_of(spec, settings)
+    if url is not None and urlsplit(url).hostname == f"api.{spec.provider}.com":
+        url = None
+    if url is not None and settings.batch:
+        raise UsageError(f"{url} has no batches; leave batch mode, or the base URL, out")
+    names = {"openai": "OpenAI", "anthropic": "Anthropic"}
+    key = find_key(spec.provider, required=url is None)
+    return Remote(url or names[spec.provider], spec.model, KEY_NAMES[spec.provider], key), url

@@ -12,7 +12,7 @@ from kernelforge.agents.reply_forms import RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.batches import BatchingModel
-from kernelforge.llm.models import make_chat_model
+from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
 

@@ -6,7 +6,8 @@ from email.utils import format_datetime
 import pytest
 from pydantic import SecretStr
 
-from kernelforge.llm.failures import Remote, code_failure, retry_after_s, status_failure
+from kernelforge.llm.http import code_failure, retry_after_s, status_failure
+from kernelforge.llm.spec import Remote
 
 REMOTE = Remote("OpenAI", "gpt-5", "OPENAI_API_KEY", SecretStr("canary-0123456789"))
 

@@ -7,9 +7,9 @@ import pytest
 from fake_server import Fail, Say
 
 from kernelforge.errors import ProviderError
-from kernelforge.llm import remote
+from kernelforge.llm import http
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.models import make_chat_model
+from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
 
@@ -51,13 +51,13 @@ def failure_of(model):
 
 @pytest.mark.parametrize("pieces", [1, 64])
 def test_a_reply_without_end_is_cut_and_counts_as_cut(fake_llm, at, pieces, monkeypatch):
-    monkeypatch.setattr(remote, "MAX_REPLY_CHARS", 1000)
+    monkeypatch.setattr(http, "MAX_REPLY_CHARS", 1000)
     reply = at(fake_llm(Say("x" * 64_000, pieces=pieces)).url).complete(ASK)
     assert (len(reply.text), reply.ended) == (1000, "length")
 
 
 def test_a_reply_of_the_longest_length_is_whole(fake_llm, at, monkeypatch):
-    monkeypatch.setattr(remote, "MAX_REPLY_CHARS", 1000)
+    monkeypatch.setattr(http, "MAX_REPLY_CHARS", 1000)
     reply = at(fake_llm(Say("x" * 1000)).url).complete(ASK)
     assert (len(reply.text), reply.ended) == (1000, "complete")
 
@@ -65,13 +65,13 @@ def test_a_reply_of_the_longest_length_is_whole(fake_llm, at, monkeypatch):
 @pytest.mark.parametrize("limit", ["MAX_BODY_BYTES", "MAX_EVENT_BYTES"])
 @pytest.mark.parametrize("script", [Say("x" * 100_000, pieces=1), Fail(500, raw="x" * 100_000)])
 def test_a_body_without_end_is_given_up(fake_llm, at, limit, script, monkeypatch):
-    monkeypatch.setattr(remote, limit, 50_000)
+    monkeypatch.setattr(http, limit, 50_000)
     failed = failure_of(at(fake_llm(script).url))
     assert "far longer than any reply" in str(failed)
 
 
 def test_signs_of_life_do_not_keep_a_call_alive_for_ever(at, monkeypatch):
-    monkeypatch.setattr(remote, "LONGEST_CALL_SECONDS", 0.5)
+    monkeypatch.setattr(http, "LONGEST_CALL_SECONDS", 0.5)
     over = threading.Event()
 
     class Pings(BaseHTTPRequestHandler):

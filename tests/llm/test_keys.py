@@ -15,9 +15,8 @@ from fake_server import Fail, Say
 
 from kernelforge.errors import ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.keys import KEY_NAMES, NO_KEY, URL_NAMES, find_key, find_url, key_source
-from kernelforge.llm.models import check_model, make_chat_model, server_of
-from kernelforge.llm.spec import parse_spec
+from kernelforge.llm.providers import check_model, make_chat_model, server_of
+from kernelforge.llm.spec import KEY_NAMES, NO_KEY, URL_NAMES, find_key, find_url, key_source, parse_spec
 from kernelforge.records import LLMSettings
 from kernelforge.sandbox import Limits, Zygote
 from kernelforge.sandbox.policy import data_folder, role_policy

@@ -10,7 +10,7 @@ from fake_server import Fail, Hang, Say
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError
 from kernelforge.llm.base import ChatRequest, Turn
-from kernelforge.llm.models import make_chat_model
+from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
 

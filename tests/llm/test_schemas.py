@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from kernelforge.agents.reflexion import LessonsReply
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply, parse_finding
 from kernelforge.errors import CandidateError
-from kernelforge.llm.schemas import strict_schema
+from kernelforge.llm.http import strict_schema
 
 
 def objects_and_leaves(schema):

@@ -68,7 +68,7 @@ _IMPORTED_FIRST = (
     "kernelforge.evaluation.stages.full_size",
     "kernelforge.evaluation.timing.candidate_timer",
     "kernelforge.evaluation.pool",
-    "kernelforge.llm.keys",
+    "kernelforge.llm.spec",
     "kernelforge.profiling.model",
 )
 """What checks import, with all that it imports. A package imports its own modules: two threads that begin at different
@@ -224,7 +224,7 @@ def check_paths() -> list[Check]:
 
 def check_keys() -> Check:
     """Whether keys are set, and where; their values are not shown."""
-    from kernelforge.llm.keys import KEY_NAMES, key_source
+    from kernelforge.llm.spec import KEY_NAMES, key_source
 
     try:
         found = {name: key_source(provider) for provider, name in KEY_NAMES.items()}
