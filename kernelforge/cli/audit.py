@@ -41,7 +41,7 @@ def audit(
     from kernelforge.evaluation.audit.equivalents import stale_arguments, suite_arguments
     from kernelforge.evaluation.audit.suite import Job, audit_tasks
     from kernelforge.evaluation.oracle.client import Oracle
-    from kernelforge.report.tables.board import fault_table, suite_table
+    from kernelforge.report.tables.run import audit_suite_table, fault_table
     from kernelforge.report.terminal.audit import audit_lines, audit_verdict
     from kernelforge.report.views.audit import AuditRow, audit_row, audit_view
 
@@ -65,6 +65,6 @@ def audit(
     else:
         if not survivors:
             out.print(fault_table(view).to_rich())
-            out.print(suite_table(view).to_rich())
+            out.print(audit_suite_table(view).to_rich())
         out.print(audit_verdict(view))
     raise typer.Exit(0 if view.ok and not chosen.broken else 1)

@@ -81,7 +81,7 @@ def recompute(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
-    from kernelforge.report.tables.attempt import rescored_csv, rescored_table
+    from kernelforge.report.tables.task import rescored_csv, rescored_table
     from kernelforge.report.views.recomputed_rewards import RescoredView
     from kernelforge.rewards import find_policy
 

@@ -106,7 +106,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
 
 
 def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
-    from kernelforge.report.views.search_results import FoundView, search
+    from kernelforge.report.views.messages import FoundView, search
 
     if named.number is not None:
         attempt = the_attempt(store, named)

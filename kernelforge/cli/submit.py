@@ -76,7 +76,7 @@ def submit(
 
 def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
     """Print every result once it is there. Returns the exit code."""
-    from kernelforge.report.phrases import UNCOMPARED_NOTE
+    from kernelforge.report.formatting import UNCOMPARED_NOTE
 
     scored = 0
     uncompared = False
@@ -100,8 +100,7 @@ def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
 
 
 def _line(index: int, request: JobRequest, result: RewardResult) -> str:
-    from kernelforge.report.formatting import number, one_line, times
-    from kernelforge.report.phrases import short_outcome
+    from kernelforge.report.formatting import number, one_line, short_outcome, times
 
     if result.error is not None:
         what = f"no score  {result.error.code}: {one_line(result.error.message, 200)}"

@@ -1,21 +1,52 @@
-"""Verification of an entry: checks of its file, then a sample of its tasks evaluated again."""
+"""Verification of an entry: checks of its file, then some of its best candidates evaluated again on fresh inputs.
+
+Values that must agree:
+
+- On an emulated device: the verdict and the outcome at every size. The modelled time and the main counters must agree
+  within a tenth, because a profile samples its blocks at random. If they do not agree exactly, the candidate is
+  evaluated once more with the seed of the run, and every counter must be equal. A run of submissions has no
+  seed: where two draws give two profiles, its counters are not compared exactly.
+- On a GPU: the verdict, the compulsory bytes, and the speedup. The two 95 % intervals must overlap; the entry's
+  interval counts no further than a tenth from the speedup that it claims. The claimed time may be shorter than the
+  time here by the effect of clocks and cooling (:data:`FASTER`).
+
+A candidate is evaluated again only where numbers are comparable: the same evaluator version, the same toolchain for
+counters, the same GPU for times.
+"""
 
 from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Callable, Sequence
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from kernelforge.devices import default_device
 from kernelforge.errors import KernelForgeError
+from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.timing.plausibility import APART
 from kernelforge.leaderboard.checks import solved_rows, static_checks
-from kernelforge.leaderboard.entry import EntryFile, TaskRow
-from kernelforge.leaderboard.rerun import rerun
+from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import TaskCheck, Verification
-from kernelforge.records import Fingerprint, MeasureSettings
+from kernelforge.records import (
+    DRAWN_SIZE,
+    Correctness,
+    Fingerprint,
+    MeasureSettings,
+    Performance,
+    Profile,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+)
+from kernelforge.report.views.board import without_tests
+from kernelforge.run.submissions import EXTERNAL
 from kernelforge.tasks.suites import Suite, list_suites, load_suite
 from kernelforge.version import __version__
 
@@ -110,3 +141,192 @@ def _why_not(row: TaskRow, chosen: set[str]) -> str:
     if row.best is None:
         return "the entry has nothing correct to evaluate"
     return "a check of the file failed" if row.task in chosen else "not drawn"
+
+
+CHANCE = 0.1
+"""Share by which counters may differ between two draws of inputs and of sampled blocks."""
+
+_MAIN = (
+    "dram__bytes.sum",
+    "ptx__thread_inst_executed.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+)
+
+FASTER = 1.5
+"""How many times as fast as here the same kernel may be on another GPU of the same name."""
+
+
+def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: EvaluatorPool) -> Iterator[TaskCheck]:
+    """Evaluate the best candidates of some rows again, one after the other."""
+    here = workshop.fingerprint
+    tasks = {task.name: task for task in suite}
+    for row in rows:
+        assert row.best is not None  # whoever drew the sample saw to that
+        task = tasks.get(row.task)
+        why = incomparable(row.best.evaluation.fingerprint, here)
+        if task is None or task.digest != row.task_digest:
+            why = "the suite here has no such task"
+        if why is not None or task is None:
+            yield TaskCheck(task=row.task, status="not re-run", reason=why or "")
+            continue
+        start = time.perf_counter()
+        try:
+            found = _again(entry, row.best, task, workshop)
+        except KernelForgeError as error:
+            yield TaskCheck(task=row.task, status="not re-run", reason=f"it could not be: {error}"[:1_900])
+            continue
+        yield _check(row, found, round(time.perf_counter() - start, 3))
+
+
+def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
+    """Why numbers made there need not agree with numbers made here; None where they have to."""
+    if without_tests(claimed.evaluator) != here.evaluator:
+        return f"judged by evaluator {claimed.evaluator}, here is {here.evaluator}"
+    if claimed.device_kind != here.device_kind or (claimed.gpu or claimed.device) != (here.gpu or here.device):
+        return f"made on {claimed.gpu or claimed.device}, here is {here.gpu or here.device}"
+    if claimed.gpu is None and claimed.toolchain != here.toolchain:
+        return f"compiled by {claimed.toolchain}, here is {here.toolchain}: counters would differ"
+    return None
+
+
+class _Found(NamedTuple):
+    """What an evaluation here gave."""
+
+    result: EvaluationResult
+    problems: tuple[str, ...]
+    """What does not agree."""
+
+
+def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) -> _Found:
+    evaluator = workshop.evaluator(task)
+    try:
+        result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
+        problems = (*_bytes(best, evaluator.facts), *_problems(best, result))
+        if problems and _right(result) and best.evaluation.fingerprint.gpu is None:
+            # Right on fresh inputs, other counters: perhaps because they hang on the values, or on what was sampled.
+            external = entry.run.strategy == EXTERNAL
+            own = int(content_hash(entry.run.seed, task.name, best.number), 16)
+            second = evaluator.evaluate(best.candidate, seed=secrets.randbits(63) if external else own)
+            vary = external and second.profile != result.profile
+            exact = _problems(best, second, counters=not vary)
+            problems = (*_bytes(best, evaluator.facts), *_far(best, result), *exact)
+            return _Found(second, problems)
+        return _Found(result, problems)
+    finally:
+        evaluator.oracle.close()
+        workshop.done(task)
+
+
+def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:
+    """Whether the floor is the task's own."""
+    least = facts.at("full").compulsory_bytes
+    said = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
+    if said not in (None, least):
+        yield f"{least:.0f} bytes must move at least, the entry says {said:.0f}"
+
+
+def _right(result: EvaluationResult) -> bool:
+    return result.evaluation.verdict is Verdict.OK
+
+
+def _check(row: TaskRow, found: _Found, seconds: float) -> TaskCheck:
+    evaluation = found.result.evaluation
+    if evaluation.verdict is Verdict.INFRA:
+        reason = f"it could not be judged here: {evaluation.reason}"
+        return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900], verdict=evaluation.verdict)
+    speed = evaluation.performance
+    measured = evaluation.fingerprint.gpu is not None
+    agreed = "verdict, and overlapping intervals of the speedup" if measured else "verdict, time and counters"
+    agreed += "; the full size is compared in neither" if evaluation.uncompared else ""
+    return TaskCheck(
+        task=row.task,
+        status="differs" if found.problems else "agrees",
+        reason="; ".join(found.problems)[:1_900] if found.problems else agreed,
+        verdict=evaluation.verdict,
+        speedup=speed.speedup if speed else None,
+        seconds=seconds,
+    )
+
+
+def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) -> Iterator[str]:
+    claimed, here = best.evaluation, result.evaluation
+    if here.verdict is not Verdict.OK:
+        yield f"verdict {here.verdict} at {here.stage}: {here.reason}"
+        return
+    if _outcomes(claimed.correctness) != _outcomes(here.correctness):
+        yield f"sizes came to {_outcomes(here.correctness)}, the entry says {_outcomes(claimed.correctness)}"
+    if claimed.fingerprint.gpu is not None:
+        yield from _speeds(claimed.performance, here.performance)
+        return
+    if not counters:
+        return
+    if claimed.performance != here.performance:
+        yield f"the modelled time is {_time(here.performance)}, the entry says {_time(claimed.performance)}"
+    if best.profile != result.profile:
+        yield _counters(best.profile, result.profile)
+
+
+def _far(best: Best, result: EvaluationResult) -> Iterator[str]:
+    """What a fresh draw of inputs and samples shows to be beyond chance."""
+    claimed, here = best.evaluation.performance, result.evaluation.performance
+    pairs = [("modelled time", None if claimed is None else claimed.time_us, None if here is None else here.time_us)]
+    for name in _MAIN:
+        said = None if best.profile is None else best.profile.value(name)
+        pairs.append((name, said, None if result.profile is None else result.profile.value(name)))
+    for name, said, found in pairs:
+        if said is None and found is None:
+            continue
+        if said is None or found is None or abs(said - found) > CHANCE * max(said, found):
+            yield f"{name} is {_plain(found)} on fresh samples, the entry says {_plain(said)}"
+
+
+def _plain(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
+
+
+def _outcomes(correctness: Correctness | None) -> dict[str, str]:
+    """Outcome by size; none of those that further tests of the run added, and of the one that an evaluation draws."""
+    sizes = [check for check in (correctness.sizes if correctness else ()) if check.size != DRAWN_SIZE]
+    return {check.size: check.status for check in sizes if check.size in ("full", "small") or "hidden" in check.size}
+
+
+def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[str]:
+    """Whether two measured speedups are within each other's noise, and the time is none that this GPU never reaches."""
+    if claimed is not None and claimed.quarantined is None and here is not None and here.interval_us is not None:
+        least = here.interval_us[0] / FASTER
+        if claimed.time_us < least:
+            yield f"{here.time_us:.4g} us here, the entry says {claimed.time_us:.4g} us"
+    said, found = _interval(claimed), _interval(here)
+    if claimed is None or claimed.speedup is None or said is None:
+        return  # the entry gains nothing by a time without a speedup
+    # Whoever claims a wide interval would agree with everything.
+    said = max(said[0], claimed.speedup * (1 - APART)), min(said[1], claimed.speedup * (1 + APART))
+    if found is None:
+        why = here.quarantined if here is not None and here.quarantined else "none was measured"
+        yield f"no speedup here ({why}), the entry says {said[0]:.4g} to {said[1]:.4g}"
+    elif said[0] > found[1] or found[0] > said[1]:
+        yield f"a speedup of {found[0]:.4g} to {found[1]:.4g}, the entry says {said[0]:.4g} to {said[1]:.4g}"
+
+
+def _interval(performance: Performance | None) -> tuple[float, float] | None:
+    """95 % interval of the speedup against the fastest baseline."""
+    if performance is None or performance.speedup is None or performance.timing is None:
+        return None
+    timing = performance.timing
+    ratio = None if timing.fastest is None else timing.ratio(timing.fastest)
+    return None if ratio is None else ratio.interval
+
+
+def _time(performance: Performance | None) -> str:
+    return "none" if performance is None else f"{performance.time_us:.6g} us ({performance.bound})"
+
+
+def _counters(claimed: Profile | None, here: Profile | None) -> str:
+    if claimed is None or here is None:
+        return f"the entry has {'no' if claimed is None else 'a'} profile, here is {'none' if here is None else 'one'}"
+    said = {metric.name: metric.value for metric in claimed.metrics}
+    for metric in here.metrics:
+        if said.get(metric.name) != metric.value:
+            return f"{metric.name} is {metric.value:g}, the entry says {said.get(metric.name)}"
+    return "the profiles differ in a kernel's counters, or in the roofline"

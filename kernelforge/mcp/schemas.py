@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, Reward, SizeCheck, Verdict
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.report.views.task import MetricChange
 
 MAX_DIAGNOSTICS = 20

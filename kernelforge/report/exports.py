@@ -10,7 +10,7 @@ from kernelforge.evaluation.generators.parser import caught_by
 from kernelforge.records import Attempt
 from kernelforge.report.formatting import markdown, times
 from kernelforge.report.tables.base import Column, Table
-from kernelforge.report.tables.board import EntryRow, board_notes, board_tables, board_title
+from kernelforge.report.tables.run import EntryRow, board_notes, board_tables, board_title
 from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.board import BoardKey, Entry, Leaderboard
 from kernelforge.report.views.compare import CompareView

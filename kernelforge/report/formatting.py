@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Protocol
+
+from kernelforge.records import UNCOMPARED, Budget, Fingerprint, Limits
 
 ABSENT = "–"
 """What a table shows where there is no value. Never a zero."""
@@ -149,3 +152,88 @@ def clock(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+UNCOMPARED_MARK = "OK*"
+"""Stands for :data:`~kernelforge.records.UNCOMPARED` where there is little room; :data:`UNCOMPARED_NOTE` goes with it.
+"""
+UNCOMPARED_NOTE = "* full size not compared: not counted as correct, no reward"
+
+_EXPONENT = re.compile(r"\b\d\.\d+e\+(?:0\d|1[0-4])\b")
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+class Interval(Protocol):
+    """Anything with the ends of an interval."""
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+
+def short_outcome(outcome: str | None) -> str:
+    """An outcome for a narrow column."""
+    return ABSENT if outcome is None else UNCOMPARED_MARK if outcome == UNCOMPARED else outcome
+
+
+def format_interval(interval: Interval, show: Callable[[float], str]) -> str:
+    """``[12 %, 40 %]``."""
+    return f"[{show(interval.low)}, {show(interval.high)}]"
+
+
+EXCESSIVE = (
+    "so many attempts without a score are a fault of this machine, or a Coder that writes what the device lacks; "
+    "read the reasons, mend what they name, and do not train on this run before"
+)
+"""What to do where :attr:`~kernelforge.report.views.integrity.Unscored.excessive` is set."""
+
+
+def format_budget(budget: Budget) -> str:
+    """The limits that are set."""
+    rounds = [] if budget.rounds is None else [f"{budget.rounds} rounds a task"]
+    each = format_limits(budget.per_task)
+    return (", ".join(rounds + format_limits(budget)) or "no limit for the run") + (
+        f"; for each task {', '.join(each)}" if each else ""
+    )
+
+
+def format_limits(limits: Limits) -> list[str]:
+    """One part per limit that is set."""
+    return [
+        *([] if limits.evaluations is None else [f"{limits.evaluations} evaluations"]),
+        *([] if limits.tokens is None else [f"{limits.tokens:,} tokens"]),
+        *([] if limits.dollars is None else [f"${limits.dollars:g}"]),
+        *([] if limits.wall_seconds is None else [f"{duration(limits.wall_seconds)} wall time"]),
+    ]
+
+
+def format_dollars(dollars: float | None) -> str:
+    """``$0.0312``, to the hundredth of a cent."""
+    return ABSENT if dollars is None else f"${dollars:,.4f}" if dollars < 100 else f"${dollars:,.2f}"
+
+
+def format_fingerprint(fingerprint: Fingerprint) -> str:
+    """Device, toolchain and jail."""
+    hardware = (
+        "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
+    )
+    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+
+
+def format_note(note: str) -> str:
+    """Why an attempt was or was not accepted, without the word that is shown before it anyway."""
+    return _EXPONENT.sub(_in_words, note.removeprefix("not accepted: ").removeprefix("accepted: "))
+
+
+def _in_words(match: re.Match[str]) -> str:
+    """``1.25829e+07``, as notes hold large counters, as ``12.58 M``."""
+    value = float(match[0])
+    scale, unit = next(((scale, unit) for scale, unit in _SCALES if value >= scale), (1.0, ""))
+    return f"{value / scale:.4g} {unit}".rstrip()
+
+
+def format_timings(timings: Mapping[str, float]) -> str:
+    """How long each part of an evaluation took."""
+    return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())

@@ -12,10 +12,10 @@ from kernelforge.report.views.progress import (
     BudgetBar,
     Lane,
     ProgressView,
+    format_spent,
     lane_name,
     seconds_since,
     shown_bars,
-    spent_words,
 )
 from kernelforge.viewer.run_cache import LiveProgress
 
@@ -55,7 +55,7 @@ def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
         "spent": spent,
         "limit": bar.limit,
         "of": clock(bar.limit) if timed and bar.limit is not None else "",
-        "words": spent_words(bar, spent),
+        "words": format_spent(bar, spent),
     }
 
 

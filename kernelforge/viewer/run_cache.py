@@ -14,7 +14,7 @@ from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Run, RunState
 from kernelforge.report.html import paths
 from kernelforge.report.html.site import Site
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.report.views.progress import ProgressView, journalled_progress
 from kernelforge.report.views.run_records import RUN_METRICS, RunRecords
 from kernelforge.store import Store

@@ -15,7 +15,7 @@ import pytest
 from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.records import UNCOMPARED
-from kernelforge.report.phrases import UNCOMPARED_NOTE
+from kernelforge.report.formatting import UNCOMPARED_NOTE
 
 
 @pytest.fixture(scope="module")

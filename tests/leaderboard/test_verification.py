@@ -14,8 +14,18 @@ from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_text, parse_entry
-from kernelforge.leaderboard.rerun import _check, _far, _Found, _problems, incomparable, rerun
-from kernelforge.leaderboard.verify import drawn, measure_of, suite_of, verify
+from kernelforge.leaderboard.verify import (
+    _check,
+    _far,
+    _Found,
+    _problems,
+    drawn,
+    incomparable,
+    measure_of,
+    rerun,
+    suite_of,
+    verify,
+)
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.suites import Suite

@@ -18,6 +18,7 @@ from kernelforge.report.formatting import (
     clock,
     csv_text,
     duration,
+    format_note,
     json_printable,
     markdown,
     moment,
@@ -27,7 +28,6 @@ from kernelforge.report.formatting import (
     printable,
     times,
 )
-from kernelforge.report.phrases import note_words
 from kernelforge.report.tables.base import Column, Table
 
 
@@ -108,7 +108,7 @@ def test_numbers_beyond_belief_stay_short():
 
 def test_a_note_tells_large_counters_in_millions():
     note = "accepted: dram__bytes.sum 5.03316e+07 -> 655,360 byte (-98.7%); 2.5e+09 inst"
-    assert note_words(note) == "dram__bytes.sum 50.33 M -> 655,360 byte (-98.7%); 2.5 G inst"
+    assert format_note(note) == "dram__bytes.sum 50.33 M -> 655,360 byte (-98.7%); 2.5 G inst"
 
 
 def test_a_moment_is_told_in_utc_and_what_is_none_as_it_is():

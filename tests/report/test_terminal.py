@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 
 from kernelforge.report import attempt_view, run_view, task_view
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
-from kernelforge.report.terminal.diff import MAX_CHARS, DiffBody
+from kernelforge.report.terminal.compare import MAX_CHARS, DiffBody
 from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import Block, bar
 from kernelforge.report.views.compare import compare_view

@@ -19,11 +19,10 @@ from kernelforge.records import UNCOMPARED, Attempt, Correctness, SizeCheck, Ver
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
 from kernelforge.report.exports import compare_markdown, entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.figures import task_figures
+from kernelforge.report.formatting import UNCOMPARED_NOTE
 from kernelforge.report.html import Site
-from kernelforge.report.phrases import UNCOMPARED_NOTE
-from kernelforge.report.tables.attempt import rescored_table
 from kernelforge.report.tables.base import Table
-from kernelforge.report.tables.task import lineage_table
+from kernelforge.report.tables.task import lineage_table, rescored_table
 from kernelforge.report.terminal import (
     attempt_lines,
     diff_lines,
@@ -33,9 +32,9 @@ from kernelforge.report.terminal import (
     run_summary,
     task_lines,
 )
-from kernelforge.report.views.anytime import anytime
 from kernelforge.report.views.attempt import evaluation_view, gates_of
 from kernelforge.report.views.compare import compare_view
+from kernelforge.report.views.curves import anytime
 from kernelforge.report.views.diff import diff_view
 from kernelforge.report.views.integrity import integrity_view
 from kernelforge.report.views.progress import journalled_progress

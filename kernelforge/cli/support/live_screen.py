@@ -16,10 +16,10 @@ from kernelforge.report.views.progress import (
     Gain,
     Lane,
     ProgressView,
+    format_spent,
     lane_name,
     seconds_since,
     shown_bars,
-    spent_words,
 )
 
 _STATES = {
@@ -94,7 +94,7 @@ def _bars(bars: Sequence[BudgetBar], elapsed: float) -> Table:
         drawn: RenderableType = ""
         if bar.limit is not None:
             drawn = ProgressBar(total=bar.limit, completed=min(spent, bar.limit), width=24)
-        table.add_row("time" if bar.name == "seconds" else bar.name, drawn, _cut(Text(spent_words(bar, spent))))
+        table.add_row("time" if bar.name == "seconds" else bar.name, drawn, _cut(Text(format_spent(bar, spent))))
     return table
 
 

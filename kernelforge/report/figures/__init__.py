@@ -2,8 +2,7 @@
 
 from kernelforge.report.figures.attempt import attempt_figures, draw_attempt
 from kernelforge.report.figures.base import Absent, Drawing, Figure, embedded_json
-from kernelforge.report.figures.board import board_figures, draw_board
-from kernelforge.report.figures.compare import compare_figures, draw_compare
+from kernelforge.report.figures.compare import board_figures, compare_figures, draw_board, draw_compare
 from kernelforge.report.figures.run import draw_run, run_figures
 from kernelforge.report.figures.task import draw_task, task_figures
 

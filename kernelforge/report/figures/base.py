@@ -12,7 +12,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from kernelforge.report.formatting import one_line
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 
 Row = dict[str, Any]
 """One datum. Keys are ours; what others wrote is a value, never a key and never an expression."""

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from kernelforge.records import UNCOMPARED, Origin
+from kernelforge.records import UNCOMPARED, Attempt, Origin
 from kernelforge.report.figures import board_figures, compare_figures, run_figures
-from kernelforge.report.formatting import duration, number, percent, times
+from kernelforge.report.formatting import (
+    EXCESSIVE,
+    duration,
+    format_dollars,
+    format_fingerprint,
+    format_interval,
+    number,
+    percent,
+    short_outcome,
+    times,
+)
 from kernelforge.report.html import paths
 from kernelforge.report.html.charts import Chart, charts_of
 from kernelforge.report.html.paths import Links
-from kernelforge.report.html.run_pages import RunPages
 from kernelforge.report.html.tables import Link, html_table, raw_number
-from kernelforge.report.phrases import EXCESSIVE, dollar_words, interval_words, short_outcome, unscored_words
 from kernelforge.report.tables.base import Table
-from kernelforge.report.tables.board import board_notes, board_tables, board_title
 from kernelforge.report.tables.run import (
     anytime_table,
+    board_notes,
+    board_tables,
+    board_title,
     cost_table,
     fast_table,
     integrity_table,
@@ -26,13 +36,94 @@ from kernelforge.report.tables.run import (
     spent_table,
 )
 from kernelforge.report.tables.task import compare_table, task_table
+from kernelforge.report.views.attempt import AttemptView, attempt_view
 from kernelforge.report.views.board import Leaderboard
 from kernelforge.report.views.compare import CompareView
 from kernelforge.report.views.funnel import STEPS, FunnelStep
 from kernelforge.report.views.integrity import CONCERNS
-from kernelforge.report.views.run import RunView
+from kernelforge.report.views.run import RunView, run_view
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.statistics import Estimate
+from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.task import TaskView, task_view
 from kernelforge.utils.shell_hints import shell_command
+
+Full = Callable[[RunRecords, str], RunRecords]
+"""From a run's records without texts to those of one of its tasks in full."""
+
+
+class RunPages:
+    """Views of one run.
+
+    Args:
+        full: where ``records`` have no texts, reads those of a task when one of its pages is asked for.
+    """
+
+    def __init__(self, records: RunRecords, full: Full | None = None) -> None:
+        self.records = records
+        self.id = records.run.id
+        self.tasks = records.run.config.tasks
+        self._full = full
+        self._kept: tuple[str, RunRecords] | None = None  # one task's records: its pages are asked for together
+
+    @cached_property
+    def view(self) -> RunView:
+        return run_view(self.records)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Attempt]:
+        return {attempt.id: attempt for attempt in self.records.attempts}
+
+    def prepare(self) -> None:
+        """Compute what many pages share."""
+        for shared in ("view", "by_id", "made_by"):
+            getattr(self, shared)
+
+    def forget(self) -> None:
+        """Let go of the task that was read in full."""
+        self._kept = None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Whether its times are modelled or measured; None where it has none."""
+        return self.records.origin
+
+    @cached_property
+    def made_by(self) -> tuple[str, ...]:
+        """What made the numbers: device, evaluator, toolchain, jail; more than one where the run moved."""
+        prints = (attempt.evaluation.fingerprint for attempt in self.records.attempts)
+        return tuple(dict.fromkeys(f"{format_fingerprint(one)}, evaluator {one.evaluator}" for one in prints))
+
+    def in_full(self, task: str) -> RunRecords:
+        """Records of a task with all their texts."""
+        if self.records.texts or self._full is None:
+            return self.records
+        if self._kept is None or self._kept[0] != task:
+            self._kept = task, self._full(self.records, task)
+        return self._kept[1]
+
+    def task(self, name: str) -> TaskView:
+        return task_view(self.in_full(name), name)
+
+    def attempt(self, task: str, number: int) -> AttemptView:
+        records = self.in_full(task)
+        by_id = {one.id: one for one in records.of_task(task)}
+        attempt = next(one for one in by_id.values() if one.number == number)
+        return attempt_view(
+            attempt,
+            by_id.get(attempt.parent or ""),
+            best=best_of(records.of_task(attempt.task)),
+            task=records.tasks.get(attempt.task),
+            facts=records.facts.get(attempt.task),
+            messages=True,
+            results=records.results,
+        )
+
+    def attempt_link(self, attempt: str | None, links: Links) -> str | None:
+        """Address of an attempt of this run by its id; None where it has no such attempt."""
+        found = self.by_id.get(attempt or "")
+        return None if found is None else links.to(paths.attempt_page(self.id, found.task, found.number))
+
 
 Context = dict[str, Any]
 
@@ -182,7 +273,7 @@ def run_context(shown: RunPages, links: Links) -> Context:
         "letters": _LETTERS,
         "steps": STEPS,
         "filters": _filters(view),
-        "unscored": unscored_words(view.integrity.unscored) if view.integrity.unscored.count else "",
+        "unscored": view.integrity.unscored.text if view.integrity.unscored.count else "",
         "excessive": EXCESSIVE if view.integrity.unscored.excessive else "",
         "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
         "show": shell_command("show", shown.id, results=shown.records.results),
@@ -220,7 +311,9 @@ def headline(view: RunView) -> list[Number]:
     found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
     if view.cost.calls:
         found.append(
-            Number("paid", dollar_words(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls")
+            Number(
+                "paid", format_dollars(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls"
+            )
         )
     found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
     return [one for one in found if one is not None]
@@ -228,7 +321,7 @@ def headline(view: RunView) -> list[Number]:
 
 def _interval(value: Estimate, show: Any) -> str:
     """Where all tasks came out alike a bootstrap's interval has no width: it would look like certainty."""
-    return interval_words(value, show) if value.low < value.high else ""
+    return format_interval(value, show) if value.low < value.high else ""
 
 
 def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Number | None:

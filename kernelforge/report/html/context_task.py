@@ -10,19 +10,22 @@ from kernelforge.records import Attempt, Origin
 from kernelforge.report.figures import attempt_figures, task_figures
 from kernelforge.report.html import paths, tables
 from kernelforge.report.html.charts import charts_of
+from kernelforge.report.html.context_run import RunPages
 from kernelforge.report.html.paths import Links
-from kernelforge.report.html.run_pages import RunPages
 from kernelforge.report.html.tables import HtmlTable, Link, html_table
-from kernelforge.report.tables.attempt import (
+from kernelforge.report.tables.task import (
+    baseline_table,
     check_table,
     gate_table,
+    generator_table,
     kernel_table,
+    lineage_table,
     metric_table,
     place_table,
+    size_table,
     timing_table,
     trial_table,
 )
-from kernelforge.report.tables.task import baseline_table, generator_table, lineage_table, size_table
 from kernelforge.report.views.attempt import AttemptView, unhidden_eager_us
 from kernelforge.report.views.diff import Diff
 

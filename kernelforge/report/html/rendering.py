@@ -11,8 +11,7 @@ from typing import Any
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from kernelforge.report import formatting as texts
-from kernelforge.report import phrases
+from kernelforge.report import formatting
 from kernelforge.report.html.tables import raw_number
 
 HERE = Path(__file__).parent
@@ -43,34 +42,32 @@ def environment(*folders: Path) -> Environment:
         cache_size=-1,
     )
     made.filters.update(
-        number=texts.number,
-        times=texts.times,
-        percent=texts.percent,
-        change=texts.change,
-        bytes=texts.byte_count,
-        duration=texts.duration,
-        moment=texts.moment,
-        line=texts.one_line,
-        short=texts.one_line,
+        number=formatting.number,
+        times=formatting.times,
+        percent=formatting.percent,
+        change=formatting.change,
+        bytes=formatting.byte_count,
+        duration=formatting.duration,
+        moment=formatting.moment,
+        line=formatting.one_line,
+        short=formatting.one_line,
         raw=raw_number,
-        dollars=phrases.dollar_words,
-        budget=phrases.budget_words,
-        cost=phrases.cost_words,
-        where=phrases.where_words,
-        note=phrases.note_words,
-        outcome=phrases.short_outcome,
-        timings=phrases.timing_words,
-        verified=phrases.verified_words,
+        dollars=formatting.format_dollars,
+        budget=formatting.format_budget,
+        where=formatting.format_fingerprint,
+        note=formatting.format_note,
+        outcome=formatting.short_outcome,
+        timings=formatting.format_timings,
     )
-    made.globals["absent"] = texts.ABSENT
+    made.globals["absent"] = formatting.ABSENT
     return made
 
 
 def _finalize(value: Any) -> Any:
     """What a template prints: a text with its control and bidirectional characters written out, never ``None``."""
     if isinstance(value, str):
-        return value if isinstance(value, Markup) else texts.printable(value)
-    return texts.ABSENT if value is None else value
+        return value if isinstance(value, Markup) else formatting.printable(value)
+    return formatting.ABSENT if value is None else value
 
 
 def policy(*, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), live: bool = False) -> str:

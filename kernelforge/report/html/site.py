@@ -15,6 +15,8 @@ from kernelforge.records import Attempt, Origin
 from kernelforge.report.exports import leaderboard_csv
 from kernelforge.report.html import paths
 from kernelforge.report.html.context_run import (
+    Full,
+    RunPages,
     boards_context,
     compare_context,
     integrity_context,
@@ -33,7 +35,6 @@ from kernelforge.report.html.rendering import (
     environment,
     policy,
 )
-from kernelforge.report.html.run_pages import Full, RunPages
 from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.board import Leaderboard, leaderboard
 from kernelforge.report.views.compare import CompareView, compare_view

@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple
 from markupsafe import Markup, escape
 
 from kernelforge.records import Verdict
-from kernelforge.report.formatting import one_line
-from kernelforge.report.phrases import UNCOMPARED_MARK
+from kernelforge.report.formatting import UNCOMPARED_MARK, one_line
 from kernelforge.report.tables.base import Column, Table
-from kernelforge.report.tables.board import DIFFERS
+from kernelforge.report.tables.run import DIFFERS
 from kernelforge.report.views.task import LineageNode
 
 MOST_COLUMNS = 10

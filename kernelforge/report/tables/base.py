@@ -14,8 +14,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
-from kernelforge.report.formatting import ABSENT, csv_text, markdown, one_line
-from kernelforge.report.phrases import UNCOMPARED_MARK, UNCOMPARED_NOTE, short_outcome
+from kernelforge.report.formatting import (
+    ABSENT,
+    UNCOMPARED_MARK,
+    UNCOMPARED_NOTE,
+    csv_text,
+    markdown,
+    one_line,
+    short_outcome,
+)
 
 _GAP = 2
 _NARROWEST = 14

@@ -1,11 +1,9 @@
 """Views on a terminal, one file per page. Untrusted text goes through ``Text``, so it is never markup."""
 
-from kernelforge.report.terminal.attempt import attempt_lines, evaluation_lines
+from kernelforge.report.terminal.attempt import attempt_lines, evaluation_lines, found_lines
 from kernelforge.report.terminal.audit import admission_line
-from kernelforge.report.terminal.board import compare_lines, leaderboard_lines
-from kernelforge.report.terminal.diff import diff_lines
+from kernelforge.report.terminal.compare import compare_lines, diff_lines, leaderboard_lines
 from kernelforge.report.terminal.run import run_lines, run_summary
-from kernelforge.report.terminal.search_results import found_lines
 from kernelforge.report.terminal.task import task_lines
 
 __all__ = [

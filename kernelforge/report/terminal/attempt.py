@@ -1,4 +1,4 @@
-"""One attempt in the terminal."""
+"""One attempt, one evaluation, and lines found in messages, in the terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kernelforge.report.formatting import ABSENT, byte_count, duration, number, one_line, percent
-from kernelforge.report.phrases import cost_words, note_words, timing_words, where_words
-from kernelforge.report.tables.attempt import check_table, metric_table, trial_table
-from kernelforge.report.terminal.diff import diff_parts
+from kernelforge.report.formatting import (
+    ABSENT,
+    byte_count,
+    duration,
+    format_fingerprint,
+    format_note,
+    format_timings,
+    number,
+    one_line,
+    percent,
+)
+from kernelforge.report.tables.task import check_table, metric_table, trial_table
+from kernelforge.report.terminal.compare import diff_parts
 from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import Block, field, hanging, heading
+from kernelforge.report.views.messages import FoundView
 from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
@@ -29,8 +39,8 @@ def evaluation_lines(view: EvaluationView) -> Group:
     parts: list[RenderableType] = [
         field("verdict", f"{evaluation.outcome} at stage {evaluation.stage}"),
         field("candidate", evaluation.candidate),
-        field("where", where_words(evaluation.fingerprint)),
-        field("took", timing_words(evaluation.seconds) or ABSENT),
+        field("where", format_fingerprint(evaluation.fingerprint)),
+        field("took", format_timings(evaluation.seconds) or ABSENT),
     ]
     if evaluation.reason:
         parts += [*heading("Reason"), Block(evaluation.reason)]
@@ -66,14 +76,14 @@ def attempt_lines(view: AttemptView) -> Group:
         field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
         field("verdict", f"{view.outcome} at stage {view.stage}"),
         field(
-            "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", note_words(view.note))))
+            "status", ": ".join(filter(None, ("accepted" if view.accepted else "not accepted", format_note(view.note))))
         ),
         field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
         *([field("coder", _coder(view))] if view.coder else []),
-        *([field("cost", cost_words(view.cost))] if view.cost.calls else []),
+        *([field("cost", view.cost.text)] if view.cost.calls else []),
         *([field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
-        field("where", where_words(view.fingerprint)),
-        field("took", f"{duration(view.seconds)}: {timing_words(view.timings) or ABSENT}"),
+        field("where", format_fingerprint(view.fingerprint)),
+        field("took", f"{duration(view.seconds)}: {format_timings(view.timings) or ABSENT}"),
     ]
     if view.reason:
         parts += [*heading("Reason"), Block(view.reason)]
@@ -188,3 +198,13 @@ def _unchanged(one: MetricChange) -> bool:
 
 def _message(message: Message) -> list[RenderableType]:
     return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), Block(message.content)]
+
+
+def found_lines(view: FoundView) -> Group:
+    """A line each, after whose it is, and how many there are."""
+    lines = []
+    for one in view.lines:
+        whose = f"{one.attempt or f'{view.run}/{one.task}'} {one.agent} {one.role}, line {one.line}: "
+        lines.append(Text.assemble((one_line(whose) + " ", "dim"), one_line(one.text), overflow="fold"))
+    told = f"lines that hold '{one_line(view.sought)}': {len(lines):,}"
+    return Group(*lines, Text(told, overflow="fold"))

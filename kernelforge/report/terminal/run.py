@@ -9,20 +9,23 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
-from kernelforge.report.formatting import byte_count, duration, moment, number, one_line, percent, times
-from kernelforge.report.phrases import (
+from kernelforge.report.formatting import (
     EXCESSIVE,
     UNCOMPARED_NOTE,
-    budget_words,
-    cost_words,
-    dollar_words,
-    interval_words,
+    byte_count,
+    duration,
+    format_budget,
+    format_dollars,
+    format_interval,
+    moment,
+    number,
+    one_line,
+    percent,
     short_outcome,
-    unscored_words,
+    times,
 )
-from kernelforge.report.tables.attempt import timing_table
 from kernelforge.report.tables.base import Column, Table
-from kernelforge.report.tables.task import task_table
+from kernelforge.report.tables.task import task_table, timing_table
 from kernelforge.report.terminal.widgets import STYLES, bar, field, heading, interval
 from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 from kernelforge.report.views.statistics import FAST_P
@@ -30,8 +33,7 @@ from kernelforge.report.views.statistics import FAST_P
 if TYPE_CHECKING:
     from kernelforge.records import Build, Performance, Timing
     from kernelforge.report.views.curves import FastCurve
-    from kernelforge.report.views.funnel import FunnelStep
-    from kernelforge.report.views.matrix import Cell, MatrixRow
+    from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow
     from kernelforge.report.views.run import RunView
 
 
@@ -141,14 +143,14 @@ def _head(view: RunView) -> list[RenderableType]:
         ("suite", f"{view.suite} ({view.suite_digest}), {view.tasks_total} tasks, {view.tasks_finished} finished"),
         ("device", view.device + (f"; times are {view.origin.value}" if view.origin else "")),
         ("agents", f"{view.strategy}, coder {view.coder}, judge {view.judge}{tester}, seed {view.seed}"),
-        ("budget", budget_words(view.budget)),
+        ("budget", format_budget(view.budget)),
         ("started", f"{moment(view.started)}{ended}{took}"),
         ("attempts", f"{view.attempts}: {outcomes}; {view.accepted} accepted"),
         *([("", UNCOMPARED_NOTE)] if view.uncompared else []),
-        *(("cost", f"{one.agent} {one.provider}: {cost_words(one)}") for one in view.costs),
+        *(("cost", f"{one.agent} {one.provider}: {one.text}") for one in view.costs),
     ]
     if len(view.costs) > 1:
-        rows.append(("cost", f"in all: {cost_words(view.cost)}"))
+        rows.append(("cost", f"in all: {view.cost.text}"))
     if view.pass_at_k:
         rows.append(("pass@k", ", ".join(f"{value:.3f} at {k}" for k, value in view.pass_at_k.items())))
     return [field(label, value) for label, value in rows]
@@ -174,7 +176,7 @@ def _unscored(view: RunView) -> Iterator[RenderableType]:
     if hidden:
         yield field("hidden", f"{hidden} of {view.attempts} attempts failed at a hidden size")
     if unscored.count:
-        yield field("no score", one_line(unscored_words(unscored), 500), style="yellow")
+        yield field("no score", one_line(unscored.text, 500), style="yellow")
     if unscored.excessive:
         yield field("no score", EXCESSIVE, style="bold yellow")
 
@@ -194,7 +196,7 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
             yield field(label, f"{interval(estimate)} {_MEANS[label]}")
     for label, estimate in (("geomean", line.geomean_speedup), ("", line.geomean_correct)):
         if estimate is not None:
-            told = f"{times(estimate.value)} {interval_words(estimate, times)}"
+            told = f"{times(estimate.value)} {format_interval(estimate, times)}"
             yield field(label, f"{told} {_MEANS[label]}")
     if view.median_dram_ratio is not None:
         yield field("DRAM", f"{times(view.median_dram_ratio)} the least bytes, median over tasks")
@@ -237,7 +239,7 @@ def _best_so_far(view: RunView) -> Text | None:
     else:
         values = [float(point.tasks_ok) for point in points]
         told = f"{points[0].tasks_ok} → {last.tasks_ok} tasks correct"
-    dollars = "" if not last.dollars else f", {dollar_words(last.dollars)}"
+    dollars = "" if not last.dollars else f", {format_dollars(last.dollars)}"
     return Text(f"{_spark(values)} {told} in {last.evaluations} evaluations, {duration(last.seconds)}{dollars}")
 
 
@@ -265,7 +267,7 @@ def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
 def _spent(view: RunView) -> Iterator[RenderableType]:
     whole = sum(one.seconds for one in view.spent) or 1.0
     for one in sorted(view.spent, key=lambda part: -part.seconds):
-        dollars = "" if one.dollars is None else f"  {dollar_words(one.dollars)}"
+        dollars = "" if one.dollars is None else f"  {format_dollars(one.dollars)}"
         line = Text(f"{one_line(one.what, 20):<9} ", style="bold")
         line.append(f"{percent(one.seconds / whole):>5} ", style="not bold")
         line.append(f"{bar(one.seconds / whole, _BAR):<{_BAR}} ", style="not bold cyan")

@@ -10,8 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
-from kernelforge.report.formatting import byte_count, change, number, one_line, percent, times
-from kernelforge.report.phrases import cost_words, note_words
+from kernelforge.report.formatting import byte_count, change, format_note, number, one_line, percent, times
 from kernelforge.report.tables.task import baseline_table, size_table
 from kernelforge.report.terminal.widgets import STYLES, field, heading
 
@@ -33,7 +32,7 @@ def task_lines(view: TaskView) -> Group:
         *([field("floor", _floor(view))] if view.floor_us is not None else []),
         field("best", _best(view)),
         field("state", view.summary.finished or "not finished"),
-        *([field("cost", cost_words(view.cost))] if view.cost.calls else []),
+        *([field("cost", view.cost.text)] if view.cost.calls else []),
         *(field("test", _test(one)) for one in view.tests),
         *(field("lesson", f"{one.family}: {one.text}") for one in view.lessons),
     ]
@@ -105,7 +104,7 @@ def _numbers(node: LineageNode) -> Iterator[str]:
 
 def _because(node: LineageNode) -> Iterator[str]:
     """What it did to the metric that the Judge named, and why it stands where it stands."""
-    note = note_words(node.note) if node.accepted or not node.reason else node.reason
+    note = format_note(node.note) if node.accepted or not node.reason else node.reason
     for one in [one for one in node.changes if one.change is not None and one.name not in note][:1]:
         yield one_line(f"{one.name} {change(one.change)}")
     if note:

@@ -11,8 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
-from kernelforge.report.formatting import one_line, percent, printable
-from kernelforge.report.phrases import interval_words
+from kernelforge.report.formatting import format_interval, one_line, percent, printable
 
 if TYPE_CHECKING:
     from kernelforge.report.views.curves import FastPoint
@@ -77,4 +76,4 @@ def bar(share: float, width: int) -> str:
 
 def interval(estimate: Estimate | FastPoint) -> str:
     """``67 % [33 %, 100 %]``."""
-    return f"{percent(estimate.value)} {interval_words(estimate, percent)}"
+    return f"{percent(estimate.value)} {format_interval(estimate, percent)}"

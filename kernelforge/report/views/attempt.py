@@ -30,9 +30,9 @@ from kernelforge.records import (
 )
 from kernelforge.records.timing import UNRANKED
 from kernelforge.report.formatting import number
-from kernelforge.report.views.base import View
-from kernelforge.report.views.cost import Cost, total_cost
+from kernelforge.report.views import View
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
+from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import RooflinePoint, floor_us, place_of, spec_of
 from kernelforge.report.views.task import MetricChange, believed_time, compulsory_bytes, metric_changes
 from kernelforge.tasks import list_suites

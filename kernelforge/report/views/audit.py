@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 
 
 class MutantRow(View):

@@ -9,9 +9,8 @@ from itertools import groupby
 from pathlib import PurePath
 
 from kernelforge.records import Evaluation, Fingerprint, Message, Origin, RunConfig, Timing, Verdict, content_hash
-from kernelforge.report.views import statistics
-from kernelforge.report.views.base import View
-from kernelforge.report.views.cost import total_cost
+from kernelforge.report.views import View, statistics
+from kernelforge.report.views.messages import total_cost
 from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.run_records import RunRecords, ShownState
 from kernelforge.report.views.statistics import Estimate
@@ -184,6 +183,12 @@ class Verified(View):
     """Tasks of the result."""
     agree: bool
     """Whether everything that was checked agrees."""
+
+    @property
+    def text(self) -> str:
+        """The result of the verification in one line."""
+        agrees = "everything that was checked agrees" if self.agree else "something DIFFERS"
+        return f"{self.rerun} of {self.tasks} tasks evaluated again, {agrees}; {self.by}, {self.when}"
 
 
 class Result(View):

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Origin, Verdict
 from kernelforge.report.formatting import byte_count, times
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.report.views.board import board_key, key_differences
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.statistics import Estimate, geomean_correct

@@ -1,12 +1,19 @@
-"""fast_p against each baseline, and the headline numbers of a run with their intervals."""
+"""Curves of a run: fast_p against each baseline, headline numbers, best result over time, spending."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Literal
 
-from kernelforge.records import Attempt
-from kernelforge.report.views.base import View
+from kernelforge.records import Attempt, Message
+from kernelforge.report.views import View
+from kernelforge.report.views.messages import paid, total_cost
+from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.statistics import (
     Estimate,
     correct_share,
@@ -17,7 +24,7 @@ from kernelforge.report.views.statistics import (
     share_of_floor,
     win_rate,
 )
-from kernelforge.report.views.summary import TaskSummary
+from kernelforge.report.views.summary import TaskSummary, dram_ratio
 
 FASTEST = "fastest"
 """Stands for the fastest of all baselines, task by task."""
@@ -138,3 +145,149 @@ def _uncompiled(best: Attempt | None) -> bool:
 
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+class AnytimePoint(View):
+    """Where the run stood after one more attempt."""
+
+    evaluations: int
+    """Attempts that had ended, this one included."""
+    seconds: float
+    """Since the run began; a pause before ``resume`` is part of it."""
+    dollars: float | None
+    """Paid so far; None once a price is unknown. What was said of a task outside its attempts is paid with the first
+    of them (tests) or the last (last words, lessons)."""
+    attempt: str
+    tasks_ok: int
+    geomean_speedup: float | None
+    """Over all tasks, of max(speedup, 1), a failure as 1; None on a modelled run."""
+    median_dram_ratio: float | None
+    """Over the tasks' best so far, DRAM bytes over compulsory bytes."""
+
+
+class Spent(View):
+    """Where time and money went."""
+
+    what: str
+    """An agent (``coder judge tester reflexion``), a part of evaluations (``build oracle emulation ...``), ``other`` or
+    ``idle``."""
+    kind: Literal["agent", "evaluation", "rest"]
+    """``rest``: ``other`` is what attempts took beyond their calls and evaluations: waiting for a device, for limits
+    and retries, and agents that buy nothing. ``idle`` is what is left of the run's wall time on all its jobs."""
+    seconds: float
+    """Summed over workers, so it may exceed the run's wall time."""
+    dollars: float | None
+    """None where nothing is bought or a price is unknown."""
+
+
+def ended_after(records: RunRecords, attempt: Attempt) -> float:
+    """Seconds from the start of the run to the end of the attempt; 0 at the least."""
+    return max(seconds_between(records.run.started, attempt.started) or 0.0, 0.0) + attempt.seconds
+
+
+def seconds_between(started: str, ended: str | None) -> float | None:
+    """Between two points in time as records hold them; None where one of them is missing or is no such time."""
+    if ended is None:
+        return None
+    try:
+        return max((datetime.fromisoformat(ended) - datetime.fromisoformat(started)) / timedelta(seconds=1), 0.0)
+    except (ValueError, TypeError):
+        return None
+
+
+def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
+    """One point per attempt, in the order in which they ended."""
+    ended = sorted((ended_after(records, one), place, one) for place, one in enumerate(records.attempts))
+    said = _said_by(records, [attempt for _, _, attempt in ended])
+    gains = dict.fromkeys(records.run.config.tasks, 0.0)
+    ratios: dict[str, float] = {}
+    ordered: list[float] = []
+    bests: dict[str, int] = {}
+    correct: set[str] = set()
+    geomean = 1.0
+    points: list[AnytimePoint] = []
+    dollars: float | None = 0.0
+    for number, (seconds, _, attempt) in enumerate(ended, 1):
+        cost = paid(said[attempt.id])
+        dollars = None if dollars is None or cost is None else dollars + cost
+        if attempt.accepted and attempt.number > bests.get(attempt.task, -1):
+            bests[attempt.task] = attempt.number
+            compared = None if attempt.evaluation.uncompared else attempt
+            correct = correct | {attempt.task} if compared else correct - {attempt.task}
+            speedup = speedup_over(FASTEST, compared)
+            gains[attempt.task] = math.log(max(speedup, 1.0)) if speedup == speedup else 0.0
+            geomean = math.exp(math.fsum(gains.values()) / len(gains))
+            _replace(ordered, ratios, attempt.task, dram_ratio(compared) if compared else None)
+        points.append(
+            AnytimePoint(
+                evaluations=number,
+                seconds=round(seconds, 3),
+                dollars=dollars,
+                attempt=attempt.id,
+                tasks_ok=len(correct),
+                geomean_speedup=geomean if measured else None,
+                median_dram_ratio=median(ordered) if ordered else None,
+            )
+        )
+    return tuple(points)
+
+
+def _replace(ordered: list[float], known: dict[str, float], task: str, value: float | None) -> None:
+    """Put a task's new value into the sorted list of all of them."""
+    if task in known:
+        ordered.remove(known.pop(task))
+    if value is not None:
+        known[task] = value
+        insort(ordered, value)
+
+
+def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
+    """What was said, by the attempt with which it is paid; every message once, if there is any attempt."""
+    said: dict[str, list[Message]] = defaultdict(list)
+    first: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for attempt in ended:
+        said[attempt.id] += attempt.messages
+        first.setdefault(attempt.task, attempt.id)
+        last[attempt.task] = attempt.id
+    for task, messages in records.messages.items() if ended else ():
+        for message in messages:
+            side = first if message.agent == "tester" else last
+            said[side.get(task, ended[-1].id)].append(message)
+    return said
+
+
+def spent(records: RunRecords) -> tuple[Spent, ...]:
+    """Agents by what was paid to them, parts of evaluations by time, and the rest."""
+    by_agent: dict[str, list[Message]] = defaultdict(list)
+    for message in records.said():
+        if message.usage is not None:
+            by_agent[message.agent].append(message)
+    parts: dict[str, float] = defaultdict(float)
+    for attempt in records.attempts:
+        for part, seconds in attempt.evaluation.seconds.items():
+            parts[part] += seconds
+    costs = {agent: total_cost(messages) for agent, messages in by_agent.items()}
+    rows = [Spent(what=agent, kind="agent", seconds=c.seconds, dollars=c.dollars) for agent, c in costs.items()]
+    rows += [
+        Spent(what=part, kind="evaluation", seconds=round(seconds, 3), dollars=None)
+        for part, seconds in sorted(parts.items(), key=lambda one: (-one[1], one[0]))
+    ]
+    return (*rows, *_rest(records))
+
+
+def _rest(records: RunRecords) -> Iterable[Spent]:
+    other = sum(max(attempt.seconds - _accounted(attempt), 0.0) for attempt in records.attempts)
+    if records.attempts:
+        yield Spent(what="other", kind="rest", seconds=round(other, 3), dollars=None)
+    wall = seconds_between(records.run.started, records.run.ended)
+    if wall is not None:
+        beside = total_cost(one for messages in records.messages.values() for one in messages).seconds
+        busy = sum(attempt.seconds for attempt in records.attempts) + beside
+        idle = max(records.run.config.jobs * wall - busy, 0.0)
+        yield Spent(what="idle", kind="rest", seconds=round(idle, 3), dollars=None)
+
+
+def _accounted(attempt: Attempt) -> float:
+    calls = sum(message.usage.seconds for message in attempt.messages if message.usage is not None)
+    return calls + sum(attempt.evaluation.seconds.values())

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter
 
 from kernelforge.records import Attempt, Verdict
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 
 MAX_DIFF_LINES = 40_000
 """Two texts with more lines than this together are not compared."""

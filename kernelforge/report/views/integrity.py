@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from kernelforge.records import Attempt, Origin, Performance, Verdict
-from kernelforge.report.formatting import one_line
-from kernelforge.report.views.base import View
+from kernelforge.report.formatting import one_line, percent
+from kernelforge.report.views import View
 from kernelforge.report.views.run_records import RunRecords
 
 Concern = Literal[
@@ -67,6 +67,12 @@ class Unscored(View):
     def share(self) -> float:
         """Of all attempts, from 0 to 1."""
         return self.count / max(self.attempts, 1)
+
+    @property
+    def text(self) -> str:
+        """``3 of 20 attempts (15 %) ended as INFRA: 2 × the device is gone; 1 × it is full``."""
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in self.reasons)
+        return f"{self.count} of {self.attempts} attempts ({percent(self.share)}) ended as INFRA: {reasons}"
 
 
 class IntegrityView(View):

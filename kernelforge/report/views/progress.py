@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kernelforge.records import UNCOMPARED, Attempt, Origin, RunConfig, RunState
 from kernelforge.report.formatting import byte_count, clock, number, one_line, times
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.report.views.funnel import funnel
 from kernelforge.report.views.summary import step_name
 
@@ -319,7 +319,7 @@ def shown_bars(view: ProgressView) -> tuple[BudgetBar, ...]:
     return tuple(bar for bar in view.bars if bar.limit is not None or (bar.spent > 0 and bar.name != "seconds"))
 
 
-def spent_words(bar: BudgetBar, spent: float) -> str:
+def format_spent(bar: BudgetBar, spent: float) -> str:
     """``12 of 40``, ``at least $0.32 of $1.00``, ``2 min 05 s of 10 min 00 s``.
 
     Args:

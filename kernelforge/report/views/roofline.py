@@ -11,7 +11,7 @@ from kernelforge.hardware.specs import EMULATED, DeviceSpec, find_spec
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_INSTRUCTIONS, TENSOR_PIPE
 from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 
 TENSOR_METRICS = (MATRIX_INSTRUCTIONS, TENSOR_INSTRUCTIONS, TENSOR_PIPE)
 """Each above 0 where tensor cores worked."""

@@ -8,13 +8,22 @@ from statistics import median
 from typing import Literal
 
 from kernelforge.records import UNCOMPARED, Attempt, Budget, Operator, Origin, Verdict
-from kernelforge.report.views.anytime import AnytimePoint, Spent, anytime, seconds_between, spent
-from kernelforge.report.views.base import View
-from kernelforge.report.views.cost import AgentCost, Cost, agent_costs, total_cost
-from kernelforge.report.views.curves import FastCurve, FastPoint, Headline, fast_curves, headline
-from kernelforge.report.views.funnel import FunnelStep, StageEnd, funnel, stage_ends
+from kernelforge.report.views import View
+from kernelforge.report.views.curves import (
+    AnytimePoint,
+    FastCurve,
+    FastPoint,
+    Headline,
+    Spent,
+    anytime,
+    fast_curves,
+    headline,
+    seconds_between,
+    spent,
+)
+from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow, StageEnd, funnel, matrix, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
-from kernelforge.report.views.matrix import Cell, MatrixRow, matrix
+from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.run_records import RunRecords, ShownState
 from kernelforge.report.views.summary import TaskSummary
 from kernelforge.search import pass_at_k

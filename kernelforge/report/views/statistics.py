@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 
 FAST_P = (0.0, 1.0, 1.2, 1.5, 2.0)
 """Thresholds of fast_p that are told everywhere; 0 is the share of correct tasks."""

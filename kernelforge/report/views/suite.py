@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.tasks import Suite
 
 FLOOR_GPUS = ("h100", "h200", "a100", "b200", "l40s", "a10", "t4", "rtx-5090", "rtx-4090", "rtx-3090")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelforge.records import Attempt, Operator, Origin, Performance, Profile, Verdict, outcome_words
 from kernelforge.records.timing import COMPILED
 from kernelforge.report.formatting import choices
-from kernelforge.report.views.base import View
+from kernelforge.report.views import View
 from kernelforge.report.views.roofline import floor_us, spec_of
 
 

@@ -24,8 +24,8 @@ from kernelforge.records import (
     Verdict,
     outcome_words,
 )
-from kernelforge.report.views.base import View
-from kernelforge.report.views.cost import Cost, total_cost
+from kernelforge.report.views import View
+from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import DevicePeaks, floor_us, roofs_of, spec_of
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.suite import spec_text

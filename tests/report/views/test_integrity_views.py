@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kernelforge.records import Attempt, Clocks, Verdict
 from kernelforge.report import RunRecords, run_view
-from kernelforge.report.phrases import EXCESSIVE, unscored_words
+from kernelforge.report.formatting import EXCESSIVE
 from kernelforge.report.terminal import run_summary
 from kernelforge.report.views.integrity import CONCERNS, HIGH_VARIANCE, IntegrityView, integrity_view
 
@@ -104,7 +104,7 @@ def test_attempts_without_a_score_are_counted_with_their_reasons():
         ("the emulator does not support 'setmaxnreg'", 2),
         ("the oracle child ended without an answer", 1),
     )
-    assert unscored_words(unscored).startswith("3 of 15 attempts (20 %) ended as INFRA: 2 × the emulator does not")
+    assert unscored.text.startswith("3 of 15 attempts (20 %) ended as INFRA: 2 × the emulator does not")
 
 
 @pytest.mark.parametrize(("infra", "others", "excessive"), [(2, 8, False), (3, 7, True), (9, 0, False), (10, 0, True)])

@@ -19,11 +19,11 @@ from kernelforge.report.views.progress import (
     Lane,
     ProgressView,
     RunProgress,
+    format_spent,
     journalled_progress,
     lane_name,
     seconds_since,
     shown_bars,
-    spent_words,
     stalled_after_s,
 )
 from kernelforge.report.views.run import run_view
@@ -111,7 +111,7 @@ def test_bars_have_what_the_run_told_and_the_limits_of_its_budget() -> None:
         "dollars": (0.25, 2.5),
     }
     assert [bar.name for bar in view.bars if bar.at_least] == ["dollars"]
-    assert [spent_words(bar, bar.spent) for bar in view.bars] == [
+    assert [format_spent(bar, bar.spent) for bar in view.bars] == [
         "0 of 3", "5 of 40", "33 s of 10 min 00 s", "900 of 1,000", "at least $0.25 of $2.50",
     ]  # fmt: skip
     assert shown_bars(view) == view.bars
@@ -260,7 +260,7 @@ def test_a_clock_has_whole_seconds() -> None:
 
 
 def test_words_of_a_bar_without_a_limit_have_none() -> None:
-    assert spent_words(BudgetBar(name="tokens", spent=1234567, limit=None), 1234567) == "1,234,567"
+    assert format_spent(BudgetBar(name="tokens", spent=1234567, limit=None), 1234567) == "1,234,567"
 
 
 def test_the_page_on_watching_names_every_field() -> None:

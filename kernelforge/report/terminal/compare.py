@@ -1,4 +1,4 @@
-"""Differences of sources and plans: numbered, coloured, and folded under themselves."""
+"""Comparisons in the terminal: leaderboards, two runs, and differences of two attempts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,37 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from kernelforge.report.exports import compare_facts
 from kernelforge.report.formatting import one_line, printable
+from kernelforge.report.tables.run import board_notes, board_tables, board_title
+from kernelforge.report.tables.task import compare_table
 from kernelforge.report.terminal.widgets import field, folded
 
 if TYPE_CHECKING:
+    from kernelforge.report.views.board import Leaderboard
+    from kernelforge.report.views.compare import CompareView
     from kernelforge.report.views.diff import Diff, DiffLine, DiffView
+
+
+def leaderboard_lines(view: Leaderboard) -> Group:
+    """Every board, one under another."""
+    if not view.boards:
+        return Group(Text("no run has an attempt yet: start one with 'kernelforge run'"))
+    parts: list[RenderableType] = []
+    for board in view.boards:
+        parts.append(Text(one_line(board_title(board.key)), style="bold", overflow="fold"))
+        parts += [Text(note, style="dim", overflow="fold") for note in board_notes(board)]
+        parts += [table.to_rich() for table in board_tables(board)]
+    return Group(*parts)
+
+
+def compare_lines(view: CompareView) -> Group:
+    """Score, what keeps the runs apart, and the pairs."""
+    facts = [field(label, text) for label, text in compare_facts(view)]
+    if not view.pairs:
+        return Group(*facts, Text("no task is in both"))
+    return Group(*facts, Text(), compare_table(view).to_rich())
+
 
 MAX_CHARS = 2_000
 """A longer line is cut: nobody reads it, and a terminal would take long to show it."""

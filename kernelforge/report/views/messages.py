@@ -1,0 +1,120 @@
+"""Messages of agents: their cost by agent and provider, and search in their text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from kernelforge.records import AgentName, Attempt, Message, Usage
+from kernelforge.report.formatting import duration, format_dollars
+from kernelforge.report.views import View
+
+
+class Cost(View):
+    """Calls that were paid for. A sum is None when one of its parts is unknown."""
+
+    calls: int
+    input_tokens: int | None
+    cached_tokens: int | None
+    """Part of the input that came from a provider's prompt cache."""
+    output_tokens: int | None
+    reasoning_tokens: int | None
+    """Part of the output that was reasoning."""
+    dollars: float | None
+    seconds: float
+    """Wall time of the calls, one after another."""
+
+    @property
+    def text(self) -> str:
+        """Calls, tokens, dollars and time in one line."""
+        cached = "" if not self.cached_tokens else f" ({self.cached_tokens:,} cached)"
+        tokens = "tokens unknown"
+        if self.input_tokens is not None and self.output_tokens is not None:
+            tokens = f"{self.input_tokens:,} tokens in{cached}, {self.output_tokens:,} out"
+        dollars = "dollars unknown" if self.dollars is None else format_dollars(self.dollars)
+        return f"{self.calls} calls, {tokens}, {dollars}, {duration(self.seconds)}"
+
+
+class AgentCost(Cost):
+    """One agent's part through one provider."""
+
+    agent: AgentName
+    provider: str
+
+
+def total_cost(messages: Iterable[Message]) -> Cost:
+    """Over all replies that were paid for."""
+    return Cost(**_sums([message.usage for message in messages if message.usage is not None]))
+
+
+def paid(messages: Iterable[Message]) -> float | None:
+    """Dollars of all replies alone: None once a price is unknown, 0 where nothing was bought."""
+    return _sum([message.usage for message in messages if message.usage is not None], "dollars")
+
+
+def agent_costs(messages: Iterable[Message]) -> tuple[AgentCost, ...]:
+    """By agent and provider, in order of their first reply."""
+    parts: dict[tuple[AgentName, str], list[Usage]] = {}
+    for message in messages:
+        if message.usage is not None:
+            parts.setdefault((message.agent, message.provider), []).append(message.usage)
+    return tuple(AgentCost(agent=agent, provider=provider, **_sums(used)) for (agent, provider), used in parts.items())
+
+
+def _sums(used: list[Usage]) -> dict[str, int | float | None]:
+    return {
+        "calls": len(used),
+        **{name: _sum(used, name) for name in _SUMMED},
+        "seconds": round(sum(usage.seconds for usage in used), 3),
+    }
+
+
+def _sum(used: list[Usage], name: str) -> float | None:
+    values = [getattr(usage, name) for usage in used]
+    return None if None in values else sum(values)
+
+
+_SUMMED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "dollars")
+
+
+_AROUND = 60
+"""Characters of a line that are shown before and after what was found in it."""
+
+
+class FoundLine(View):
+    """One line of what was said."""
+
+    task: str
+    attempt: str | None
+    """Id of the attempt that it was said for; None for what was said about the task."""
+    agent: str
+    role: str
+    line: int
+    """From 1, within its prompt or reply."""
+    text: str
+    """The line, or of a long one what is around the first place where it holds the text."""
+
+
+class FoundView(View):
+    """All that was found."""
+
+    run: str
+    sought: str
+    lines: tuple[FoundLine, ...]
+
+
+def search(
+    sought: str, task: str, attempts: Iterable[Attempt], messages: Iterable[Message] = ()
+) -> Iterator[FoundLine]:
+    """Lines of one task's prompts and replies that hold a text, whatever its case: of its attempts, then of what was
+    said about the task."""
+    pattern = re.compile(re.escape(sought), re.IGNORECASE)
+    said = [(attempt.id, message) for attempt in attempts for message in attempt.messages]
+    for attempt, message in [*said, *((None, message) for message in messages)]:
+        for number, line in enumerate(message.content.split("\n"), 1):
+            if found := pattern.search(line):
+                begin, end = max(found.start() - _AROUND, 0), found.end() + _AROUND
+                text = ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
+                yield FoundLine(
+                    task=task, attempt=attempt, agent=message.agent, role=message.role, line=number, text=text
+                )
