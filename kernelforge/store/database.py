@@ -8,21 +8,36 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import sqlite_utils
 
 from kernelforge.errors import StoreError
-from kernelforge.store.schema import RESULTS, Schema
 from kernelforge.utils.file_locks import holders
 
 OPEN_TIMEOUT_S = 10.0
 """How long to wait for another program's lock when the file is opened: a mistake should show soon."""
+SCHEMA_VERSION = 1
+"""``PRAGMA user_version`` of the files that this version reads and writes."""
 WRITE_TIMEOUT_S = 60.0
 """How long a write waits later: a backup or somebody's query must not end a run of hours."""
 
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class Schema(NamedTuple):
+    """Identity and tables of one kind of SQLite file."""
+
+    application_id: int
+    """``PRAGMA application_id``, which SQLite tools show."""
+    script: str
+    """Statements that create the tables and views of version :data:`SCHEMA_VERSION`."""
+    synchronous: Literal["FULL", "NORMAL"]
+    """In WAL mode either survives the kill of every process; ``FULL`` also survives a power cut, at one fsync for each
+    transaction."""
+    guests: frozenset[str] = frozenset()
+    """Tables that other code keeps in the file over its own connections, and may create before the schema exists."""
 
 
 class Database:
@@ -31,11 +46,11 @@ class Database:
     def __init__(
         self,
         path: Path,
+        schema: Schema,
         *,
         create: bool,
         read_only: bool,
         busy_timeout_s: float | None = None,
-        schema: Schema = RESULTS,
     ) -> None:
         self.path = path
         self.schema = schema
@@ -93,28 +108,28 @@ class Database:
         fresh = version == 0 and owner == 0 and tables <= self.schema.guests
         if owner != self.schema.application_id and not fresh:
             raise StoreError(f"{self.path} is an SQLite file of some other program: name another folder with --results")
-        if version > self.schema.version:
+        if version > SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} was written by a newer KernelForge (schema {version}, this one reads up to "
-                f"{self.schema.version}): upgrade KernelForge, or name another results folder with --results"
+                f"{SCHEMA_VERSION}): upgrade KernelForge, or name another results folder with --results"
             )
         if self.read_only:
-            if version < self.schema.version:
+            if version < SCHEMA_VERSION:
                 raise StoreError(f"{self.path} holds no finished schema: start a run into its folder first")
             return
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA synchronous = {self.schema.synchronous}")
-        if version < self.schema.version:
-            self._migrate()
+        if version < SCHEMA_VERSION:
+            self._create_tables()
 
-    def _migrate(self) -> None:
+    def _create_tables(self) -> None:
         with self.transaction() as db:
-            version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been faster
-            for script in self.schema.migrations[version:]:
-                for statement in _statements(script):
-                    db.execute(statement)
+            if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+                return  # another process was faster
+            for statement in _statements(self.schema.script):
+                db.execute(statement)
             db.execute(f"PRAGMA application_id = {self.schema.application_id}")
-            db.execute(f"PRAGMA user_version = {self.schema.version}")
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite_utils.Database]:

@@ -6,28 +6,17 @@ import contextlib
 import gc
 import json
 import operator
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
-from kernelforge.store.codec import (
-    METRIC_COLUMNS,
-    WHOLE_PLAN,
-    Blobs,
-    Row,
-    attempt_from_rows,
-    attempt_rows,
-    blob_names,
-    message_rows,
-)
+from kernelforge.store.codec import Blobs, Row, blob_names, decode_attempt, encode_attempt, message_rows, parse_attempt
 from kernelforge.store.database import Database, as_text, readable
 from kernelforge.store.live_status import end_live
-from kernelforge.store.schema import ATTEMPT_TABLES
+from kernelforge.store.schema import RESULTS
 from kernelforge.store.task_store import TaskState, append_messages, linked, unique
 from kernelforge.utils import file_locks
 
@@ -51,7 +40,7 @@ class Store(TaskState):
         Raises:
             StoreError: missing, locked, not a results database, of a newer version, not writable, or the disk is full.
         """
-        return cls(Database(Path(path), create=create, read_only=read_only, busy_timeout_s=busy_timeout_s))
+        return cls(Database(Path(path), RESULTS, create=create, read_only=read_only, busy_timeout_s=busy_timeout_s))
 
     @property
     def path(self) -> Path:
@@ -295,22 +284,19 @@ class Store(TaskState):
             StoreError: an attempt of that id or number is there, its task or parent is not, or the write failed;
                 then nothing of it is kept.
         """
-        blobs, head, rows = attempt_rows(attempt)
+        row, blobs = encode_attempt(attempt)
         with self._database.transaction() as db:
             with (
                 unique(f"attempt {attempt.id} is already in {self.path}"),
                 linked(f"attempt {attempt.id} belongs to a run, a task or a parent that is not in {self.path}"),
             ):
-                db.table("blobs").insert_all(blobs, ignore=True)
-                db.table("attempts").insert(head)
-                for table in ATTEMPT_TABLES:
-                    if rows.get(table):
-                        db.table(table).insert_all(rows[table])
-            place = (attempt.run, attempt.task)
+                db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
+                db.table("attempts").insert(row)
+            key = (attempt.run, attempt.task)
             if step is not None:
-                db.execute("DELETE FROM drafts WHERE run = ? AND task = ? AND step = ?", (*place, step))
+                db.execute("DELETE FROM drafts WHERE run = ? AND task = ? AND step = ?", (*key, step))
             if search is not None:
-                db.execute("UPDATE tasks SET search = ? WHERE run = ? AND name = ?", (json.dumps(search), *place))
+                db.execute("UPDATE tasks SET search = ? WHERE run = ? AND name = ?", (json.dumps(search), *key))
 
     def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
         """Where the strategy stood when it asked for the last attempt at a task; None before the first."""
@@ -376,37 +362,32 @@ class Store(TaskState):
     def _load(
         self, where: str, values: tuple[Any, ...], *, texts: bool = True, metrics: Collection[str] | None = None
     ) -> list[Attempt]:
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         with self._database.snapshot(), _collector_paused():
-            heads = self._database.rows(f"SELECT * FROM attempts WHERE {where} ORDER BY task, number", values)
+            tasks = self._database.tuples(f"SELECT DISTINCT task FROM attempts WHERE {where} ORDER BY task", values)
             # Task by task, so that rows and texts of a large run are not in memory twice.
-            for task, of_task in groupby(heads, key=lambda head: str(head["task"])):
-                these, wanted = f"{where} AND task = ?", (*values, task)
-                found += self._load_task(list(of_task), these, wanted, texts=texts, metrics=metrics)
-        return found
+            for (task,) in tasks:
+                rows = self._database.tuples(
+                    f"SELECT id, record FROM attempts WHERE {where} AND task = ? ORDER BY number", (*values, task)
+                )
+                attempts += self._decode(rows, texts=texts, metrics=metrics)
+        return attempts
 
-    def _load_task(
-        self, heads: list[Row], where: str, values: tuple[Any, ...], *, texts: bool, metrics: Collection[str] | None
+    def _decode(
+        self, rows: list[tuple[Any, ...]], *, texts: bool, metrics: Collection[str] | None
     ) -> Iterator[Attempt]:
-        rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-        of_these = f"WHERE attempt IN (SELECT id FROM attempts WHERE {where})"
-        for table in ATTEMPT_TABLES:
-            if table != "metrics":
-                for row in self._database.rows(f"SELECT * FROM {table} {of_these} ORDER BY rowid", values):
-                    rows[row["attempt"]][table].append(row)
-        less = "" if texts else f"AND kernel = {WHOLE_PLAN}"
-        if metrics is not None:
-            less += f" AND name IN ({', '.join('?' * len(metrics))})"
-        of_attempt: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        for metric in self._database.tuples(
-            f"SELECT {METRIC_COLUMNS} FROM metrics {of_these} {less} ORDER BY rowid", (*values, *(metrics or ()))
-        ):
-            of_attempt[metric[0]].append(metric)
-        blobs = self._blobs({name for head in heads for name in blob_names(head, rows[head["id"]], texts=texts)})
-        for head in heads:
-            id = head["id"]
+        records = []
+        names: set[str] = set()
+        for id, text in rows:
             with readable(self.path, f"attempt {id}"):
-                attempt = attempt_from_rows(head, rows[id], of_attempt.get(id, ()), blobs, texts=texts)
+                records.append(parse_attempt(text, texts=texts, metrics=metrics))
+                names |= blob_names(records[-1])
+        blobs = self._blobs(names)
+        for (id, _), record in zip(rows, records, strict=True):
+            with readable(self.path, f"attempt {id}"):
+                attempt = decode_attempt(record, blobs)
+                if attempt.id != id:
+                    raise ValueError(f"its record is of attempt {attempt.id}")
             yield attempt
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -98,21 +97,15 @@ class TaskState:
 
     def put_draft(self, run_id: str, task: str, draft: Draft) -> None:
         """Keep a reply until its attempt is journalled, so that a kill in between does not lose what it cost."""
-        blobs = Blobs()
-        row = {
-            "run": run_id, "task": task, "step": draft.step, "proposal": draft.proposal,
-            "content": blobs.add(draft.content),
-        }  # fmt: skip
+        row = {"run": run_id, "task": task, **draft._asdict()}
         with self._database.transaction() as db, linked(f"run {run_id} has no task {task} in {self.path}"):
-            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
             db.table("drafts").upsert(row, pk=("run", "task", "step"))
 
     def drafts(self, run_id: str, task: str) -> list[Draft]:
         """Replies that still wait for their evaluation, by step."""
         rows = self._database.rows("SELECT * FROM drafts WHERE run = ? AND task = ? ORDER BY step", (run_id, task))
-        blobs = self._blobs({row["content"] for row in rows})
         with readable(self.path, f"drafts for task {task} of run {run_id}"):
-            return [Draft(row["step"], as_text(row["proposal"]), as_text(blobs[row["content"]])) for row in rows]
+            return [Draft(row["step"], as_text(row["proposal"]), as_text(row["content"])) for row in rows]
 
     # Input generators
 
@@ -126,21 +119,19 @@ class TaskState:
         Raises:
             StoreError: the run has not come to that task, or has generators of these names for it.
         """
-        blobs, said = Blobs(), Blobs()
+        blobs = Blobs()
         rows = [
-            {"run": run_id, "task": task, "name": one.name, "plan": blobs.add(one.plan), "provider": one.provider,
-             "admitted": int(one.admitted), "reason": one.reason, "sizes": json.dumps(one.sizes)}
-            for one in generators
-        ]  # fmt: skip
+            {"run": run_id, "task": task, "name": generator.name, "record": generator.model_dump_json()}
+            for generator in generators
+        ]
         with (
             self._database.transaction() as db,
             linked(f"run {run_id} has no task {task} in {self.path}"),
             unique(f"task {task} of run {run_id} has its input generators already"),
         ):
-            db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
             db.table("generators").insert_all(rows)
             db.execute("UPDATE tasks SET tested = 1 WHERE run = ? AND name = ?", (run_id, task))
-            append_messages(db, run_id, task, said, message_rows(messages, said, run=run_id, task=task))
+            append_messages(db, run_id, task, blobs, message_rows(messages, blobs, run=run_id, task=task))
 
     def tests_agreed(self, run_id: str, task: str) -> bool:
         """Whether a Tester was heard about a task, though it may have proposed nothing."""
@@ -149,20 +140,11 @@ class TaskState:
 
     def generators(self, run_id: str, task: str) -> tuple[InputGenerator, ...]:
         """Further tests of a task, in the order of their proposal; those that were refused are among them."""
-        rows = self._database.rows("SELECT * FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task))
-        blobs = self._blobs({row["plan"] for row in rows})
+        rows = self._database.tuples(
+            "SELECT record FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task)
+        )
         with readable(self.path, f"input generators of task {task} of run {run_id}"):
-            return tuple(
-                InputGenerator(
-                    name=row["name"],
-                    plan=blobs[row["plan"]],
-                    provider=row["provider"],
-                    admitted=bool(row["admitted"]),
-                    reason=row["reason"],
-                    sizes=tuple(json.loads(row["sizes"])),
-                )
-                for row in rows
-            )
+            return tuple(InputGenerator.model_validate_json(record) for (record,) in rows)
 
     # Lessons
 

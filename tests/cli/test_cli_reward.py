@@ -59,7 +59,9 @@ def test_other_policies_stand_beside_what_was_stored(cli: Cli, journal: Path) ->
 
 def test_a_stored_reward_that_the_policy_does_not_give_is_told(cli: Cli, journal: Path) -> None:
     with sqlite3.connect(journal / "kernelforge.db") as database:
-        changed = database.execute("UPDATE rewards SET value = 0.9 WHERE attempt = 'newer/softmax/01'").rowcount
+        changed = database.execute(
+            "UPDATE attempts SET record = json_set(record, '$.reward.value', 0.9) WHERE id = 'newer/softmax/01'"
+        ).rowcount
     assert changed == 1
     done = cli("reward", "recompute", "newer", "--json", "--results", str(journal))
     assert [row["id"] for row in done.json()["rows"] if row["differs"]] == ["newer/softmax/01"]

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -25,8 +26,8 @@ from golden_run import fill, golden_attempts, make_attempt, make_facts, make_run
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt, Verdict
 from kernelforge.store import Store
+from kernelforge.store.database import SCHEMA_VERSION
 from kernelforge.store.live_status import read_status, write_status
-from kernelforge.store.schema import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -221,22 +222,23 @@ def test_a_newer_database_is_refused(path: Path):
 
 
 @pytest.mark.parametrize(
-    "change",
+    "record",
     [
-        "evaluations SET stage = 'elsewhere'",
-        "evaluations SET timing = '[]', time_us = 1.0",
-        "messages SET content = x'c328'",
-        "messages SET content = hex(zeroblob(1000000))",
+        "json_set(record, '$.evaluation.stage', 'elsewhere')",
+        "json_set(record, '$.evaluation.performance.timing', json('[]'))",
+        "json_set(record, '$.messages[0].content', 7)",
+        "json_set(record, '$.messages[0].content', hex(zeroblob(1000000)))",
+        "json_set(record, '$.id', 'r1/softmax/01')",
     ],
 )
-def test_a_record_that_cannot_be_read_is_one_clear_error(path: Path, change: str):
+def test_a_record_that_cannot_be_read_is_one_clear_error(path: Path, record: str):
     with Store.open(path) as store:
         fill(store, make_run())
         with sqlite3.connect(path) as plain:
-            plain.execute(f"UPDATE {change} WHERE attempt = 'r1/softmax/00'")
-        with pytest.raises(StoreError, match="cannot read") as told:
+            plain.execute(f"UPDATE attempts SET record = {record} WHERE id = 'r1/softmax/00'")
+        with pytest.raises(StoreError, match="cannot read") as error:
             store.attempts("r1")
-        assert len(str(told.value)) < 500
+        assert len(str(error.value)) < 500
 
 
 TOO_DEEP = "[" * 100_000 + "]" * 100_000
@@ -246,8 +248,11 @@ TOO_DEEP = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("UPDATE profile_kernels SET grid = ? WHERE attempt = 'r1/softmax/01'", "attempt r1/softmax/01"),
-        ("UPDATE attempts SET inspirations = ? WHERE id = 'r1/matmul/02'", "attempt r1/matmul/02"),
+        (
+            "UPDATE attempts SET record = json_set(record, '$.profile.kernels[0].grid', 1) WHERE id = 'r1/softmax/01'",
+            "attempt r1/softmax/01",
+        ),
+        ("UPDATE attempts SET record = ? WHERE id = 'r1/matmul/02'", "attempt r1/matmul/02"),
         ("UPDATE runs SET config = ?", "run r1"),
         ("UPDATE tasks SET search = ? WHERE name = 'argmax'", "the search at task argmax of run r1"),
         ("UPDATE tasks SET record = ? WHERE name = 'argmax'", "task"),
@@ -257,12 +262,20 @@ TOO_DEEP = "[" * 100_000 + "]" * 100_000
             "facts",
         ),
         ("UPDATE runs SET config = '[1]'", "run r1"),
-        ("UPDATE evaluations SET key = CAST(x'ff' AS TEXT)", "cannot read"),
-        ("DELETE FROM rewards WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
-        ("DELETE FROM evaluations WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
-        ("UPDATE metrics SET value = x'00'", "attempt r1/"),
-        ("UPDATE attempts SET seconds = 9e999 WHERE id = 'r1/softmax/00'", "attempt r1/softmax/00"),
-        ("UPDATE timings SET seconds = 9e999 WHERE attempt = 'r1/softmax/00'", "attempt r1/softmax/00"),
+        ("UPDATE attempts SET record = CAST(x'ff' AS TEXT)", "cannot read"),
+        ("UPDATE attempts SET record = x'00' WHERE id = 'r1/softmax/00'", "attempt r1/softmax/00"),
+        *(
+            (f"UPDATE attempts SET record = {record} WHERE id = 'r1/softmax/00'", "attempt r1/softmax/00")
+            for record in (
+                "'[1]'",
+                "json_remove(record, '$.reward')",
+                "json_remove(record, '$.evaluation')",
+                "json_set(record, '$.profile.metrics[0].value', 'x')",
+                "json_set(record, '$.seconds', 9e999)",
+                "json_set(record, '$.evaluation.seconds.build', 9e999)",
+                "json_set(record, '$.candidate.source', 'no such text')",
+            )
+        ),
     ],
 )
 def test_damage_of_any_kind_names_the_rows_and_says_what_to_do(path: Path, change: str, named: str):
@@ -449,6 +462,21 @@ def test_people_can_query_it_with_plain_sqlite(path: Path):
         components = plain.execute("SELECT components FROM rewards WHERE attempt = 'r1/softmax/01'").fetchone()[0]
         assert json.loads(components)["correct"] == 1.0
         assert plain.execute("SELECT plan FROM attempt_sources WHERE id = 'r1/argmax/02'").fetchone() == (None,)
+
+
+def test_documented_views_and_queries_work(path: Path):
+    page = (Path(__file__).parents[2] / "docs/results.md").read_text()
+    views = re.findall(r"^\| `(\w+)` \|", page.partition("## Views")[2].partition("Columns of")[0], re.MULTILINE)
+    with Store.open(path) as store:
+        fill(store, make_run(device="cuda:0"))
+    with sqlite3.connect(path) as plain:
+        assert sorted(views) == [
+            name for (name,) in plain.execute("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
+        ]
+        for name in set(views) - {"trials"}:  # the constructed run was not tuned
+            assert plain.execute(f"SELECT * FROM {name}").fetchall(), name
+        for query in re.findall(r"```sql\n(.*?)```", page, re.DOTALL):
+            plain.execute(query).fetchall()
 
 
 def test_a_task_is_what_the_database_says_not_what_the_caller_remembers(path: Path):

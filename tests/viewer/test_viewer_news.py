@@ -148,7 +148,9 @@ def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, star
         fill(store, make_run())
         with store._database.transaction() as rows:
             rows.execute("UPDATE runs SET started = ?, state = 'finished', ended = ?", (started, started))
-            rows.execute("UPDATE attempts SET started = ?, seconds = 1e300", (started,))
+            rows.execute(
+                "UPDATE attempts SET record = json_set(record, '$.started', ?, '$.seconds', 1e300)", (started,)
+            )
         live = RunCache(store, None).progress(None)
     assert sum(live.progress.funnel.values()) > 0
     context = live_context(live, asked=False)

@@ -52,7 +52,7 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob
             f"no reward server has kept jobs in {folder}: start one with 'kernelforge serve', or name another folder "
             "with --results"
         )
-    database = Database(folder / DATABASE_NAME, create=False, read_only=True, schema=SERVER)
+    database = Database(folder / DATABASE_NAME, SERVER, create=False, read_only=True)
     try:
         rows = database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")
         with readable(database.path, "names of runs"):

@@ -23,10 +23,9 @@ from kernelforge.server.base import DATABASE_NAME, utc_seconds
 from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, SharedEvaluation
 from kernelforge.server.jobs.registry import Registered, Registry
 from kernelforge.server.jobs.results import failed
-from kernelforge.store.database import Database, readable
-from kernelforge.store.schema import Schema
+from kernelforge.store.database import Database, Schema, readable
 
-_VERSION_1 = """
+_TABLES = """
 CREATE TABLE texts (
   sha256 TEXT PRIMARY KEY,
   content TEXT NOT NULL
@@ -100,7 +99,7 @@ CREATE TABLE runs (
 
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
-    migrations=(_VERSION_1,),
+    script=_TABLES,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
 )
@@ -244,7 +243,7 @@ class JobStore:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / DATABASE_NAME
-        self._writer = Database(self.path, create=True, read_only=False, schema=SERVER)
+        self._writer = Database(self.path, SERVER, create=True, read_only=False)
         with self._writer.transaction() as db:
             db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         self._reader = self.reader()
@@ -281,7 +280,7 @@ class JobStore:
 
     def reader(self) -> Database:
         """Another connection, for queries that take long; :meth:`read` is for those that an event loop can wait for."""
-        return Database(self.path, create=False, read_only=True, schema=SERVER)
+        return Database(self.path, SERVER, create=False, read_only=True)
 
     def note(self, batch: Batch) -> None:
         """Write what nobody waits for, and what may be lost."""
