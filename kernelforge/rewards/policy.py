@@ -10,13 +10,10 @@ from types import MappingProxyType
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Reward, Verdict
-from kernelforge.rewards.autotriton import AutoTriton
 from kernelforge.rewards.base import Context, RewardPolicy
-from kernelforge.rewards.cuda_agent import CudaAgent
 from kernelforge.rewards.cuda_l import CudaL1, CudaL2
-from kernelforge.rewards.dr_kernel import DrKernel, DrKernelTiers
-from kernelforge.rewards.kernelforge import KernelForge1
-from kernelforge.rewards.kevin import KernelBenchTinker, Kevin
+from kernelforge.rewards.gated_speedup import DrKernel, KernelBenchTinker, KernelForge1, Kevin
+from kernelforge.rewards.tiers import AutoTriton, CudaAgent, DrKernelTiers
 
 DEFAULT_POLICY = KernelForge1.name
 

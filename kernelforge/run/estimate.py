@@ -84,7 +84,7 @@ def estimate(config: RunConfig, briefs: Iterable[TaskContext], earlier: Iterable
         later = mine - (1 if position == 0 else 0)
         tokens = sum(mine * size + later * ASSUMED_CANDIDATE for size in first)
         agents.append(_agent(config, "coder", spec, mine * len(first), tokens, ASSUMED_CODER_REPLY, seen))
-    if chosen.judged:
+    if chosen.uses_judge:
         calls = rounds - 1
         tokens = sum(calls * (size + ASSUMED_CANDIDATE) for size in first)
         agents.append(_agent(config, "judge", config.judge, calls * len(first), tokens, ASSUMED_JUDGE_REPLY, seen))

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from kernelforge.errors import UsageError
 from kernelforge.records import first_fault
 from kernelforge.search.base import ProfileVisibility, Proposal, Strategy
-from kernelforge.search.base_strategy import BaseStrategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
@@ -20,14 +19,13 @@ from kernelforge.search.history import score
 from kernelforge.search.portfolio import Portfolio
 from kernelforge.search.refine import Refine
 
-STRATEGIES: dict[str, type[BaseStrategy[Any]]] = {
+STRATEGIES: dict[str, type[Strategy[Any]]] = {
     strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve, Portfolio)
 }
 """Every strategy by name."""
 
 __all__ = [
     "STRATEGIES",
-    "BaseStrategy",
     "Beam",
     "BestOfN",
     "Contrast",
@@ -45,7 +43,7 @@ __all__ = [
 ]
 
 
-def strategy_class(name: str) -> type[BaseStrategy[Any]]:
+def strategy_class(name: str) -> type[Strategy[Any]]:
     """
     Raises:
         UsageError: there is no such strategy.
@@ -80,7 +78,7 @@ def make_strategy(
     rounds: int | None = None,
     stop_after: int | None = None,
     coders: int = 1,
-) -> Strategy:
+) -> Strategy[Any]:
     """Build a strategy by name. ``rounds`` None: the published number; ``stop_after`` None: never.
 
     Raises:

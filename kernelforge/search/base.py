@@ -1,19 +1,21 @@
-"""Interface of search strategies: ``ask`` returns the next proposal; ``tell`` records the finished attempt.
+"""Search strategies: what a proposal is, the base class of all strategies, and that of those that work in generations.
 
-A strategy does no I/O, reads no clock and draws randomness only from the generator it is handed. Its whole state is
-a function of what it was told, so ``resume`` needs no checkpoint: it tells the strategy the journalled attempts.
+A strategy does no I/O, reads no clock and draws randomness only from the generator it receives. Its whole state is a
+function of the attempts it has seen, so ``resume`` needs no checkpoint: it passes the journalled attempts to ``tell``.
 
-A *step* is one proposal; tuned children (``Operator.TUNE``) come between steps, are told like any attempt, and are not
-steps. Strategies that work in generations let several steps be asked for at once: ``ask(rng, ahead)``.
+A *step* is one proposal. Tuned children (``Operator.TUNE``) come between steps; they are passed to ``tell`` like any
+attempt, and are not steps.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from kernelforge.records import Attempt, Operator
+from kernelforge.records import Attempt, Operator, Record
 
 
 @dataclass(frozen=True)
@@ -50,39 +52,183 @@ class Proposal:
     sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
-class Strategy(Protocol):
-    """One task's search."""
+OptionsT = TypeVar("OptionsT", bound=Record)
+
+
+class Strategy(ABC, Generic[OptionsT]):
+    """The search of one task: ``ask`` returns the next proposal; ``tell`` records the finished attempt.
+
+    Args:
+        options: the options of the strategy.
+        rounds: maximum number of steps; None for :meth:`default_rounds`.
+        stop_after: stop after this many steps without a new best, once there is one; None never stops early.
+        coders: number of Coders of the run.
+    """
 
     name: ClassVar[str]
     source: ClassVar[str]
-    """The system and paper whose method this is."""
+    """The system and paper of the method."""
+    default_stop_after: ClassVar[int | None] = None
+    """``stop_after`` where the user gives none."""
+    uses_judge: ClassVar[bool] = False
+    """Whether its proposals, other than seeds, ask the Judge first."""
+    ends_on_stop: ClassVar[bool] = False
+    """Whether a Judge's ``stop`` ends the search; otherwise the Coder is asked without a finding."""
+    Options: ClassVar[type[Record]] = Record
+    """The options, with the defaults of the paper."""
 
-    ends_on_stop: ClassVar[bool]
-    """Whether a Judge's ``stop`` ends the search; else the Coder is then asked without a finding."""
-    steps: list[int]
-    """Numbers of the attempts told that were steps."""
+    def __init__(self, options: OptionsT, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+        self.options = options
+        self.rounds = self.default_rounds(options) if rounds is None else rounds
+        self.stop_after = stop_after
+        self.coders = coders
+        self.attempts: list[Attempt] = []
+        """Every recorded attempt, by number."""
+        self.steps: list[int] = []
+        """Numbers of the attempts that were steps: all but tuned children."""
+        self._best: int | None = None
+        self._steps_at_best = 0
+
+    @classmethod
+    @abstractmethod
+    def default_rounds(cls, options: Any) -> int:
+        """Steps that the published method takes with these options."""
+
+    @abstractmethod
+    def _propose(self, step: int, rng: Random) -> Proposal | None:
+        """The proposal for ``step`` (0-based, not yet told), or None when it depends on steps still to be told."""
+
+    def _stop_reason(self) -> str | None:
+        """Why the strategy's own rule ends the search, or None."""
+        return None
 
     def ask(self, rng: Random, ahead: int = 0) -> Proposal | None:
-        """The proposal ``ahead`` steps after the last one told, or None.
+        """Return the proposal ``ahead`` steps after the last recorded one.
 
-        Changes nothing: the same past, generator and ``ahead`` give the same proposal, whatever was asked before. The
-        caller seeds ``rng`` by the step. None for ``ahead`` = 0 means that the search is over, and ``stopped`` says
-        why; for a later step, that it depends on results that are still to be told.
+        Changes nothing: the same attempts, generator and ``ahead`` give the same proposal, whatever was asked before.
+        The caller seeds ``rng`` by the step.
+
+        Returns:
+            The proposal, or None. For ``ahead`` = 0 None means that the search is over, and ``stopped`` says why; for a
+            later step, that it depends on results that are still to come.
         """
-        ...
+        step = len(self.steps) + ahead
+        if self.stopped is not None or step >= self.rounds:
+            return None
+        return self._propose(step, rng)
 
     def tell(self, attempt: Attempt) -> None:
-        """Take in a finished attempt. Attempts come in order of their numbers."""
-        ...
+        """Record a finished attempt. Attempts come in order of their numbers.
+
+        Raises:
+            ValueError: the number of the attempt is not the next one.
+        """
+        if attempt.number != len(self.attempts):
+            raise ValueError(f"attempt {attempt.number} came out of order, expected {len(self.attempts)}")
+        self.attempts.append(attempt)
+        if attempt.operator is not Operator.TUNE:
+            self.steps.append(attempt.number)
+        if attempt.accepted:
+            self._best, self._steps_at_best = attempt.number, len(self.steps)
+        self._update(attempt)
+
+    def start_from(self, past: Sequence[Attempt]) -> None:
+        """Begin where another strategy's search stands: its attempts are known, and none is a step of this one.
+
+        To be called before anything is told.
+        """
+        self.attempts = list(past)
+        self._best = max((attempt.number for attempt in past if attempt.accepted), default=None)
+        self._adopt_past()
+
+    def _adopt_past(self) -> None:
+        """Update what the strategy itself keeps, from attempts that were no steps of its own."""
+
+    def _update(self, attempt: Attempt) -> None:
+        """Update what the strategy itself keeps."""
 
     @property
     def best(self) -> int | None:
         """Number of the best attempt so far."""
-        ...
+        return self._best
 
     @property
-    def stopped(self) -> str | None: ...
+    def stopped(self) -> str | None:
+        """Reason why the search is over, or None."""
+        if len(self.steps) >= self.rounds:
+            return f"the budget of {self.rounds} rounds is spent"
+        since_best = 0 if self._best is None else len(self.steps) - self._steps_at_best
+        if self.stop_after is not None and since_best >= self.stop_after:
+            return f"no new best in {self.stop_after} rounds"
+        return self._stop_reason()
 
     def state(self) -> dict[str, Any]:
-        """Where the search stands, as plain JSON: for people, and for ``resume`` to see that it arrived at the same."""
-        ...
+        """State of the search as plain JSON: for people, and for ``resume`` to check that a replay arrives at it."""
+        return {"strategy": self.name, "steps": len(self.steps), "best": self._best, **self._state()}
+
+    def _state(self) -> dict[str, Any]:
+        """What the strategy itself keeps, as plain JSON."""
+        return {}
+
+    def turn(self, step: int) -> int:
+        """Which Coder's turn a step is, when nothing else decides: one after the other."""
+        return step % self.coders
+
+
+class GenerationalStrategy(Strategy[OptionsT]):
+    """Base of the strategies that work in generations."""
+
+    def __init__(self, options: OptionsT, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
+        super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
+        self.known: list[Attempt] = []
+        """Attempts that the next proposal may depend on."""
+        self.generation = 0
+        """Generations that were begun."""
+        self._first = self._end = 0
+
+    @abstractmethod
+    def _size(self) -> int:
+        """Steps of the generation that follows what is known."""
+
+    @abstractmethod
+    def _member(self, slot: int, rng: Random) -> Proposal:
+        """The proposal for the 0-based ``slot`` of the generation that follows what is known."""
+
+    @abstractmethod
+    def _learn(self, told: Sequence[Attempt]) -> None:
+        """Take in what has just become known: a whole generation with its tuned children, or the tuned child of its
+        last step, or what :meth:`start_from` was given."""
+
+    def _propose(self, step: int, rng: Random) -> Proposal | None:
+        # While a generation is under way, nothing becomes known: its slots are the same as when it was begun.
+        slot = step - self._first_step
+        return self._member(slot, rng) if slot < self._size() else None
+
+    @property
+    def _open(self) -> bool:
+        return len(self.steps) < self._end
+
+    def _update(self, attempt: Attempt) -> None:
+        if attempt.operator is not Operator.TUNE and len(self.steps) > self._end:
+            self._first, self._end = self._end, self._end + max(1, self._size())
+            self.generation += 1
+        if not self._open:
+            self._catch_up()
+
+    def _adopt_past(self) -> None:
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        told = self.attempts[len(self.known) :]
+        self.known += told
+        self._learn(told)
+
+    @property
+    def _index(self) -> int:
+        """0-based number of the generation that :meth:`_member` is asked for."""
+        return self.generation - 1 if self._open else self.generation
+
+    @property
+    def _first_step(self) -> int:
+        """0-based step of slot 0 of that generation."""
+        return self._first if self._open else self._end

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import Proposal
-from kernelforge.search.generational import Generational
+from kernelforge.search.base import GenerationalStrategy, Proposal
 from kernelforge.search.history import current_best, is_correct, is_repairable, parent_number, value
 
 ROUNDS = 10
@@ -42,12 +41,12 @@ class BeamOptions(Record):
     as in KernelAgent's beam; its greedy strategy has 5."""
 
 
-class Beam(Generational[BeamOptions]):
+class Beam(GenerationalStrategy[BeamOptions]):
     """One task's beam search."""
 
     name: ClassVar[str] = "beam"
     source: ClassVar[str] = "KernelAgent (meta-pytorch), beam search with deduplication by PTX"
-    judged: ClassVar[bool] = True
+    uses_judge: ClassVar[bool] = True
     Options = BeamOptions
 
     def __init__(self, options: BeamOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
@@ -67,7 +66,7 @@ class Beam(Generational[BeamOptions]):
     def default_rounds(cls, options: BeamOptions) -> int:
         return options.seeds + ROUNDS * options.width * options.bottlenecks
 
-    def _over(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         if self.generation and not self._open and self._phase == "seed":
             return f"{self.options.seeds} seeds and their repairs gave nothing correct"
         if self.options.patience and self._misses >= self.options.patience:

@@ -13,8 +13,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from kernelforge.records import Operator, Record
-from kernelforge.search.base import Proposal
-from kernelforge.search.base_strategy import BaseStrategy
+from kernelforge.search.base import Proposal, Strategy
 
 
 class BestOfNOptions(Record):
@@ -25,7 +24,7 @@ class BestOfNOptions(Record):
     its curves go on to 100."""
 
 
-class BestOfN(BaseStrategy[BestOfNOptions]):
+class BestOfN(Strategy[BestOfNOptions]):
     """One task's samples. Mixed Coders take turns."""
 
     name: ClassVar[str] = "best-of-n"
@@ -36,7 +35,7 @@ class BestOfN(BaseStrategy[BestOfNOptions]):
     def default_rounds(cls, options: BestOfNOptions) -> int:
         return options.samples
 
-    def _over(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         samples = self.options.samples
         return f"all {samples} samples are drawn" if len(self.steps) >= samples else None
 

@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import ProfileVisibility, Proposal
-from kernelforge.search.generational import Generational
+from kernelforge.search.base import GenerationalStrategy, ProfileVisibility, Proposal
 from kernelforge.search.history import best_per_step, best_scoring, score
 
 ROUNDS = 20
@@ -57,7 +56,7 @@ class SpeedBucket:
     attempts: tuple[Attempt, ...]
 
 
-class Contrast(Generational[ContrastOptions]):
+class Contrast(GenerationalStrategy[ContrastOptions]):
     """One task's contrastive search."""
 
     name: ClassVar[str] = "contrast"

@@ -26,8 +26,7 @@ from pydantic import Field
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.archive import Cell, behaviour_cell, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
-from kernelforge.search.base import Proposal
-from kernelforge.search.generational import Generational
+from kernelforge.search.base import GenerationalStrategy, Proposal
 from kernelforge.search.history import best_per_step, current_best, is_correct, is_repairable, parent_number, value
 from kernelforge.search.novelty import Novelty
 
@@ -72,12 +71,12 @@ class EvolveOptions(Record):
     0.1."""
 
 
-class Evolve(Generational[EvolveOptions]):
+class Evolve(GenerationalStrategy[EvolveOptions]):
     """One task's evolution."""
 
     name: ClassVar[str] = "evolve"
     source: ClassVar[str] = "ShinkaEvolve (arXiv 2509.19349), with an archive in the manner of MAP-Elites"
-    judged: ClassVar[bool] = True
+    uses_judge: ClassVar[bool] = True
     Options = EvolveOptions
 
     def __init__(self, options: EvolveOptions, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:

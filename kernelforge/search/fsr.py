@@ -22,8 +22,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record, Stage, Verdict
-from kernelforge.search.base import Proposal
-from kernelforge.search.generational import Generational
+from kernelforge.search.base import GenerationalStrategy, Proposal
 from kernelforge.search.history import best_per_step, best_scoring, is_correct, is_repairable, parent_number, score
 
 CASCADE: tuple[str, ...] = get_args(Stage)
@@ -56,7 +55,7 @@ class Arm:
         return self.total / self.pulls if self.pulls else 0.0
 
 
-class Fsr(Generational[FsrOptions]):
+class Fsr(GenerationalStrategy[FsrOptions]):
     """One task's rounds of samples."""
 
     name: ClassVar[str] = "fsr"
@@ -74,7 +73,7 @@ class Fsr(Generational[FsrOptions]):
     def default_rounds(cls, options: FsrOptions) -> int:
         return options.samples * options.depth
 
-    def _over(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         whole = len(self.steps) >= self.options.samples * self.options.depth
         return f"all {self.options.depth} rounds of {self.options.samples} samples are done" if whole else None
 

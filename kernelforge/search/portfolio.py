@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import Proposal
-from kernelforge.search.base_strategy import BaseStrategy
+from kernelforge.search.base import Proposal, Strategy
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN
 from kernelforge.search.contrast import Contrast
@@ -23,7 +22,7 @@ from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
 from kernelforge.search.refine import Refine
 
-MEMBERS: dict[str, type[BaseStrategy[Any]]] = {one.name: one for one in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)}
+MEMBERS: dict[str, type[Strategy[Any]]] = {one.name: one for one in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)}
 """Strategies that may be members."""
 
 
@@ -50,17 +49,17 @@ class PortfolioOptions(Record):
         return value
 
     @property
-    def classes(self) -> tuple[type[BaseStrategy[Any]], ...]:
+    def classes(self) -> tuple[type[Strategy[Any]], ...]:
         """The members' classes, in the order of their turns."""
         return tuple(MEMBERS[name] for name in self.members.split(","))
 
 
-class Portfolio(BaseStrategy[PortfolioOptions]):
+class Portfolio(Strategy[PortfolioOptions]):
     """One task's portfolio."""
 
     name: ClassVar[str] = "portfolio"
     source: ClassVar[str] = "Portfolio with restarts on a plateau, as in Frontier-CS; members by their own sources"
-    judged: ClassVar[bool] = True
+    uses_judge: ClassVar[bool] = True
     Options = PortfolioOptions
 
     def __init__(
@@ -79,7 +78,7 @@ class Portfolio(BaseStrategy[PortfolioOptions]):
     def default_rounds(cls, options: PortfolioOptions) -> int:
         return sum(member.default_rounds(member.Options()) for member in options.classes)
 
-    def _fresh(self, turn: int) -> BaseStrategy[Any]:
+    def _fresh(self, turn: int) -> Strategy[Any]:
         classes = self.options.classes
         member = classes[turn % len(classes)]
         return member(member.Options(), rounds=None, stop_after=None, coders=self.coders)
@@ -93,7 +92,7 @@ class Portfolio(BaseStrategy[PortfolioOptions]):
         """Turns in a row without a new best, this one included."""
         return 0 if self._gained else self._idle_turns + 1
 
-    def _over(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         if self._turn_is_over and self._idle_when_over >= len(self.options.classes):
             return "every member had a turn without a new best"
         return None
@@ -109,7 +108,7 @@ class Portfolio(BaseStrategy[PortfolioOptions]):
             return None
         return member.ask(rng, ahead)
 
-    def _take_in(self, attempt: Attempt) -> None:
+    def _update(self, attempt: Attempt) -> None:
         step = attempt.operator is not Operator.TUNE
         if step and self._turn_is_over:
             self._idle_turns = self._idle_when_over
@@ -121,7 +120,7 @@ class Portfolio(BaseStrategy[PortfolioOptions]):
         self._gained = self._gained or attempt.accepted
         self._since_best = 0 if attempt.accepted else self._since_best + step
 
-    def _take_over(self) -> None:
+    def _adopt_past(self) -> None:
         self.member.start_from(self.attempts)
 
     def _state(self) -> dict[str, Any]:

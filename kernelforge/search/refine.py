@@ -16,8 +16,7 @@ from random import Random
 from typing import Any, ClassVar, Literal
 
 from kernelforge.records import Attempt, Operator, Record, Verdict
-from kernelforge.search.base import ProfileVisibility, Proposal
-from kernelforge.search.base_strategy import BaseStrategy
+from kernelforge.search.base import ProfileVisibility, Proposal, Strategy
 from kernelforge.search.history import best_per_step
 
 ROUNDS = 10
@@ -40,13 +39,13 @@ class RefineOptions(Record):
     """Show the agents times and speedups. Off, as in CudaForge: metrics alone."""
 
 
-class Refine(BaseStrategy[RefineOptions]):
+class Refine(Strategy[RefineOptions]):
     """One task's refinement."""
 
     name: ClassVar[str] = "refine"
     source: ClassVar[str] = "CudaForge (arXiv 2511.01884)"
     default_stop_after: ClassVar[int | None] = 4
-    judged: ClassVar[bool] = True
+    uses_judge: ClassVar[bool] = True
     ends_on_stop: ClassVar[bool] = True
     Options = RefineOptions
 
@@ -62,7 +61,7 @@ class Refine(BaseStrategy[RefineOptions]):
     def default_rounds(cls, options: RefineOptions) -> int:
         return ROUNDS
 
-    def _over(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         if self.options.rollback and self.best is None and self._seeds >= SEEDS and self._broken() is None:
             return f"{SEEDS} seeds and their repairs gave nothing correct"
         return None
@@ -95,7 +94,7 @@ class Refine(BaseStrategy[RefineOptions]):
         kernels = [attempt.number for attempt in best_per_step(self.attempts) if attempt.candidate is not None]
         return kernels[-1] if kernels else None
 
-    def _take_in(self, attempt: Attempt) -> None:
+    def _update(self, attempt: Attempt) -> None:
         if attempt.operator is Operator.TUNE:
             return
         repaired = attempt.operator is Operator.REPAIR and attempt.evaluation.verdict is not Verdict.OK

@@ -139,9 +139,9 @@ def test_failures_before_the_first_correct_candidate_do_not_count_as_rounds_with
     assert asks([(WRONG, True)] * 4, stop_after=1) == [SEED, repair(0), repair(1), SECOND_SEED, repair(3)]
 
 
-def test_attempts_are_told_in_order() -> None:
+def test_attempts_come_in_order() -> None:
     strategy = refine(rounds=9, stop_after=9)
-    with pytest.raises(ValueError, match="attempt 1 was told out of order, expected 0"):
+    with pytest.raises(ValueError, match="attempt 1 came out of order, expected 0"):
         strategy.tell(make_attempt(1))
 
 
