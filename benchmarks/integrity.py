@@ -44,7 +44,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "adversarial")]
 from corpus import CANARY, TASKS, Case, read_cases, task_of  # noqa: E402
 from defences import KERNELBENCH_RULE, SEED, Bench  # noqa: E402
 
-from kernelforge.modelnew.bench import ModelNewEvaluators  # noqa: E402
+from kernelforge.modelnew.evaluator import ModelNewEvaluators  # noqa: E402
 from kernelforge.records import Evaluation  # noqa: E402
 from kernelforge.rewards import DEFAULT_POLICY, reward  # noqa: E402
 from kernelforge.tasks import size_source  # noqa: E402

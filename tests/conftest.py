@@ -74,7 +74,7 @@ SHARERS = (
     "devices.emulated.device",
     "evaluation.pool",
     "evaluation.size_search.client",
-    "modelnew.bench",
+    "modelnew.evaluator",
     "workers.compile_worker",
     "sandbox",
 )

@@ -13,7 +13,7 @@ from benchmarks.gpu_parts.place import CORPUS, Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.bench import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.bench import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.tasks import load_suite
 

@@ -13,7 +13,7 @@ from kernelforge.errors import KernelForgeError, UsageError
 
 if TYPE_CHECKING:
     from kernelforge.datasets import Import, ImportedCandidate
-    from kernelforge.modelnew.bench import ModelNewEvaluators
+    from kernelforge.modelnew.evaluator import ModelNewEvaluators
     from kernelforge.tasks.constants import Scalar
 
 app = typer.Typer(help="Import candidates that others published.", no_args_is_help=True, rich_markup_mode=None)
@@ -119,7 +119,7 @@ def _finish(
     bad = False
     out = console()
     if evaluate:
-        from kernelforge.modelnew.bench import ModelNewEvaluators
+        from kernelforge.modelnew.evaluator import ModelNewEvaluators
 
         with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as bench:
             for one in found.candidates:

@@ -51,9 +51,9 @@ def mcp(
         raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
     from kernelforge.devices import check_device
+    from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.mcp import transport
     from kernelforge.mcp.service import Service
-    from kernelforge.mcp.warm_evaluators import Bench
     from kernelforge.records import MeasureSettings
     from kernelforge.run.config import cores
     from kernelforge.tasks.catalogue import Catalogue
@@ -66,8 +66,8 @@ def mcp(
     typer.echo(f"kernelforge: judging on {chosen}, submissions go to {results.resolve()}", err=True)
     with (
         open_store(results) as store,
-        Bench(chosen, threads=cores(), allow_unconfined=allow_unconfined) as bench,
-        closing(Service(catalogue, bench, store, budget)) as service,
+        EvaluatorPool(chosen, threads=cores(), allow_unconfined=allow_unconfined) as pool,
+        closing(Service(catalogue, pool, store, budget)) as service,
     ):
         if http is None:
             transport.serve_stdio(service)

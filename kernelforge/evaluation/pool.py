@@ -24,6 +24,8 @@ from kernelforge.errors import DeviceError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.cache import KnownTasks, OracleFacts
 from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.task_context import require_admitted
+from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS, WarmEvaluators
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
@@ -48,6 +50,8 @@ class EvaluatorPool:
         run_limit_s: longest that one run of a candidate's plan may take; None for :data:`RUN_LIMIT_S`.
         compile_limit_s: longest that one compilation may take, wall and CPU time each; None for what
             :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
+        warm_tasks: most tasks that :attr:`evaluators` keeps warm.
+        warm_bytes: memory that their oracles may hold together between two evaluations.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -66,11 +70,15 @@ class EvaluatorPool:
         opened: Sequence[Device] | None = None,
         run_limit_s: float | None = None,
         compile_limit_s: float | None = None,
+        warm_tasks: int = WARM_TASKS,
+        warm_bytes: int = WARM_BYTES,
     ) -> None:
+        self.name = device
+        """The devices, as they were asked for."""
+        self.allow_unconfined = allow_unconfined
         self.jail = select_tier().usable_tier(allow_unconfined)
         self.settings = measure or MeasureSettings()
         self._threads = threads
-        self._allow_unconfined = allow_unconfined
         self._tell = tell or _ignore
         self._run_limit_s = run_limit_s or RUN_LIMIT_S
         self._evaluator_version = EVALUATOR_VERSION + _limits_told(run_limit_s, compile_limit_s)
@@ -84,6 +92,8 @@ class EvaluatorPool:
         self._oracle_zygotes: dict[str, Zygote] = {}
         self.known = KnownTasks()
         """What oracles found out about tasks; later ones of the same task take it over."""
+        self.evaluators = WarmEvaluators(self._open_admitted, self.done, max_tasks=warm_tasks, max_bytes=warm_bytes)
+        """Evaluators of admitted tasks, kept open between evaluations and closed with the pool; for one thread."""
         self._lock = threading.Lock()
 
     @property
@@ -141,7 +151,7 @@ class EvaluatorPool:
                 zygote = Zygote(
                     "gpu-oracle" if place.kind == "cuda" else "oracle",
                     environment=place.environment,
-                    allow_unconfined=self._allow_unconfined,
+                    allow_unconfined=self.allow_unconfined,
                 )
                 self._oracle_zygotes[place.name] = zygote
         return zygote
@@ -161,6 +171,23 @@ class EvaluatorPool:
                 return self._evaluator_on(device, task, generators)
             except DeviceError as error:
                 self.quarantine(device, error)
+
+    def _open_admitted(self, task: Task) -> Evaluator:
+        """Open an evaluator, and check that its task is admitted.
+
+        Raises:
+            TaskError: the reference does not run, or wrong answers to it could earn a reward.
+            DeviceError: no device is left to run on.
+        """
+        evaluator = self.evaluator(task)
+        try:
+            with evaluator.lease():
+                require_admitted(evaluator.oracle)
+        except BaseException:
+            evaluator.oracle.close()
+            self.done(task)
+            raise
+        return evaluator
 
     def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
         lease = partial(self.lease, device, task)
@@ -235,6 +262,7 @@ class EvaluatorPool:
 
     def close(self) -> None:
         """End every helper process."""
+        self.evaluators.close()
         self.compiler.close()
         for device in self._devices.values():
             device.close()
@@ -254,7 +282,7 @@ class EvaluatorPool:
         self.close()
 
     def _open(self, device: str) -> list[Device]:
-        how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self._allow_unconfined}
+        how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self.allow_unconfined}
         return [make_device(name, threads=self._threads, **how) for name in parse_devices(device)]
 
     def _screen_of(self, device: Device) -> Device | None:
@@ -264,7 +292,7 @@ class EvaluatorPool:
         name = screen_for(device.arch, device.identity().get("gpu", ""))
         with self._lock:
             if name not in self._screens:
-                unconfined = self._allow_unconfined
+                unconfined = self.allow_unconfined
                 self._screens[name] = make_device(name, threads=self._threads, allow_unconfined=unconfined)
             return self._screens[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +11,15 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from kernelforge.agents.base import CoderRequest, JudgeRequest
+from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompting.text import inline
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import format_reply
-from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.evaluation.evaluator import EvaluationResult
-from kernelforge.evaluation.stages.compile_stage import as_told
+from kernelforge.errors import DeviceError, KernelForgeError, SandboxError, TaskError, UnsupportedError, UsageError
+from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, as_told
 from kernelforge.mcp.schemas import (
     BuildAnswer,
     DiffAnswer,
@@ -34,15 +36,16 @@ from kernelforge.mcp.schemas import (
     profile_answer,
     reward_value,
 )
-from kernelforge.mcp.warm_evaluators import Bench
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.run.acceptance import infra
 from kernelforge.run.budget import RunBudget
 from kernelforge.run.events import StopSignal
 from kernelforge.run.submissions import Submission, SubmissionRun, external_config
+from kernelforge.run.task_loop import make_task_context
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
 from kernelforge.tasks.catalogue import Catalogue
@@ -77,13 +80,16 @@ class Service:
     """The tools of one server. Close it when done.
 
     Args:
+        pool: evaluates the candidates; the caller closes it.
         store: where submissions are journalled; nothing else is.
         budget: limits on evaluations and wall time, of all clients together.
     """
 
-    def __init__(self, catalogue: Catalogue, bench: Bench, store: Store, budget: Budget) -> None:
+    def __init__(self, catalogue: Catalogue, pool: EvaluatorPool, store: Store, budget: Budget) -> None:
         self._catalogue = catalogue
-        self._bench = bench
+        self._pool = pool
+        self._contexts: dict[str, TaskContext] = {}
+        """By digest of the task."""
         self._store = store
         self._budget = budget
         self._purse = RunBudget(budget, stop=StopSignal()).task()
@@ -103,13 +109,13 @@ class Service:
 
     def show_task(self, client: str, reference: str) -> TaskPage:
         suite, task = self._catalogue.task(reference)
-        request = CoderRequest(self._bench.at(task).brief, Operator.SEED, None, None, ())
+        request = CoderRequest(self._context(task), Operator.SEED, None, None, ())
         prompt = coder_prompt(request).text
         self._session(client).told[task.digest] = prompt
         return TaskPage(
             task=f"{suite.name}/{task.name}",
             digest=task.digest,
-            device=self._bench.device,
+            device=self._pool.name,
             prompt=prompt,
             how_to_answer=HOW_TO_ANSWER,
         )
@@ -117,8 +123,11 @@ class Service:
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        work, failure = self._bench.prepare(task, candidate)
-        refused = None if failure is None else (failure.verdict, failure.stage, failure.reason)
+        work, refused = BuildState(), None
+        try:
+            self._evaluator(task).prepare(candidate, work)
+        except StageFailed as failure:
+            refused = failure.verdict, failure.stage, failure.reason
         return build_answer(f"{suite.name}/{task.name}", candidate.hash, work.build, refused)
 
     def evaluate(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> EvaluationAnswer:
@@ -177,8 +186,7 @@ class Service:
         before = self._parent(session, suite, task, parent)
         result = self._evaluated(task, candidate)
         run = known or self._start(session, client, suite)
-        place = self._bench.at(task)
-        run.put_task(task, place.evaluator.facts, place.brief.graph)
+        run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
         words = session.told.get(task.digest if before is None else before.id)
         attempt = run.submit(
             Submission(
@@ -250,14 +258,14 @@ class Service:
         return answer
 
     def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
-        return self._judge.find(JudgeRequest(self._bench.at(task).brief, attempt, history, best))
+        return self._judge.find(JudgeRequest(self._context(task), attempt, history, best))
 
     def _evaluated(self, task: Task, candidate: Candidate) -> EvaluationResult:
         """Evaluate against the budget; what could not even begin costs nothing."""
-        self._bench.at(task)
+        self._evaluator(task)
         self._purse.take_evaluation()
         try:
-            result = self._bench.evaluate(task, candidate)
+            result = self._evaluate(task, candidate)
         except KernelForgeError:
             self._purse.give_back_evaluation()
             raise
@@ -267,6 +275,38 @@ class Service:
         if evaluation.failed_at_hidden:
             told.append(evaluation)
         return result._replace(evaluation=evaluation)
+
+    def _evaluate(self, task: Task, candidate: Candidate) -> EvaluationResult:
+        """Evaluate on inputs from a fresh secret. Infrastructure failures have the verdict ``INFRA``.
+
+        Raises:
+            DeviceError: the only device failed.
+        """
+        evaluator = self._evaluator(task)
+        try:
+            with self._pool.evaluators.using(task):
+                return evaluator.evaluate(candidate, seed=secrets.randbits(63))
+        except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
+            if isinstance(error, DeviceError):
+                self._pool.quarantine(evaluator.device, error)
+            return EvaluationResult(infra(evaluator, candidate, str(error)), None)
+
+    def _evaluator(self, task: Task) -> Evaluator:
+        """The warm evaluator of a task.
+
+        Raises:
+            TaskError: its reference does not run or cannot be traced, or wrong answers to it could earn a reward.
+        """
+        evaluator = self._pool.evaluators.of(task)
+        if task.digest not in self._contexts:
+            self._contexts[task.digest] = make_task_context(evaluator)
+        return evaluator
+
+    def _context(self, task: Task) -> TaskContext:
+        """Everything agents may know of a task; raises like :meth:`_evaluator`."""
+        if task.digest not in self._contexts:
+            self._evaluator(task)
+        return self._contexts[task.digest]
 
     def _told(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
         limit = self._budget.evaluations
@@ -283,10 +323,10 @@ class Service:
             self._catalogue.reference(suite.name),
             suite.digest,
             [task.name for task in self._catalogue.tasks(suite.name)],
-            device=self._bench.device,
+            device=self._pool.name,
             coder=client,
             budget=self._budget,
-            allow_unconfined=self._bench.allow_unconfined,
+            allow_unconfined=self._pool.allow_unconfined,
         )
         session.runs[suite.name] = SubmissionRun(config, self._store)
         return session.runs[suite.name]

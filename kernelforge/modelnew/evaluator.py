@@ -7,17 +7,23 @@ that has neither them nor a seed; its inputs are new values at the same addresse
 from __future__ import annotations
 
 import ast
+import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from types import TracebackType
 from typing import Final, NoReturn
 
-from kernelforge.errors import TimingError
+from kernelforge.devices import check_device, default_device
+from kernelforge.errors import TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.oracle.task_context import require_admitted
+from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import StageFailed, failed_check, reason_at
+from kernelforge.evaluation.warm_evaluators import WarmEvaluators
 from kernelforge.modelnew.client import (
     FaultKind,
     Init,
@@ -46,10 +52,15 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
+from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.limits import Limits
+from kernelforge.version import __version__
 
 LANE_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
+
+CPU = "cpu"
+"""Torch on the host: values are checked, nothing is timed."""
 
 EVALUATION_SECONDS: Final = 300.0
 """One evaluation that takes longer than this, loading and constructing aside, is ended: ``TIMEOUT``."""
@@ -323,3 +334,124 @@ class ModelNewEvaluator:
         if fault.kind == "missing":
             return f"{told}; the package is not installed here, so this is no score"
         return told
+
+
+def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
+    """Where ``ModelNew`` candidates run: by default the first GPU that starts, else torch on the CPU.
+
+    Args:
+        name: A GPU, ``cpu``, or None for the default. Why a GPU is passed over is then logged as a warning.
+        measure: How the GPU will be used.
+        allow_unconfined: Start it without a jail where none works.
+
+    Raises:
+        UsageError: an emulated device is named; it runs no Python.
+        DeviceError: there is no such device.
+    """
+    if name is None:
+        found = default_device(measure, allow_unconfined=allow_unconfined)
+        return CPU if found.startswith("emulated") else found
+    if name == CPU:
+        return CPU
+    full = check_device(name)
+    if full.startswith("emulated"):
+        raise UsageError(f"{full} runs kernels and no ModelNew class; use --device cpu, or a GPU (cuda:0)")
+    return full
+
+
+class ModelNewEvaluators:
+    """Evaluates ``ModelNew`` candidates on a GPU, or with torch on the CPU. Close it when done.
+
+    Args:
+        device: as :func:`modelnew_device` takes it.
+        measure: how a GPU times.
+        allow_unconfined: run without a jail where none works; the fingerprint then says ``none``.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device.
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        *,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+    ) -> None:
+        self.device = modelnew_device(device, measure, allow_unconfined=allow_unconfined)
+        self._jail = select_tier().usable_tier(allow_unconfined)
+        self._settings = measure or MeasureSettings()
+        self._stack = ExitStack()
+        self._pool: EvaluatorPool | None = None
+        if self.device == CPU:
+            self._oracles = Zygote("oracle", allow_unconfined=allow_unconfined)
+            self._candidates = Zygote("modelnew", allow_unconfined=allow_unconfined)
+            self._stack.callback(self._oracles.close)
+        else:
+            pool = EvaluatorPool(self.device, measure=measure, allow_unconfined=allow_unconfined)
+            self._pool = self._stack.enter_context(pool)
+            environment = pool.device.environment
+            self._candidates = Zygote("gpu-modelnew", environment=environment, allow_unconfined=allow_unconfined)
+        self._stack.callback(self._candidates.close)
+        # One at a time: an oracle on the GPU keeps memory there that the next candidate may need.
+        self._evaluators = WarmEvaluators(self.evaluator, max_tasks=1)
+        self._stack.callback(self._evaluators.close)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What makes the verdicts on this machine."""
+        if self._pool is not None:
+            return self._pool.fingerprint
+        return Fingerprint(
+            device=CPU,
+            device_kind="cpu",
+            arch=platform.machine(),
+            toolchain="none",
+            kernelforge=__version__,
+            evaluator=LANE_VERSION,
+            torch=version("torch"),
+            python=platform.python_version(),
+            host=f"{platform.system().lower()}-{platform.machine()}",
+            jail=self._jail,
+        )
+
+    def evaluator(self, task: Task) -> ModelNewEvaluator:
+        """An evaluator with an oracle of its own; the caller closes ``evaluator.oracle``.
+
+        Raises:
+            TaskError: the reference does not run, or cannot be judged.
+        """
+        if self._pool is None:
+            return ModelNewEvaluator(task, Oracle(self._oracles, task), self._candidates, "cpu", self.fingerprint)
+        gpu = self._pool.device
+        oracle = self._pool.oracle(task, gpu)
+        return ModelNewEvaluator(
+            task, oracle, self._candidates, "cuda", self.fingerprint, gpu=gpu, settings=self._settings
+        )
+
+    def evaluate(
+        self, task: Task, candidate: Candidate, *, seed: int, sizes: Sequence[str] | None = None
+    ) -> EvaluationResult:
+        """Evaluate one candidate against one task, with exclusive use of the GPU.
+
+        Raises:
+            TaskError: the reference does not run, or cannot be judged.
+        """
+        with self._lease(task), self._evaluators.using(task) as evaluator:
+            return evaluator.evaluate(candidate, seed=seed, sizes=sizes)
+
+    def close(self) -> None:
+        """End every helper process."""
+        self._stack.close()
+
+    def __enter__(self) -> ModelNewEvaluators:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _lease(self, task: Task) -> AbstractContextManager[None]:
+        return nullcontext() if self._pool is None else self._pool.lease(self._pool.device, task)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
+from kernelforge.evaluation.warm_evaluators import WARM_TASKS
 from kernelforge.records import MeasureSettings
 from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limits
 from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.warm_evaluators import WARM_TASKS
 from kernelforge.workers.worker_main import WorkerSettings
 
 _CORES_PER_COMPILER = 4

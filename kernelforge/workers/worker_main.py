@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
+from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
 from kernelforge.records import MeasureSettings, Record, Task
 from kernelforge.sandbox import syscalls
 from kernelforge.workers.base import EvaluationOrder, Prepared
 from kernelforge.workers.compile_worker import CompileWorker, Target
+from kernelforge.workers.device_worker import DeviceWorker
 from kernelforge.workers.framing import packed, receive
-from kernelforge.workers.warm_evaluators import WARM_BYTES, WARM_TASKS, WarmEvaluators
 
 CLOSING_S = 5.0
 """How long a worker may take to end its helpers once the engine is gone; they end with it in any case."""
@@ -53,7 +54,7 @@ class WorkerSettings(Record):
 class _Server:
     """Serves one engine. Frames are read in a thread of their own, so that an interrupt is heard while work goes on."""
 
-    def __init__(self, sock: socket.socket, bench: WarmEvaluators | CompileWorker) -> None:
+    def __init__(self, sock: socket.socket, bench: DeviceWorker | CompileWorker) -> None:
         self._sock = sock
         self._bench = bench
         self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -71,7 +72,7 @@ class _Server:
             with self._lock:
                 self._current = None
                 self._unwanted.discard(order["id"])
-            warm = sorted(self._bench.warm) if isinstance(self._bench, WarmEvaluators) else []
+            warm = sorted(self._bench.warm) if isinstance(self._bench, DeviceWorker) else []
             try:
                 self._sock.sendall(packed({"id": order["id"], "warm": warm, **reply}))
             except OSError:
@@ -114,7 +115,7 @@ class _Server:
         if frame["op"] == "brief":
             return {"brief": self._bench.brief(Task.model_validate(frame["task"])).model_dump(mode="json")}
         order = EvaluationOrder.model_validate(frame["order"])
-        if frame["op"] == "evaluate" and isinstance(self._bench, WarmEvaluators):
+        if frame["op"] == "evaluate" and isinstance(self._bench, DeviceWorker):
             return {"report": self._bench.evaluate(order).model_dump(mode="json")}
         ended = self._bench.prepare(order)
         return {"prepared" if isinstance(ended, Prepared) else "report": ended.model_dump(mode="json")}
@@ -141,7 +142,7 @@ def main(fd: int) -> None:
         _Server(sock, bench).serve()
 
 
-def _open(settings: WorkerSettings) -> WarmEvaluators | CompileWorker:
+def _open(settings: WorkerSettings) -> DeviceWorker | CompileWorker:
     cache = None if settings.cache is None else Path(settings.cache)
     if settings.role == "cpu":
         assert settings.target is not None
@@ -152,7 +153,7 @@ def _open(settings: WorkerSettings) -> WarmEvaluators | CompileWorker:
             cache=cache,
             compile_limit_s=settings.compile_limit_s,
         )
-    return WarmEvaluators(
+    return DeviceWorker(
         settings.device,
         threads=settings.threads,
         measure=settings.measure,

@@ -14,7 +14,7 @@ from defences import IN_CHILDREN, IN_PARENT, SEED, STRUCTURAL, Bench
 
 from benchmarks.integrity import ClassRule
 from kernelforge.modelnew import ModelNewEvaluator
-from kernelforge.modelnew.bench import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.sandbox import Zygote

@@ -18,7 +18,7 @@ from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import DeviceError, UsageError
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.leaderboard.verify import device_for
-from kernelforge.modelnew.bench import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings
 
 WHY = "CUDA_ERROR_SYSTEM_NOT_READY while starting CUDA"
@@ -119,10 +119,9 @@ def test_a_command_falls_back_and_says_so_once(
     used: list[str] = []
     note = opens(used)
     monkeypatch.setattr("kernelforge.cli.serve._engine", lambda name, address, device, **options: note(device))
-    monkeypatch.setattr("kernelforge.mcp.warm_evaluators.Bench", note)
     monkeypatch.setattr("kernelforge.evaluation.pool.EvaluatorPool", note)
     monkeypatch.setattr("kernelforge.evaluation.api.EvaluatorPool", note)
-    monkeypatch.setattr("kernelforge.modelnew.bench.ModelNewEvaluators", note)
+    monkeypatch.setattr("kernelforge.modelnew.evaluator.ModelNewEvaluators", note)
     (tmp_path / "candidate.py").write_text("import torch\nclass ModelNew(torch.nn.Module):\n    pass\n")
     arguments = {
         "serve": ["serve", "--port", "0"],

@@ -23,7 +23,7 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.evaluation.oracle.cache import OracleFacts
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.bench import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.sandbox import Zygote
 

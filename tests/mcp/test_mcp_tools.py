@@ -30,13 +30,12 @@ from mcp_talk import (
 )  # fmt: skip
 
 import kernelforge.mcp.server
-import kernelforge.mcp.warm_evaluators
 from kernelforge.errors import UsageError
-from kernelforge.evaluation.evaluator import EvaluationResult
-from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
+from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.stages.compile_stage import BuildState
 from kernelforge.mcp.server import build_server
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
-from kernelforge.mcp.warm_evaluators import Bench
 from kernelforge.records import (
     UNCOMPARED,
     Budget,
@@ -45,7 +44,6 @@ from kernelforge.records import (
     Operator,
     RunState,
     SizeCheck,
-    Task,
     Verdict,
 )
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
@@ -55,9 +53,9 @@ from kernelforge.tasks.catalogue import Catalogue
 
 
 @pytest.fixture(scope="module")
-def bench(warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[Bench]:
-    with warmly(), Bench("emulated:h100", threads=2) as bench:
-        yield bench
+def pool(warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[EvaluatorPool]:
+    with warmly(), EvaluatorPool("emulated:h100", threads=2) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -72,8 +70,8 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 
 @pytest.fixture
-def service(catalogue: Catalogue, bench: Bench, store: Store) -> Service:
-    return Service(catalogue, bench, store, Budget())
+def service(catalogue: Catalogue, pool: EvaluatorPool, store: Store) -> Service:
+    return Service(catalogue, pool, store, Budget())
 
 
 def test_every_tool_is_described_and_typed(service: Service) -> None:
@@ -101,9 +99,9 @@ def test_a_task_is_shown_without_its_hidden_sizes(service: Service) -> None:
 
 
 def test_compile_gives_registers_or_diagnostics_and_takes_no_evaluation(
-    catalogue: Catalogue, bench: Bench, store: Store
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store
 ) -> None:
-    service = Service(catalogue, bench, store, Budget(evaluations=1))
+    service = Service(catalogue, pool, store, Budget(evaluations=1))
     good = ask(service, "compile", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert (good["ok"], good["verdict"]) == (True, None)
     assert good["kernels"][0]["kernel"] == "gelu"
@@ -179,12 +177,12 @@ def assert_nothing_secret_in(answer: dict[str, Any]) -> None:
 
 
 def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
-    service: Service, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = bench.evaluate
+    evaluate = Evaluator.evaluate
 
     def partly(*args: Any, **options: Any) -> EvaluationResult:
-        result = whole(*args, **options)
+        result = evaluate(*args, **options)
         correctness = result.evaluation.correctness
         assert correctness is not None
         skipped = SizeCheck(size="full", status="skipped", message="values not compared: too large")
@@ -192,7 +190,7 @@ def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
         changed = result.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
         return result._replace(evaluation=changed)
 
-    monkeypatch.setattr(bench, "evaluate", partly)
+    monkeypatch.setattr(Evaluator, "evaluate", partly)
 
     async def session(call: Call) -> list[dict[str, Any]]:
         first, second = [await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN) for _ in range(2)]
@@ -206,9 +204,9 @@ def test_a_full_size_that_was_not_compared_is_told_with_every_verdict(
     service.close()
 
 
-def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service, bench: Bench) -> None:
+def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Service) -> None:
     task = service._catalogue.task("tiny/gelu")[1]
-    bench.at(task).evaluator.oracle.close()
+    service._evaluator(task).oracle.close()
     answer = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert (answer["evaluation"]["verdict"], answer["reward"], answer["accepted"]) == ("INFRA", None, False)
     again = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
@@ -216,8 +214,10 @@ def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Servic
     service.close()
 
 
-def test_tasks_take_turns_where_few_are_kept_warm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernelforge.mcp.warm_evaluators, "WARM_TASKS", 1)
+def test_tasks_take_turns_where_few_are_kept_warm(
+    service: Service, pool: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool.evaluators, "_max_tasks", 1)
     verdicts = [
         ask(service, "evaluate", task=f"tiny/{name}", source=RIGHT, plan=PLAN)["verdict"]
         for name in ("gelu", "other", "gelu")
@@ -309,17 +309,15 @@ def test_calls_at_once_wait_for_each_other(service: Service) -> None:
     assert sorted(talk(service, session)) == ["BUILD", "OK", "WRONG"]
 
 
-def test_calls_beyond_those_that_may_wait_are_refused(
-    service: Service, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernelforge.mcp.server, "MAX_WAITING", 2)
-    prepare, gate = bench.prepare, threading.Event()
+    prepare, gate = Evaluator.prepare, threading.Event()
 
-    def slow(task: Task, candidate: Candidate) -> tuple[BuildState, StageFailed | None]:
+    def slow(evaluator: Evaluator, candidate: Candidate, preparation: BuildState) -> None:
         assert gate.wait(60)
-        return prepare(task, candidate)
+        prepare(evaluator, candidate, preparation)
 
-    monkeypatch.setattr(bench, "prepare", slow)
+    monkeypatch.setattr(Evaluator, "prepare", slow)
 
     async def session(call: Call) -> list[str]:
         refusals: list[str] = []
@@ -343,17 +341,17 @@ def test_calls_beyond_those_that_may_wait_are_refused(
 
 
 def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
-    catalogue: Catalogue, bench: Bench, store: Store, monkeypatch: pytest.MonkeyPatch
+    catalogue: Catalogue, pool: EvaluatorPool, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service(catalogue, bench, store, Budget(evaluations=9))
-    evaluate, begun, gate = bench.evaluate, threading.Event(), threading.Event()
+    service = Service(catalogue, pool, store, Budget(evaluations=9))
+    evaluate, begun, gate = Evaluator.evaluate, threading.Event(), threading.Event()
 
-    def slow(task: Task, candidate: Candidate) -> EvaluationResult:
+    def slow(*args: Any, **options: Any) -> EvaluationResult:
         begun.set()
         assert gate.wait(60)
-        return evaluate(task, candidate)
+        return evaluate(*args, **options)
 
-    monkeypatch.setattr(bench, "evaluate", slow)
+    monkeypatch.setattr(Evaluator, "evaluate", slow)
 
     async def session(call: Call) -> int:
         async def one() -> None:
@@ -388,8 +386,8 @@ def test_a_client_hears_how_many_calls_are_ahead(service: Service) -> None:
     assert heard == ["0 calls ahead"]
 
 
-def test_no_evaluation_begins_after_the_wall_time(catalogue: Catalogue, bench: Bench, store: Store) -> None:
-    service = Service(catalogue, bench, store, Budget(wall_seconds=1e-6))
+def test_no_evaluation_begins_after_the_wall_time(catalogue: Catalogue, pool: EvaluatorPool, store: Store) -> None:
+    service = Service(catalogue, pool, store, Budget(wall_seconds=1e-6))
     with pytest.raises(Refused, match="wall time is spent"):
         ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert store.runs() == []

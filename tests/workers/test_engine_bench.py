@@ -12,19 +12,17 @@ from engine_orders import order, slow_run
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.records import Verdict
 from kernelforge.workers.cancellation import CancellableCall
-from kernelforge.workers.warm_evaluators import WarmEvaluators
+from kernelforge.workers.device_worker import DeviceWorker
 
 
 @pytest.fixture(scope="module")
-def bench(
-    tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., WarmEvaluators]
-) -> Iterator[WarmEvaluators]:
+def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., DeviceWorker]) -> Iterator[DeviceWorker]:
     builds = tmp_path_factory.mktemp("builds")
-    with open_warm(WarmEvaluators, "emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds) as bench:
+    with open_warm(DeviceWorker, "emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds) as bench:
         yield bench
 
 
-def test_the_oracles_of_the_last_tasks_are_kept(bench: WarmEvaluators) -> None:
+def test_the_oracles_of_the_last_tasks_are_kept(bench: DeviceWorker) -> None:
     tasks = [order(rows=rows) for rows in (64, 65, 66)]
     for one in tasks:
         report = bench.evaluate(one)
@@ -37,7 +35,7 @@ def test_the_oracles_of_the_last_tasks_are_kept(bench: WarmEvaluators) -> None:
     assert bench.warm == {tasks[0].task.digest, tasks[2].task.digest}
 
 
-def test_oracles_that_hold_too_much_are_closed(bench: WarmEvaluators) -> None:
+def test_oracles_that_hold_too_much_are_closed(bench: DeviceWorker) -> None:
     small, large = order(), order(rows=1 << 16)
     bench.evaluate(small)
     report = bench.evaluate(large)
@@ -46,7 +44,7 @@ def test_oracles_that_hold_too_much_are_closed(bench: WarmEvaluators) -> None:
     assert bench.warm == frozenset(), "the large one alone holds more than they all may, and goes after the others"
 
 
-def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: WarmEvaluators) -> None:
+def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: DeviceWorker) -> None:
     assert not bench.interrupt(), "there is no call"
     begun = threading.Event()
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.evaluation.stages.full_size_measured import check_measure
+from kernelforge.evaluation.warm_evaluators import WARM_TASKS
 from kernelforge.records import MeasureSettings
 from kernelforge.workers.base import Health
 from kernelforge.workers.compile_worker import Target
@@ -21,7 +22,6 @@ from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limit
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
 from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.warm_evaluators import WARM_TASKS
 from kernelforge.workers.worker_main import WorkerSettings
 
 POLL_S = 1.0
