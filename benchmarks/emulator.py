@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.emulated import LoadedModule, Memory, warm_up
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule, warm_up
+from kernelforge.devices.emulated.execute.memory import Memory
 
 PHASES = 8
 

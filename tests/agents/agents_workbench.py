@@ -14,7 +14,8 @@ from kernelforge.agents.builtin.design_search import readable
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
-from kernelforge.devices.emulated.worker import Kernel, PlanRun, Runner
+from kernelforge.devices.base import RunRequest
+from kernelforge.devices.emulated.worker import Kernel, Runner
 from kernelforge.evaluation.oracle.worker.reference import Reference, flatten_outputs, tensor_bytes, tensor_spec
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.hardware.specs import SPECS
@@ -113,8 +114,8 @@ def runner(artifact: Artifact) -> Runner:
     return Runner(artifact.ptx.decode(), kernels, SPECS["h100"], memory_bytes=1 << 30, threads=1)
 
 
-def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> PlanRun:
-    return PlanRun(
+def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> RunRequest:
+    return RunRequest(
         plan=resolved, tensors=tensors_of(resolved, at), poison=poison, mutable=frozenset(), deadline_s=600.0,
         memory_bytes=1 << 30, max_thread_instructions=None,
     )  # fmt: skip

@@ -10,7 +10,8 @@ import numpy as np
 from kernelforge.agents.diagnosis.bottlenecks import Bottleneck as B
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
-from kernelforge.devices.emulated.worker import Kernel, PlanRun, Runner
+from kernelforge.devices.base import RunRequest
+from kernelforge.devices.emulated.worker import Kernel, Runner
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Build, DType, Profile, SizeFacts, TensorSpec
@@ -46,7 +47,7 @@ def profiled(case: Faulty, compiler: Compiler) -> tuple[Profile, Build, SizeFact
     kernels = {one.expression: Kernel(one.symbol, one.registers_per_thread) for one in artifact.build.kernels}
     runner = Runner(artifact.ptx.decode(), kernels, H100, memory_bytes=1 << 30, threads=1)
     counts = runner.profile(
-        PlanRun(plan=resolved, tensors=tensors, poison=0, mutable=frozenset(), deadline_s=60.0, memory_bytes=1 << 30,
+        RunRequest(plan=resolved, tensors=tensors, poison=0, mutable=frozenset(), deadline_s=60.0, memory_bytes=1 << 30,
              max_thread_instructions=None)
     )  # fmt: skip
     outputs = tuple(TensorSpec.contiguous(one.shape, one.dtype) for one in resolved.outputs)

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.program import Program
+from kernelforge.devices.emulated.execute.launch import Run
+from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.ptx import parser
+from kernelforge.devices.emulated.ptx.cfg import is_barrier
+from kernelforge.devices.emulated.ptx.parser import Instruction
 
 FaultKind = Literal[
     "out_of_bounds",
@@ -118,63 +130,167 @@ class LaunchReport:
     """Wall time of the emulation, without JIT compilation. Says nothing of the time on a GPU."""
     jit_seconds: float = 0.0
 
-    def _sum(self, attribute: str, space: str, *accesses: str) -> int:
-        return sum(
-            getattr(op, attribute)
-            for op in self.memory
-            if op.space == space and (not accesses or op.access in accesses)
+
+_TYPE_MARKS = frozenset(parser.TYPE_BYTES)
+
+
+def operation_name(i: Instruction) -> str:
+    """Short name for the instruction mix: opcode with its type, or with its state space for memory operations."""
+    if is_barrier(i) or i.opcode in ("bra", "ret", "exit", "brx", "membar", "fence", "trap"):
+        return {"barrier": "bar", "exit": "ret"}.get(i.opcode, i.opcode)
+    if i.opcode in ("ld", "st", "atom", "red", "ldu"):
+        space = next((m.split("::")[0] for m in i.modifiers if m.split("::")[0] in lay.SPACE_NAMES), "generic")
+        return f"{i.opcode}.{space}"
+    if i.opcode == "cvt":
+        return ".".join((i.opcode, *i.modifiers[-2:]))
+    kind = next((m for m in reversed(i.modifiers) if m in _TYPE_MARKS), "")
+    if i.opcode in ("mul", "mad") and "wide" in i.modifiers:
+        return f"{i.opcode}.wide.{kind}"
+    return f"{i.opcode}.{kind}" if kind else i.opcode
+
+
+def summarise(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
+    """Add up what the runs of one launch counted, and describe their faults."""
+    _add_instructions(program, runs, report)
+    report.barriers = sum(run.barriers for run in runs)
+    _add_memory(program, runs, report)
+    report.fault_count = sum(run.fault_count for run in runs)
+    _add_faults(memory, program, runs, report)
+
+
+def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
+    blocks = program.flow.blocks
+    counts = sum((run.counts for run in runs), np.zeros_like(runs[0].counts)).reshape(-1, 2)
+    mix: dict[str, tuple[int, int]] = {}
+    for block in blocks:
+        warp, thread = int(counts[block.index, 0]), int(counts[block.index, 1])
+        if not warp:
+            continue
+        instructions = block.all()
+        report.warp_instructions += warp * len(instructions)
+        report.thread_instructions += thread * len(instructions)
+        for i in instructions:
+            name = operation_name(i)
+            before = mix.get(name, (0, 0))
+            mix[name] = (before[0] + warp, before[1] + thread)
+        if block.terminator is not None and len(set(block.successors)) > 1:
+            report.branches += warp
+    report.mix = dict(sorted(mix.items(), key=lambda item: (-item[1][1], item[0])))
+    report.divergent_branches = int(counts[len(blocks), 0])
+
+
+def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
+    totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
+    for row, (site, counts) in enumerate(zip(program.sites, totals.tolist(), strict=False)):
+        if site.hidden:
+            continue
+        i, (requests, transactions, threads, ideal) = site.instruction, counts
+        report.memory.append(
+            MemoryOp(
+                i.ptx_line,
+                i.location.line,
+                i.location.file,
+                i.name,
+                _reported_space(site.space),
+                lay.ACCESS_NAMES[site.access],
+                site.width,
+                requests,
+                threads,
+                transactions,
+                ideal,
+                _sketch(runs, row) if site.access == lay.ATOMIC else 0,
+            )
         )
 
-    @property
-    def global_load_sectors(self) -> int:
-        """32-byte sectors that global loads touched, summed over requests."""
-        return self._sum("transactions", "global", "load")
 
-    @property
-    def global_load_requests(self) -> int:
-        """Warp-level global loads."""
-        return self._sum("requests", "global", "load")
+def _sketch(runs: Sequence[Run], row: int) -> int:
+    """Words that one atomic met in any of the runs."""
+    bits = 0
+    for run in runs:
+        bits |= int.from_bytes(run.records[row, lay.OP_SKETCH : lay.OP_SKETCH + lay.SKETCH_BYTES].tobytes(), "little")
+    return bits
 
-    @property
-    def global_store_sectors(self) -> int:
-        """32-byte sectors that global stores touched, summed over requests."""
-        return self._sum("transactions", "global", "store")
 
-    @property
-    def global_store_requests(self) -> int:
-        """Warp-level global stores."""
-        return self._sum("requests", "global", "store")
+def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """(requests, transactions, threads, ideal) of every record, pending hits included."""
+    longs, words = records.view(np.int64), records.view(np.uint32)
+    totals = np.stack(
+        [longs[:, at // 8].copy() for at in (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL)],
+        axis=1,
+    )
+    hits = words[:, lay.OP_HITS // 4 : lay.OP_HITS // 4 + 32].astype(np.int64)
+    counts = records.view(np.uint16)[:, lay.OP_COUNTS // 2 : lay.OP_COUNTS // 2 + 32].astype(np.int64)
+    lanes = np.array([int(m).bit_count() for m in words[:, lay.OP_MASK // 4]], dtype=np.int64)
+    total_hits = hits.sum(axis=1)
+    totals[:, 0] += total_hits
+    totals[:, 1] += (hits * counts).sum(axis=1)
+    totals[:, 2] += total_hits * lanes
+    totals[:, 3] += total_hits * words[:, lay.OP_IDEAL // 4].astype(np.int64)
+    uniform = longs[:, lay.OP_UNIFORM // 8]
+    private = words[:, lay.OP_SPACE // 4] == lay.LOCAL
+    totals[:, 0] += uniform
+    totals[:, 2] += longs[:, lay.OP_UNIFORM_LANES // 8]
+    totals[:, 1] += np.where(private, 0, uniform)
+    totals[:, 3] += np.where(private, 0, uniform)
+    return totals
 
-    @property
-    def shared_requests(self) -> int:
-        """Warp-level shared-memory accesses of every kind."""
-        return self._sum("requests", "shared")
 
-    @property
-    def shared_wavefronts(self) -> int:
-        """Shared-memory wavefronts of every kind of access."""
-        return self._sum("transactions", "shared")
+def _reported_space(space: int) -> str:
+    return "global" if space == lay.GENERIC else lay.SPACE_NAMES[space]
 
-    @property
-    def shared_bank_conflicts(self) -> int:
-        """Wavefronts beyond what conflict-free accesses would need."""
-        return self._sum("transactions", "shared") - self._sum("ideal_transactions", "shared")
 
-    @property
-    def local_sectors(self) -> int:
-        """32-byte sectors of local memory (arrays the compiler did not keep in registers)."""
-        return self._sum("transactions", "local")
+def _add_faults(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
+    same: dict[tuple[int, int], int] = {}
+    for run in runs:
+        stored = int(run.faults[:8].view(np.int64)[0])
+        for k in range(stored):
+            raw = run.faults[8 + k * lay.FAULT_RECORD : 8 + (k + 1) * lay.FAULT_RECORD]
+            fault, key = _fault(memory, program, raw, report)
+            same[key] = same.get(key, 0) + 1
+            if same[key] <= 8 and len(report.faults) < lay.FAULT_CAPACITY:
+                report.faults.append(fault)
 
-    @property
-    def global_load_bytes(self) -> int:
-        """Bytes that threads asked of global loads."""
-        return sum(
-            op.threads * op.bytes_per_thread for op in self.memory if op.space == "global" and op.access == "load"
-        )
 
-    @property
-    def global_store_bytes(self) -> int:
-        """Bytes that threads wrote by global stores."""
-        return sum(
-            op.threads * op.bytes_per_thread for op in self.memory if op.space == "global" and op.access == "store"
-        )
+def _fault(
+    memory: Memory, program: Program, raw: npt.NDArray[np.uint8], report: LaunchReport
+) -> tuple[LaunchFault, tuple[int, int]]:
+    words, longs = raw.view(np.int32), raw.view(np.int64)
+    kind, site = int(words[lay.FAULT_KIND // 4]), int(words[lay.FAULT_SITE // 4])
+    address, cta = int(longs[lay.FAULT_ADDRESS // 8]), int(longs[lay.FAULT_CTA // 8])
+    space = access = nearest = ""
+    if site >= 0:
+        record = program.sites[site]
+        i = record.instruction
+        number = int(words[lay.FAULT_SPACE // 4])
+        space, access = lay.SPACE_NAMES[number], lay.ACCESS_NAMES[record.access]
+        if number in (lay.GLOBAL, lay.CONST, lay.GENERIC):
+            space = "global" if number == lay.GENERIC else space
+            nearest = memory.nearest(address)
+        elif number == lay.SHARED:
+            nearest = f"the block has {program.shape.static_shared_bytes} bytes of static shared memory"
+            nearest = nearest if kind == lay.FAULT_OUT_OF_BOUNDS else ""
+        elif number == lay.LOCAL and kind == lay.FAULT_OUT_OF_BOUNDS:
+            nearest = f"the thread's frame has {program.flow.kernel.frame_bytes} bytes"
+    elif site <= -1_000_000:
+        index = min(max(-1_000_000 - site, 0), len(program.flow.blocks) - 1)
+        i = next((x for b in program.flow.blocks[index:] for x in b.all() if x.ptx_line), Instruction("ret", (), ()))
+    else:
+        i = program.points[-1 - site]
+    x, y, _ = report.block
+    linear = int(words[lay.FAULT_WARP // 4]) * lay.LANES + int(words[lay.FAULT_LANE // 4])
+    gx, gy, _ = report.grid
+    fault = LaunchFault(
+        lay.FAULT_NAMES[kind],
+        report.entry,
+        space,
+        access,
+        address & (2**64 - 1),
+        int(words[lay.FAULT_BYTES // 4]),
+        (cta % gx, cta // gx % gy, cta // gx // gy),
+        (linear % x, linear // x % y, linear // (x * y)),
+        i.location.line,
+        i.location.file,
+        i.ptx_line,
+        nearest,
+    )
+    return fault, (kind, site)

@@ -1,97 +1,187 @@
-"""The runner's process: answers its channel with runs and profiles of one build. Runs in a confined child."""
+"""The runner's process: runs and profiles plans of one build, as its channel requests. Runs in a confined child."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
-from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.base import RunFailure
+from kernelforge.candidate.resolved import Fill, Launch, ResolvedPlan
+from kernelforge.devices.base import OutputPart, PartResult, RunFailure, RunRequest, RunResult
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.execute import loaded_module as emulator
-from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed, PlanRun
-from kernelforge.devices.emulated.execute.plan_runner import Kernel, Runner
-from kernelforge.devices.emulated.profile.collector import warm_up_collector
+from kernelforge.devices.emulated.execute import loaded_module
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.execute.partial_execution import NotPartial, PartialRun
+from kernelforge.devices.emulated.execute.plan_execution import Execution, Kernel, LaunchFailed, LoadedBuild
+from kernelforge.devices.emulated.profile.collector import Collector, warm_up_collector
+from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.errors import ChildDied
-from kernelforge.hardware.specs import SPECS
+from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.profiling.counts import PlanCounts
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.shared_memory import Blob
 
 
+class Runner:
+    """Runs plans of one build: completely for outputs, on sampled blocks for profiles. Every run gets new buffers.
+
+    Args:
+        ptx: The build's PTX.
+        kernels: By the expression that plans launch.
+        spec: The GPU that is emulated.
+        memory_bytes: Device memory; host pages are taken as they are used.
+        threads: Threads that one launch may use.
+
+    Raises:
+        PtxSyntaxError: the PTX cannot be parsed.
+        OutOfDeviceMemory: the module's variables do not fit.
+    """
+
+    def __init__(
+        self, ptx: str, kernels: Mapping[str, Kernel], spec: DeviceSpec, *, memory_bytes: int, threads: int = 1
+    ) -> None:
+        memory = Memory(memory_bytes)
+        self.build = LoadedBuild(LoadedModule(ptx, memory, threads), memory, kernels, spec)
+
+    def run(self, request: RunRequest) -> RunResult:
+        """Run ``setup``, then every step of ``forward``, in order. The first fault ends the run, without outputs.
+
+        A step that this device does not support is a fault before anything runs.
+        """
+        start = time.perf_counter()
+        outputs: tuple[Blob, ...] = ()
+        faults: tuple[RunFailure, ...] = ()
+        executed = sectors = 0
+        try:
+            with closing(Execution(self.build, request)) as execution:
+                try:
+                    execution.set_up()
+                    for step in request.plan.steps:
+                        execution.step(step)
+                    outputs = execution.outputs()
+                finally:
+                    executed, sectors = execution.thread_instructions, execution.global_sectors
+        except LaunchFailed as error:
+            faults = error.faults
+        return RunResult(outputs, faults, executed, time.perf_counter() - start, sectors)
+
+    def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
+        """Run only the blocks that some elements of the outputs need; ``elements``: flat indices by output."""
+        if request.mutable:
+            return PartResult((), "it changes an input in place", thread_instructions=0)
+        parts: tuple[OutputPart, ...] = ()
+        faults: tuple[RunFailure, ...] = ()
+        reason = ""
+        executed = 0
+        try:
+            with closing(Execution(self.build, request)) as execution:
+                try:
+                    parts = PartialRun(execution, elements).run()
+                finally:
+                    executed = execution.thread_instructions
+        except NotPartial as error:
+            reason = str(error)
+        except LaunchFailed as error:
+            faults = error.faults
+        return PartResult(parts, reason, faults, executed)
+
+    def profile(self, request: RunRequest, effort: float = 1.0, budget: Budget | None = None) -> PlanCounts:
+        """Counters of ``forward``, on sampled blocks where complete grids exceed the budget.
+
+        Workspace should start as zeros, which a block reads in place of the results of blocks that are left out.
+        ``setup`` runs first, on some of its blocks where it would take long, and is not counted.
+
+        Args:
+            request: The run.
+            effort: Share of the usual budgets, above 0 and at most 1.
+            budget: Thread instructions for ``forward``, in place of a share of the usual ones.
+
+        Raises:
+            LaunchFailed: a launch faulted while every grid so far had run completely, or nothing could be run.
+        """
+        launches = [step for step in request.plan.setup if isinstance(step, Launch)]
+        with closing(Execution(self.build, request)) as execution:
+            complete = execution.set_up(Budget.of_setup(len(launches), effort))
+            budget = budget or Budget.share(len(request.plan.launches), effort)
+            collector = Collector(execution, budget, strict=complete)
+            for step in request.plan.steps:
+                if isinstance(step, Launch):
+                    execution.check(step)
+                    collector.launch(step)
+                elif isinstance(step, Fill):
+                    execution.step(step)
+                    collector.memset(step)
+            return collector.finish()
+
+
 def warm_up(options: dict[str, Any]) -> None:
     """Load and compile everything once, before children are forked: they can load nothing themselves."""
-    emulator.warm_up()
+    loaded_module.warm_up()
     warm_up_collector()
 
 
 def serve(channel: Channel) -> None:
-    """Answer ``load``, then any number of ``run``, ``part`` and ``profile`` requests, until the parent goes away."""
+    """Answer ``load``, then any number of ``run``, ``part`` and ``profile`` requests, until the parent disconnects."""
     runner: Runner | RunFailure | None = None
     while True:
         try:
             frame = channel.receive()
         except ChildDied:
             return
-        request = frame.data
-        if request["op"] == "load":
-            runner = _load(request, bytes(frame.blobs[0]))
+        data = frame.data
+        if data["op"] == "load":
+            runner = _load(data, bytes(frame.blobs[0]))
             channel.send({"loaded": True})
             continue
         if runner is None:
             raise RuntimeError("a run before a build was loaded")
-        work = _work(request, frame.blobs)
+        request = _request(data, frame.blobs)
         del frame
         if isinstance(runner, RunFailure):
-            channel.send(_faulted([runner]))
-        elif request["op"] == "run":
-            ran = runner.run(work)
-            reply = _faulted(ran.faults) | {"thread_instructions": ran.thread_instructions, "seconds": ran.seconds}
-            reply["global_sectors"] = ran.global_sectors
-            channel.send(reply, ran.outputs)
-        elif request["op"] == "part":
-            wanted = {int(output): indices for output, indices in request["wanted"].items()}
-            part = runner.run_part(work, wanted)
-            reply = _faulted(part.faults) | {"thread_instructions": part.thread_instructions, "reason": part.reason}
-            reply["unwritten"] = [one.unwritten for one in part.parts]
-            blobs = [blob for one in part.parts for blob in (one.elements.tobytes(), one.data)]
-            channel.send(reply, blobs)
+            channel.send(_faults([runner]))
+        elif data["op"] == "run":
+            result = runner.run(request)
+            reply = _faults(result.faults) | {"thread_instructions": result.thread_instructions}
+            channel.send(reply | {"seconds": result.seconds, "global_sectors": result.global_sectors}, result.outputs)
+        elif data["op"] == "part":
+            part = runner.run_part(request, {int(output): indices for output, indices in data["wanted"].items()})
+            reply = _faults(part.faults) | {"thread_instructions": part.thread_instructions, "reason": part.reason}
+            reply["unwritten"] = [output.unwritten for output in part.parts]
+            channel.send(reply, [blob for output in part.parts for blob in (output.elements, output.data)])
         else:
             try:
-                channel.send({"faults": [], "counts": runner.profile(work, request["effort"]).to_wire()})
-            except LaunchFailed as faulted:
-                channel.send(_faulted(faulted.faults))
+                channel.send({"faults": [], "counts": runner.profile(request, data["effort"]).to_wire()})
+            except LaunchFailed as error:
+                channel.send(_faults(error.faults))
 
 
-def _load(request: dict[str, Any], ptx: bytes) -> Runner | RunFailure:
-    kernels = {name: Kernel(symbol, registers) for name, (symbol, registers) in request["kernels"].items()}
+def _load(data: dict[str, Any], ptx: bytes) -> Runner | RunFailure:
+    kernels = {name: Kernel(symbol, registers) for name, (symbol, registers) in data["kernels"].items()}
+    spec, memory_bytes, threads = SPECS[data["spec"]], data["memory_bytes"], data["threads"]
     try:
-        return Runner(
-            ptx.decode(),
-            kernels,
-            SPECS[request["spec"]],
-            memory_bytes=request["memory_bytes"],
-            threads=request["threads"],
-        )
+        return Runner(ptx.decode(), kernels, spec, memory_bytes=memory_bytes, threads=threads)
     except (UnsupportedInstruction, PtxSyntaxError) as error:
         return RunFailure("unsupported", str(error), getattr(error, "ptx_line", 0))
     except OutOfDeviceMemory as error:
         return RunFailure("memory", f"the module's variables do not fit: {error}")
 
 
-def _work(request: dict[str, Any], blobs: Sequence[Blob]) -> PlanRun:
-    return PlanRun(
-        plan=ResolvedPlan.from_wire(request["plan"]),
-        tensors=dict(zip(request["tensors"], blobs, strict=True)),
-        poison=request["poison"],
-        mutable=frozenset(request["mutable"]),
-        deadline_s=request["deadline_s"],
-        memory_bytes=request["memory_bytes"],
-        max_thread_instructions=request["max_thread_instructions"],
-        sample_seed=request["sample_seed"],
-        variation=request["variation"],
+def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
+    return RunRequest(
+        plan=ResolvedPlan.from_wire(data["plan"]),
+        tensors=dict(zip(data["tensors"], blobs, strict=True)),
+        poison=data["poison"],
+        mutable=frozenset(data["mutable"]),
+        deadline_s=data["deadline_s"],
+        memory_bytes=data["memory_bytes"],
+        max_thread_instructions=data["max_thread_instructions"],
+        sample_seed=data["sample_seed"],
+        variation=data["variation"],
     )
 
 
-def _faulted(faults: Sequence[RunFailure]) -> dict[str, Any]:
+def _faults(faults: Sequence[RunFailure]) -> dict[str, Any]:
     return {"faults": [[fault.kind, fault.message, fault.ptx_line] for fault in faults]}

@@ -21,7 +21,8 @@ from kernelforge.devices.cuda.worker.driver import DriverError, Feature, GpuFact
 from kernelforge.devices.emulated import layout
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute import loaded_module as machine
-from kernelforge.devices.emulated.execute.loaded_module import LoadedModule, Memory
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.devices.library_calls import cpu_tensor
 

@@ -12,8 +12,9 @@ from nvrtc import compile_ptx
 
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.emulated.execute.plan_execution import PlanRun
-from kernelforge.devices.emulated.execute.plan_runner import Kernel, Runner, RunOutput
+from kernelforge.devices.base import RunRequest, RunResult
+from kernelforge.devices.emulated.execute.plan_execution import Kernel
+from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import H100, DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
 
@@ -34,14 +35,16 @@ def given(plan: ResolvedPlan, arrays: Sequence[Array]) -> dict[int, bytes]:
     return {b.id: arrays[int(b.source)].tobytes() for b in plan.buffers if b.kind == "input" and b.source is not None}
 
 
-def runner(source: str, *, spec: DeviceSpec = H100, memory_bytes: int = 1 << 30, threads: int = 1) -> Runner:
+def runner(
+    source: str, *, spec: DeviceSpec = H100, memory_bytes: int = 1 << 30, threads: int = 1, registers: int = REGISTERS
+) -> Runner:
     """A runner for kernels declared ``extern "C"``."""
     names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)", source)
-    kernels = {name: Kernel(name, REGISTERS) for name in names}
+    kernels = {name: Kernel(name, registers) for name in names}
     return Runner(compile_ptx(source), kernels, spec, memory_bytes=memory_bytes, threads=threads)
 
 
-def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> PlanRun:
+def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> RunRequest:
     fields: dict[str, Any] = {
         "plan": plan,
         "tensors": given(plan, arrays),
@@ -51,10 +54,10 @@ def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> PlanRun
         "memory_bytes": 1 << 30,
         "max_thread_instructions": None,
     }
-    return PlanRun(**(fields | changes))
+    return RunRequest(**(fields | changes))
 
 
-def run(source: str, plan: str, *arrays: Array, **changes: Any) -> RunOutput:
+def run(source: str, plan: str, *arrays: Array, **changes: Any) -> RunResult:
     resolved = resolve(plan, arrays)
     return runner(source).run(work(resolved, arrays, **changes))
 

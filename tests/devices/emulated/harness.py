@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from nvrtc import compile_ptx
 
-from kernelforge.devices.emulated import LaunchReport, LoadedModule, Memory
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.report import LaunchReport
 
 _SCALARS = {"f32": np.float32, "f64": np.float64, "u64": np.uint64, "s64": np.int64, "b64": np.uint64}
 
@@ -60,6 +62,17 @@ class Device:
         if clean:
             assert not report.faults, [str(f) for f in report.faults]
         return report
+
+
+def total(report: LaunchReport, counter: str, space: str, *accesses: str) -> int:
+    """A counter's sum over the memory operations of one state space, of some accesses or of all."""
+    ops = [op for op in report.memory if op.space == space and (not accesses or op.access in accesses)]
+    return sum(getattr(op, counter) for op in ops)
+
+
+def bank_conflicts(report: LaunchReport) -> int:
+    """Wavefronts of shared memory beyond those of conflict-free accesses."""
+    return total(report, "transactions", "shared") - total(report, "ideal_transactions", "shared")
 
 
 @contextmanager

@@ -48,7 +48,8 @@ extern "C" __global__ void memory(const int* x, const unsigned char* bytes, int4
 
 
 def digests(ptx: str) -> list[str]:
-    from kernelforge.devices.emulated import LoadedModule, Memory
+    from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+    from kernelforge.devices.emulated.execute.memory import Memory
 
     rng = np.random.default_rng(3)
     floats = (rng.standard_normal(1000) * 3).astype(np.float32)

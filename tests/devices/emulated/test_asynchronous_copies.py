@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda
+from harness import cuda, total
 
 COPY = """
 __device__ void copy(void* to, const void* from, int bytes = 16) {
@@ -45,7 +45,7 @@ def test_a_pipeline_of_tiles_gets_its_values_and_is_counted() -> None:
     report = cuda(TILES).run(1, 128, X, y, 5, racecheck=True)
     assert np.array_equal(y, RIGHT)
     copied = 5 * 128 * 16
-    assert report.global_load_sectors == copied // 32
+    assert total(report, "transactions", "global", "load") == copied // 32
     stores = [op for op in report.memory if (op.space, op.access) == ("shared", "store")]
     assert sum(op.threads for op in stores) == 5 * 128
     assert sum(op.transactions for op in stores) == copied // 128

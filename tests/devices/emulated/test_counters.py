@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda
+from harness import bank_conflicts, cuda, total
 
-from kernelforge.devices.emulated import CacheModel
 from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid
+from kernelforge.devices.emulated.runtime.cache import CacheModel
 
 
 def only(report, space: str, access: str):  # type: ignore[no-untyped-def]
@@ -23,8 +23,8 @@ def test_sectors_per_request_by_stride(stride: int, sectors: int) -> None:
     op = only(report, "global", "load")
     assert (op.requests, op.threads, op.transactions) == (6, 192, 6 * sectors)
     assert op.ideal_transactions == 6 * (4 if stride else 1)
-    assert report.global_load_sectors == 6 * sectors
-    assert report.global_load_bytes == 192 * 4
+    assert total(report, "transactions", "global", "load") == 6 * sectors
+    assert op.threads * op.bytes_per_thread == 192 * 4
 
 
 def test_offset_by_one_element_costs_a_fifth_sector() -> None:
@@ -70,7 +70,7 @@ def test_transpose_bank_conflicts(width: int, wavefronts: int) -> None:
     load = only(report, "shared", "load")
     assert (load.requests, load.transactions) == (128, 128 * wavefronts)
     assert only(report, "shared", "store").transactions == 128
-    assert report.shared_bank_conflicts == 128 * (wavefronts - 1)
+    assert bank_conflicts(report) == 128 * (wavefronts - 1)
     assert report.barriers == 4
 
 
@@ -141,11 +141,12 @@ def test_cache_model_counts_reuse_and_write_back() -> None:
     device = cuda(source)
     cache = CacheModel(32 << 10, 1 << 20)
     device.run(4, 32, np.zeros(32, np.float32), np.zeros(128, np.float32), cache=cache)
-    assert (cache.l1_read_sectors, cache.l1_read_hits) == (32, 16)  # each CTA: 4 sectors miss, then hit
-    assert (cache.l2_read_sectors, cache.l2_read_hits) == (16, 12)
-    assert (cache.dram_read_sectors, cache.dram_write_sectors, cache.l2_write_sectors) == (4, 0, 16)
+    counts = cache.counts
+    assert (counts.l1_read_sectors, counts.l1_read_hits) == (32, 16)  # each CTA: 4 sectors miss, then hit
+    assert (counts.l2_read_sectors, counts.l2_read_hits) == (16, 12)
+    assert (counts.dram_read_sectors, counts.dram_write_sectors, counts.l2_write_sectors) == (4, 0, 16)
     cache.flush()
-    assert cache.dram_write_sectors == 16
+    assert cache.counts.dram_write_sectors == 16
 
 
 def test_l2_evicts_dirty_lines_and_persists_across_launches() -> None:
@@ -154,9 +155,9 @@ def test_l2_evicts_dirty_lines_and_persists_across_launches() -> None:
     cache = CacheModel(16 << 10, 64 << 10)
     y = np.zeros(1 << 16, np.float32)  # 256 KiB, four times the L2
     device.run(256, 256, y, cache=cache)
-    assert cache.dram_read_sectors == 8192
+    assert cache.counts.dram_read_sectors == 8192
     cache.flush()
-    assert cache.dram_write_sectors == 8192
+    assert cache.counts.dram_write_sectors == 8192
 
 
 def test_local_memory_is_interleaved() -> None:

@@ -10,7 +10,8 @@ from emulated_plans import Array, facts, randoms, runner, work
 
 from kernelforge.candidate import ResolvedPlan, parse_plan
 from kernelforge.candidate.resolved import Launch
-from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed, PlanRun
+from kernelforge.devices.base import RunRequest
+from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import DType, TensorSpec
@@ -48,7 +49,7 @@ def resolve(plan: str, n: int, **options: Any) -> ResolvedPlan:
     return parse_plan(plan).resolve([spec], {"a": spec}, {}, **options)
 
 
-def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> PlanRun:
+def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> RunRequest:
     tensors = {b.id: (x if b.kind == "input" else a).tobytes() for b in plan.buffers if b.given}
     return work(plan, [x], tensors=tensors, **changes)
 
@@ -61,7 +62,7 @@ def test_forward_reads_what_setup_wrote(poison: int) -> None:
         ran = runs.run(given(resolve(PLAN, 300), x, a, poison=poison))
         assert ran.faults == ()
         np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), x + 4 * a)
-    assert runs.memory.used_bytes == 0
+    assert runs.build.memory.used_bytes == 0
 
 
 def test_forward_cannot_write_what_setup_prepared() -> None:
@@ -122,14 +123,14 @@ def test_a_profile_runs_some_blocks_of_a_long_setup(monkeypatch: pytest.MonkeyPa
     x, a = randoms(n), randoms(n, seed=1)
     runs = runner(SOURCE)
     blocks: list[int] = []
-    machine_launch = runs.machine.launch
+    machine_launch = runs.build.machine.launch
 
     def counted(name: str, *rest: Any, ctas: Any = None, **options: Any) -> Any:
         if name == "twice":
             blocks.append(4000 if ctas is None else len(ctas))
         return machine_launch(name, *rest, ctas=ctas, **options)
 
-    monkeypatch.setattr(runs.machine, "launch", counted)
+    monkeypatch.setattr(runs.build.machine, "launch", counted)
     runs.profile(given(plan, x, a, poison=0))
     assert sum(blocks) == 8000
     blocks.clear()

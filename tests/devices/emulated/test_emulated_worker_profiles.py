@@ -20,7 +20,7 @@ def profile(
     runs = runner(source)
     budget = Budget(len(resolved.launches), total=400_000, floor=100_000) if sampled else None
     counts = runs.profile(work(resolved, arrays, poison=0), budget=budget)
-    assert runs.memory.used_bytes == 0
+    assert runs.build.memory.used_bytes == 0
     registers = dict.fromkeys(resolved.expressions, REGISTERS)
     return build_profile(H100, "emulated:h100", counts, registers, facts(resolved, arrays, compulsory, flops))
 

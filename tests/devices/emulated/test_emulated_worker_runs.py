@@ -26,7 +26,7 @@ def test_one_runner_runs_many_sizes() -> None:
         a, b = randoms(n), randoms(n, seed=1)
         ran = runs.run(work(resolve(ADD_PLAN, [a, b]), [a, b]))
         np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), a + b)
-    assert runs.memory.used_bytes == 0
+    assert runs.build.memory.used_bytes == 0
 
 
 CHAIN = """
@@ -171,8 +171,7 @@ def test_a_launch_that_the_device_refuses_says_why(changes: dict[str, Any], kind
 
 
 def test_too_many_registers_for_a_block_is_a_crash() -> None:
-    runs = runner(ADD)
-    runs._kernels = {"add": type(runs._kernels["add"])("add", 128)}  # type: ignore[attr-defined]
+    runs = runner(ADD, registers=128)
     plan = ADD_PLAN.replace("256", "1024")
     arrays = [randoms(2048), randoms(2048)]
     ran = runs.run(work(resolve(plan, arrays), arrays))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from harness import cuda
 
-from kernelforge.devices.emulated import UnsupportedInstruction
+from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.sandbox.limits import Deadline
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from harness import Device, ptx_module
 
-from kernelforge.devices.emulated import EmulatorError, LoadedModule, Memory, PtxSyntaxError, UnsupportedInstruction
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.ptx.parser import Instruction, parse
+from kernelforge.devices.emulated.errors import EmulatorError, UnsupportedInstruction
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.ptx.parser import Instruction, PtxSyntaxError, parse
 
 SECRET = np.arange(64, dtype=np.uint32)
 

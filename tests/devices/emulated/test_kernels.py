@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda
+from harness import cuda, total
 
 RNG = np.random.default_rng(5)
 
@@ -309,7 +309,7 @@ def test_asynchronous_copies() -> None:
     x, y = normal(32, 4), np.zeros(32, np.float32)
     report = cuda(source).run(1, 32, x, y)
     assert np.array_equal(y, x[::-1, 2])
-    assert report.global_load_sectors == 16
+    assert total(report, "transactions", "global", "load") == 16
 
 
 def test_half_precision_pairs() -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from harness import Device, cuda, ptx_module
 
-from kernelforge.devices.emulated import Memory
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.execute.launch import undefined_word, windows
-from kernelforge.devices.emulated.execute.memory import vary
+from kernelforge.devices.emulated.execute.memory import Memory, vary
 
 VARIATIONS = (0, 1, 2, 77, 0xDEADBEEF, 2**32 - 1)
 

@@ -10,10 +10,11 @@ from harness import Device, cuda
 from nvrtc import compile_ptx
 
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
+from kernelforge.devices.base import PartResult, RunRequest
 from kernelforge.devices.emulated.execute.loaded_module import writer_entry
-from kernelforge.devices.emulated.execute.plan_execution import PlanRun
-from kernelforge.devices.emulated.execute.plan_runner import Kernel, RanPart, Runner
+from kernelforge.devices.emulated.execute.plan_execution import Kernel
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
+from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import DType
 
@@ -195,19 +196,19 @@ ADD = step("add_rows", (M, 1, 1), 32, "b2", "b3", N)
 C, S = Output(2, 0, (M, N), FLOAT), Output(3, 0, (M,), FLOAT)
 
 
-def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, wanted: Sequence[int]) -> RanPart:
+def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, wanted: Sequence[int]) -> PartResult:
     names = {s.expression for s in steps if isinstance(s, Launch)}
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
     plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
     tensors = {0: A.tobytes(), 1: B.tobytes()}
-    return runner.run_part(PlanRun(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
+    return runner.run_part(RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
 
 
-def values(ran: RanPart) -> tuple[np.ndarray, np.ndarray, int]:
+def values(ran: PartResult) -> tuple[np.ndarray, np.ndarray, int]:
     assert not ran.reason
     assert not ran.faults
     (part,) = ran.parts
-    return part.elements, np.frombuffer(part.data, np.float32), part.unwritten
+    return np.frombuffer(part.elements, np.int64), np.frombuffer(part.data, np.float32), part.unwritten
 
 
 def test_the_tiles_behind_two_elements_are_run_and_no_others(ptx: str) -> None:

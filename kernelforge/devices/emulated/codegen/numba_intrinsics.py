@@ -32,7 +32,7 @@ def _source_stamp() -> str:
     """
     stamp = 0
     here = Path(__file__).parents[1]
-    names = ("execute/cta_scheduler", "layout", "execute/memory", "codegen/numba_intrinsics")
+    names = ("execute/cta_scheduler", "layout", "codegen/numba_intrinsics")
     sources = [here / f"{name}.py" for name in names]
     for source in (*sources, *sorted((here / "runtime").glob("*.py"))):
         stamp = zlib.crc32(source.read_bytes(), stamp)

@@ -16,8 +16,9 @@ from kernelforge.devices.emulated.codegen.emit.emitter import MemorySite
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.execute import cta_scheduler
-from kernelforge.devices.emulated.execute.memory import CacheModel, Memory, vary
-from kernelforge.devices.emulated.runtime.races import shadow_bytes
+from kernelforge.devices.emulated.execute.memory import Memory, vary
+from kernelforge.devices.emulated.runtime.cache import CacheModel
+from kernelforge.devices.emulated.runtime.faults import shadow_bytes
 from kernelforge.sandbox.limits import Deadline
 
 RESIDENT_CTAS = 1056
@@ -101,7 +102,7 @@ class Launch:
         return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
 
 
-def chosen_ctas(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
+def cta_ids(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
     """The linear ids as an array.
 
     Raises:
@@ -110,10 +111,10 @@ def chosen_ctas(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.N
     if ctas is None:
         return None
     total = grid[0] * grid[1] * grid[2]
-    chosen = np.asarray(ctas, dtype=np.int64)
-    if chosen.size and (chosen.min() < 0 or chosen.max() >= total):
+    ids = np.asarray(ctas, dtype=np.int64)
+    if ids.size and (ids.min() < 0 or ids.max() >= total):
         raise EmulatorError(f"CTA ids must be from 0 to {total - 1}")
-    return chosen
+    return ids
 
 
 def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run]:
@@ -303,12 +304,12 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
 
 def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end: int) -> npt.NDArray[np.int64]:
     """Arguments of the driver's ``run_ctas``."""
-    program, cache, chosen = launch.program, launch.cache, launch.ctas
+    program, cache, ids = launch.program, launch.cache, launch.ctas
     settings = {
         cta_scheduler.ARG_FUNCTION: program.address,
         cta_scheduler.ARG_FIRST: first,
         cta_scheduler.ARG_END: end,
-        cta_scheduler.ARG_LIST: int(chosen.ctypes.data) if chosen is not None and chosen.size else 0,
+        cta_scheduler.ARG_LIST: int(ids.ctypes.data) if ids is not None and ids.size else 0,
         cta_scheduler.ARG_STATE: buffers.state.address,
         cta_scheduler.ARG_STATE_BYTES: program.state_bytes,
         cta_scheduler.ARG_CLEAR_BYTES: program.clear_bytes,
@@ -328,8 +329,8 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_COPIES_STRIDE: launch.copies_stride,
         cta_scheduler.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
         cta_scheduler.ARG_SLOTS: int(buffers.slots.ctypes.data),
-        cta_scheduler.ARG_L1_TAGS: int(cache._l1.ctypes.data) if cache is not None else 0,
-        cta_scheduler.ARG_L1_BYTES: int(cache._l1.nbytes) if cache is not None else 0,
+        cta_scheduler.ARG_L1_TAGS: int(cache.l1_tags.ctypes.data) if cache is not None else 0,
+        cta_scheduler.ARG_L1_BYTES: int(cache.l1_tags.nbytes) if cache is not None else 0,
     }
     arguments = np.zeros(cta_scheduler.ARG_COUNT, dtype=np.int64)
     for index, value in settings.items():

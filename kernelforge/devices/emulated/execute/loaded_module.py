@@ -1,4 +1,4 @@
-"""A PTX module loaded on the emulated device: launch its kernels, report what happened."""
+"""A PTX module loaded on the emulated device: launch its kernels, report counters and faults."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit.emitter import Shape
 from kernelforge.devices.emulated.codegen.program import Program, build, cached_program, consume_jit_seconds, level_for
-from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.execute.launch import Launch, chosen_ctas, execute
-from kernelforge.devices.emulated.execute.memory import CacheModel, Memory
-from kernelforge.devices.emulated.execute.summary import summarise
-from kernelforge.devices.emulated.ptx import parser as ptx
+from kernelforge.devices.emulated.errors import UnsupportedInstruction
+from kernelforge.devices.emulated.execute.launch import Launch, cta_ids, execute
+from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten
 from kernelforge.devices.emulated.ptx.kernel_entry import (
     KernelEntry,
@@ -26,7 +25,8 @@ from kernelforge.devices.emulated.ptx.kernel_entry import (
     uses_global_atomics,
 )
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, WriterKernel, writer_kernel
-from kernelforge.devices.emulated.report import LaunchFault, LaunchReport, MemoryOp
+from kernelforge.devices.emulated.report import LaunchReport, summarise
+from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.sandbox.limits import Deadline
 
 
@@ -47,7 +47,7 @@ class LoadedModule:
         self.memory = memory
         self.threads = max(threads, 1)
         self._digest = hashlib.sha256(ptx.encode()).hexdigest()
-        self._module = _parse(ptx)
+        self._module = parser.parse(ptx)
         self._symbols: dict[str, int] = {}
         self._addresses: dict[str, int] = {}
         self._relocations: list[tuple[str, int, str, int]] = []
@@ -67,12 +67,12 @@ class LoadedModule:
             address = self.memory.allocate(variable.size, variable.name, read_only=True, module=True)
             self._symbols[variable.name] = index
             self._addresses[variable.name] = address
-            content, relocations = ptx.parse_initialiser(variable)
+            content, relocations = parser.parse_initialiser(variable)
             self.memory.write(address, content)
             self._relocations += [(variable.name, *relocation) for relocation in relocations]
         for _, _, symbol, _ in self._relocations:
             if symbol not in self._addresses:
-                raise ptx.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
+                raise parser.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
         self._relocate()
 
     def _relocate(self) -> None:
@@ -82,7 +82,7 @@ class LoadedModule:
             self.memory.write(self._addresses[name] + at, address)
 
     def arrange(self, variation: int) -> None:
-        """Put memory, with the module's variables, where a run's variation has it; nothing else is allocated then."""
+        """Move memory, with the module's variables, to the addresses of a variation; nothing else is allocated yet."""
         distance = self.memory.arrange(variation)
         self._addresses = {name: address + distance for name, address in self._addresses.items()}
         self._relocate()
@@ -94,7 +94,7 @@ class LoadedModule:
         self._addresses.clear()
 
     def unsupported(self, name: str) -> UnsupportedInstruction | None:
-        """Why the kernel of that name cannot be run here, where that is known before its launch."""
+        """The reason why a kernel cannot run here, where it is known before the launch."""
         return self._failures.get(name)
 
     def _entry(self, name: str) -> KernelEntry:
@@ -138,15 +138,15 @@ class LoadedModule:
                 self._writers[entry] = first
             except NotSliceable as error:
                 self._writers[entry] = error
-        found = self._writers[entry]
-        if isinstance(found, NotSliceable):
-            raise found
-        return found
+        writers = self._writers[entry]
+        if isinstance(writers, NotSliceable):
+            raise writers
+        return writers
 
     def program(self, entry: str, block: tuple[int, int, int], ctas: int = 0) -> Program:
-        """Native code of a kernel for one CTA shape, compiled on first use and shared by all machines of the process.
+        """Native code of a kernel for one CTA shape, compiled on first use and shared by all modules of the process.
 
-        A launch of many ``ctas`` gets it optimised.
+        The code is optimised for a launch of many ``ctas``.
 
         Raises:
             KeyError: No such kernel.
@@ -161,9 +161,10 @@ class LoadedModule:
             offsets, static = shared_layout(kernel)
             return build(kernel, Shape(block, offsets, static, self._symbols), warps)
 
-        return cached_program(
-            (self._digest, entry, block), compile_program, lambda known: known.level >= level_for(known.flow, warps)
-        )
+        def good_enough(program: Program) -> bool:
+            return program.level >= level_for(program.flow, warps)
+
+        return cached_program((self._digest, entry, block), compile_program, good_enough)
 
     def launch(
         self,
@@ -195,7 +196,7 @@ class LoadedModule:
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
-            variation: From 0 to 2**32 - 1: chooses among what hardware may do, 0 the middle of it.
+            variation: From 0 to 2**32 - 1: selects one of the behaviours that hardware may have, 0 the middle one.
 
         Raises:
             KeyError: No such kernel.
@@ -203,17 +204,17 @@ class LoadedModule:
             EmulatorError: The launch is impossible on the device: too many threads, too much shared memory, a
                 parameter buffer of the wrong size.
         """
-        known = self.entries[entry]
+        kernel_entry = self.entries[entry]
         program = self.program(entry, block, grid[0] * grid[1] * grid[2] if ctas is None else len(ctas))
         compile_seconds = consume_jit_seconds(program)
         launch = Launch(
             program=program,
             grid=grid,
             block=block,
-            shared=check_launch(known, self._kernels[entry], grid, block, dynamic_shared_bytes, params),
+            shared=check_launch(kernel_entry, self._kernels[entry], grid, block, dynamic_shared_bytes, params),
             dynamic_shared=dynamic_shared_bytes,
             params=params,
-            ctas=chosen_ctas(ctas, grid),
+            ctas=cta_ids(ctas, grid),
             memory=self.memory,
             symbols=np.array([self._addresses[name] for name in self._symbols] or [0], dtype=np.int64),
             max_instructions=max_warp_instructions or 0,
@@ -222,7 +223,7 @@ class LoadedModule:
             poison=poison,
             variation=variation,
         )
-        in_order = known.uses_global_atomics or program.flow.spins or cache is not None
+        in_order = kernel_entry.uses_global_atomics or program.flow.spins or cache is not None
         start = time.perf_counter()
         runs = execute(launch, 1 if in_order else self.threads, deadline)
         report = LaunchReport(entry, grid, block, launch.count)
@@ -235,10 +236,6 @@ class LoadedModule:
 def writer_entry(entry: str, plane: int) -> str:
     """The name under which :meth:`LoadedModule.launch` knows one slice of :meth:`LoadedModule.writers`."""
     return f"{entry}@writers{plane}"
-
-
-def _parse(text: str) -> ptx.Module:
-    return ptx.parse(text)
 
 
 def warm_up() -> None:
@@ -269,18 +266,3 @@ st.global.u32 [%rd3], %r1;
 ret;
 }
 """
-
-__all__ = [
-    "CacheModel",
-    "EmulatorError",
-    "KernelEntry",
-    "LaunchFault",
-    "LaunchReport",
-    "LoadedModule",
-    "Memory",
-    "MemoryOp",
-    "OutOfDeviceMemory",
-    "Param",
-    "UnsupportedInstruction",
-    "warm_up",
-]

@@ -1,4 +1,4 @@
-"""One run of a plan on the emulated device: buffers, steps in order, messages for faults."""
+"""One run of a plan on the emulated device: a loaded build, its buffers, steps in order, messages for faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,96 +24,137 @@ from kernelforge.candidate.resolved import (
     TensorArg,
     TensorMapArg,
 )
-from kernelforge.devices.base import RunFailure
+from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.execute.memory import CacheModel
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import Extent
+from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry
 from kernelforge.devices.emulated.report import LaunchFault, LaunchReport
+from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.kernel_arguments import pack_scalar
+from kernelforge.hardware.occupancy import occupancy
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.sandbox.limits import Deadline
 from kernelforge.sandbox.shared_memory import Blob
 
-if TYPE_CHECKING:
-    from kernelforge.devices.emulated.execute.plan_runner import Runner
-
-FAULTS_TOLD = 8
+MAX_REPORTED_FAULTS = 8
 RACECHECK_BLOCKS = 64
-"""Blocks of a launch in which races on shared memory are looked for: a race does not depend on the block."""
+"""Blocks of a launch that are checked for races on shared memory: a race does not depend on the block."""
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_BLOCK = (1024, 1024, 64)
 _KINDS: Mapping[str, str] = {"timeout": "timeout", "trap": "crash", "assert": "crash"}
-"""Run fault of each emulator fault; the rest are the sanitizer's."""
+"""Kind of run failure by kind of emulator fault; the others are the sanitizer's."""
 
 
 class LaunchFailed(Exception):
-    """A launch went wrong; the plan ends here."""
+    """A launch failed; the plan ends here."""
 
-    def __init__(self, faults: Sequence[RunFailure]) -> None:
+    def __init__(self, *faults: RunFailure) -> None:
         super().__init__(faults[0].message)
-        self.faults = tuple(faults)
+        self.faults = faults
 
 
 @dataclass(frozen=True)
-class PlanRun:
-    """One run of a plan, as :class:`~kernelforge.devices.base.RunRequest` describes it."""
+class Kernel:
+    """The build's facts on one kernel that the plan may launch."""
 
-    plan: ResolvedPlan
-    tensors: Mapping[int, Blob]
-    poison: int
-    mutable: frozenset[int]
-    deadline_s: float
-    memory_bytes: int
-    max_thread_instructions: int | None
-    sample_seed: int = 0
-    variation: int = 0
+    symbol: str
+    registers_per_thread: int
+
+
+@dataclass(frozen=True)
+class LoadedBuild:
+    """One build on one emulated machine."""
+
+    machine: LoadedModule
+    memory: Memory
+    kernels: Mapping[str, Kernel]
+    """By the expression that plans launch."""
+    spec: DeviceSpec
+    """The GPU that is emulated."""
+
+    def entry(self, expression: str) -> KernelEntry:
+        """The PTX entry of a kernel."""
+        return self.machine.entries[self.kernels[expression].symbol]
+
+    def launch_error(self, step: Launch, where: str) -> RunFailure | None:
+        """The reason why CUDA, or this device, would refuse a launch; ``where`` names the launch."""
+        if step.expression not in self.kernels or self.kernels[step.expression].symbol not in self.machine.entries:
+            return RunFailure("crash", f"the build has no kernel {where}")
+        entry, kernel = self.entry(step.expression), self.kernels[step.expression]
+        unsupported = self.machine.unsupported(kernel.symbol)
+        if unsupported is not None:
+            return RunFailure("unsupported", f"{unsupported}: {where}", unsupported.ptx_line)
+        for name, extents, limits in (("grid", step.grid, _MAX_GRID), ("block", step.block, _MAX_BLOCK)):
+            if any(not 1 <= extent <= limit for extent, limit in zip(extents, limits, strict=True)):
+                return RunFailure("crash", f"{name} {extents} is outside 1 to {limits}: {where}")
+        threads = math.prod(step.block)
+        allowed = min(self.spec.threads_per_block, entry.max_threads or self.spec.threads_per_block)
+        if threads > allowed:
+            return RunFailure("crash", f"a block of {threads} threads, {allowed} are allowed: {where}")
+        shared = entry.static_shared_bytes + step.dynamic_shared_bytes
+        fit = occupancy(
+            self.spec,
+            threads_per_block=threads,
+            registers_per_thread=kernel.registers_per_thread,
+            shared_bytes=shared,
+        )
+        if fit.limit_shared_mem == 0:
+            available = f"{self.spec.shared_bytes_per_block} are there"
+            return RunFailure("crash", f"{shared} bytes of shared memory per block, {available}: {where}")
+        if fit.limit_registers == 0:
+            return RunFailure(
+                "crash",
+                f"too many registers: {kernel.registers_per_thread} for each of {threads} threads, "
+                f"{self.spec.registers_per_block} are there per block: {where}",
+            )
+        return None
 
 
 class Execution:
     """Buffers of one run, and launches on them.
 
     Raises:
-        LaunchFailed: the plan needs what this device lacks, or more memory than is allowed.
+        LaunchFailed: the plan needs a feature that this device lacks, or more memory than is allowed.
     """
 
-    def __init__(self, runner: Runner, work: PlanRun) -> None:
-        lacking = beyond_this_device(work.plan)
-        if lacking is not None:
-            raise LaunchFailed([lacking])
-        self._in_setup = False
-        self._runner = runner
-        self._work = work
-        self._memory = runner.memory
-        self._deadline = Deadline(work.deadline_s)
-        self._draws = random.Random(work.sample_seed)
-        self._address: dict[int, int] = {}
+    def __init__(self, build: LoadedBuild, request: RunRequest) -> None:
+        unsupported = unsupported_step(request.plan)
+        if unsupported is not None:
+            raise LaunchFailed(unsupported)
+        self.build = build
+        self.request = request
         self.thread_instructions = 0
         self.global_sectors = 0
-        needed = sum(buffer.nbytes for buffer in work.plan.buffers)
-        if needed > work.memory_bytes:
-            raise LaunchFailed(
-                [
-                    RunFailure(
-                        "memory", f"the plan needs {needed} bytes of device memory, {work.memory_bytes} are allowed"
-                    )
-                ]
-            )
-        runner.machine.arrange(work.variation)
+        self._in_setup = False
+        self._memory = build.memory
+        self._deadline = Deadline(request.deadline_s)
+        self._random = random.Random(request.sample_seed)
+        self._address: dict[int, int] = {}
+        needed, allowed = sum(buffer.nbytes for buffer in request.plan.buffers), request.memory_bytes
+        if allowed is not None and needed > allowed:
+            text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
+            raise LaunchFailed(RunFailure("memory", text))
+        build.machine.arrange(request.variation)
         try:
-            for buffer in work.plan.buffers:
+            for buffer in request.plan.buffers:
                 self._allocate(buffer)
         except OutOfDeviceMemory as error:
             self.close()
-            raise LaunchFailed([RunFailure("memory", f"out of device memory: {error}")]) from error
+            raise LaunchFailed(RunFailure("memory", f"out of device memory: {error}")) from error
 
     def _allocate(self, buffer: Buffer) -> None:
         label = f"{buffer.label} (prepared by setup)" if buffer.kind == "prepared" else buffer.label
         address = self._memory.allocate(
-            buffer.nbytes, label, read_only=buffer.given and buffer.id not in self._work.mutable
+            buffer.nbytes, label, read_only=buffer.given and buffer.id not in self.request.mutable
         )
         self._address[buffer.id] = address
         if not buffer.given:
-            self._memory.fill(address, buffer.nbytes, bytes([self._work.poison]))
+            self._memory.fill(address, buffer.nbytes, bytes([self.request.poison]))
             return
-        content = self._work.tensors.get(buffer.id)
+        content = self.request.tensors.get(buffer.id)
         if content is None or len(content) != buffer.nbytes:
             got = "nothing" if content is None else f"{len(content)} bytes"
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes, the request has {got}")
@@ -126,128 +167,110 @@ class Execution:
         self._address = {}
 
     def extents(self) -> list[Extent]:
-        """Where the buffers are."""
-        return [Extent(b.id, self._address[b.id], b.nbytes) for b in self._work.plan.buffers]
+        """The buffers' places in device memory."""
+        return [Extent(b.id, self._address[b.id], b.nbytes) for b in self.request.plan.buffers]
 
     def set_up(self, budget: Budget | None = None) -> bool:
-        """Run ``setup``; what it prepared can only be read from then on.
+        """Run ``setup``; its prepared buffers are read-only afterwards.
 
         Args:
-            budget: Thread instructions; grids over it run some of their blocks. Whole without one.
+            budget: Thread instructions; of a grid that exceeds it only some blocks run. None for complete grids.
 
         Returns:
-            Whether every grid ran whole.
+            Whether every grid ran completely.
         """
         self._in_setup = True
         complete = True
-        for step in self._work.plan.setup:
+        for step in self.request.plan.setup:
             if budget is None or not isinstance(step, Launch):
                 self.step(step)
             else:
                 complete &= self._launch_within(step, budget)
-        for buffer in self._work.plan.buffers:
+        for buffer in self.request.plan.buffers:
             if buffer.kind == "prepared":
                 self._memory.protect(self._address[buffer.id])
         self._in_setup = False
         return complete
 
     def _launch_within(self, step: Launch, budget: Budget) -> bool:
-        """Run a grid, whole if the budget allows it; answer whether it did."""
+        """Run a grid, completely if the budget allows; return whether it ran completely."""
         self.check(step)
         blocks = math.prod(step.grid)
         spent = self.thread_instructions
         chunks: Sequence[Chunk] = (Chunk(0, blocks),)
         if blocks == 1 or self.waits(step):
-            self._go(step, None)
+            self.run_blocks(step, None)
         else:
-            # One block tells what the grid would cost; it must not run twice.
-            probe = self._draws.randrange(blocks)
-            per_block = max(self._go(step, (probe,)).thread_instructions, 1)
+            # The cost of one block predicts that of the grid; no block may run twice.
+            probe = self._random.randrange(blocks)
+            per_block = max(self.run_blocks(step, (probe,)).thread_instructions, 1)
             if budget.exceeded_by(per_block * blocks):
-                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block), self._draws)
+                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block), self._random)
             for chunk in chunks:
                 for part in (range(chunk.start, min(chunk.end, probe)), range(max(chunk.start, probe + 1), chunk.end)):
                     if part:
-                        self._go(step, part)
+                        self.run_blocks(step, part)
         budget.spend(self.thread_instructions - spent)
         return len(chunks) == 1
 
     def step(self, step: Step) -> None:
-        """Run one step of the plan whole."""
+        """Run one step of the plan completely."""
         if isinstance(step, Launch):
             self.launch(step)
         elif isinstance(step, Fill):
             self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
 
     def poison(self) -> None:
-        """Put workspace and outputs back to what they held before the run."""
-        for buffer in self._work.plan.buffers:
+        """Fill workspace and outputs with the run's poison, as before the run."""
+        for buffer in self.request.plan.buffers:
             if buffer.kind == "workspace":
-                self._memory.fill(self._address[buffer.id], buffer.nbytes, bytes([self._work.poison]))
+                self._memory.fill(self._address[buffer.id], buffer.nbytes, bytes([self.request.poison]))
 
     def clear(self, buffer: int) -> None:
         """Fill a buffer with zeros."""
         self.content(buffer)[:] = 0
 
     def content(self, buffer: int) -> npt.NDArray[np.uint8]:
-        """A buffer's bytes, not copied."""
-        size = next(b.nbytes for b in self._work.plan.buffers if b.id == buffer)
+        """A view of a buffer's bytes."""
+        size = next(b.nbytes for b in self.request.plan.buffers if b.id == buffer)
         return self._memory.view(self._address[buffer], size)
 
     def outputs(self) -> tuple[Blob, ...]:
         """The plan's outputs, then the mutable inputs by ascending id."""
-        found = [self._memory.read(self._address[o.buffer] + o.offset_bytes, o.nbytes) for o in self._work.plan.outputs]
-        sizes = {buffer.id: buffer.nbytes for buffer in self._work.plan.buffers}
-        found += [self._memory.read(self._address[b], sizes[b]) for b in sorted(self._work.mutable)]
-        return tuple(found)
+        plan = self.request.plan
+        blobs = [self._memory.read(self._address[o.buffer] + o.offset_bytes, o.nbytes) for o in plan.outputs]
+        sizes = {buffer.id: buffer.nbytes for buffer in plan.buffers}
+        blobs += [self._memory.read(self._address[b], sizes[b]) for b in sorted(self.request.mutable)]
+        return tuple(blobs)
 
     def check(self, step: Launch) -> None:
         """Raise :class:`LaunchFailed` where CUDA would refuse the launch."""
-        refused = self._runner.refusal(step, f"{step.expression!r}, launched in {self._place(step)}")
-        if refused is not None:
-            raise LaunchFailed([refused])
+        error = self.build.launch_error(step, f"{step.expression!r}, launched in {self._where(step)}")
+        if error is not None:
+            raise LaunchFailed(error)
 
     def launch(self, step: Launch) -> None:
-        """Run a whole grid, looking for races on shared memory in its first blocks."""
+        """Run a complete grid; its first blocks are checked for races on shared memory."""
         self.check(step)
-        entry = self._runner.entry(step.expression)
-        blocks = step.grid[0] * step.grid[1] * step.grid[2]
+        entry = self.build.entry(step.expression)
+        blocks = math.prod(step.grid)
         # A grid whose blocks wait for one another can neither be cut in two nor run block by block.
         races = entry.static_shared_bytes + step.dynamic_shared_bytes > 0 and not self.waits(step, blocks)
         if not races or blocks <= RACECHECK_BLOCKS:
-            self._go(step, None, racecheck=races)
+            self.run_blocks(step, None, racecheck=races)
         else:
-            self._go(step, range(RACECHECK_BLOCKS), racecheck=True)
-            self._go(step, range(RACECHECK_BLOCKS, blocks), racecheck=False)
+            self.run_blocks(step, range(RACECHECK_BLOCKS), racecheck=True)
+            self.run_blocks(step, range(RACECHECK_BLOCKS, blocks), racecheck=False)
 
     def waits(self, step: Launch, ctas: int = 0) -> bool:
-        """Whether blocks of the kernel may wait for one another. It is compiled here: for ``ctas`` that will run."""
+        """Whether blocks of the kernel may wait for one another. Compiles it, for a launch of ``ctas`` blocks."""
         try:
-            name = self._runner.entry(step.expression).name
-            return self._runner.machine.program(name, step.block, ctas).flow.spins
+            name = self.build.entry(step.expression).name
+            return self.build.machine.program(name, step.block, ctas).flow.spins
         except UnsupportedInstruction as error:
-            raise LaunchFailed([RunFailure("unsupported", str(error), error.ptx_line)]) from error
+            raise LaunchFailed(RunFailure("unsupported", str(error), error.ptx_line)) from error
 
-    def profiled(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel, *, strict: bool) -> LaunchReport:
-        """Run some blocks through a cache model. Faults count only where no block was left out before."""
-        return self._go(step, ctas, cache=cache, strict=strict)
-
-    def some_blocks(self, step: Launch, ctas: Sequence[int] | None, *, strict: bool = True) -> LaunchReport:
-        """Run some blocks of a grid, or all. Unless ``strict`` only a timeout counts as a fault."""
-        return self._go(step, ctas, strict=strict)
-
-    def writers(self, step: Launch, entry: str, ctas: Sequence[int] | None, limit: int) -> int:
-        """Run the slice of a launch's kernel that computes its store addresses, in place of the kernel.
-
-        Args:
-            limit: stop after about this many thread instructions.
-
-        Returns:
-            The number of thread instructions executed. Source: :mod:`kernelforge.devices.emulated.ptx.store_slice`.
-        """
-        return self._go(step, ctas, entry=entry, limit=limit).thread_instructions
-
-    def _go(
+    def run_blocks(
         self,
         step: Launch,
         ctas: Sequence[int] | None,
@@ -258,55 +281,69 @@ class Execution:
         entry: str | None = None,
         limit: int | None = None,
     ) -> LaunchReport:
-        most = self._work.max_thread_instructions
-        left = limit if limit is not None or most is None else max(most - self.thread_instructions, 1)
+        """Run some blocks of a launch.
+
+        Args:
+            step: The launch.
+            ctas: Linear ids of the blocks; None for all.
+            racecheck: Check shared memory for races.
+            cache: Cache model that follows every access.
+            strict: Every fault ends the plan; otherwise only a timeout does.
+            entry: Kernel that runs in place of the launch's own.
+            limit: Thread instructions, in place of the rest of the request's limit.
+
+        Raises:
+            LaunchFailed: a launch faulted, or this device cannot run it.
+        """
+        most = self.request.max_thread_instructions
+        remaining = limit if limit is not None or most is None else max(most - self.thread_instructions, 1)
         try:
-            report = self._runner.machine.launch(
-                entry or self._runner.entry(step.expression).name,
+            report = self.build.machine.launch(
+                entry or self.build.entry(step.expression).name,
                 step.grid,
                 step.block,
                 step.dynamic_shared_bytes,
                 self._parameters(step),
                 ctas=ctas,
                 # A warp instruction is up to 32 thread instructions.
-                max_warp_instructions=None if left is None else -(-left // 32),
+                max_warp_instructions=None if remaining is None else -(-remaining // 32),
                 deadline=self._deadline,
                 cache=cache,
                 racecheck=racecheck,
-                poison=self._work.poison,
-                variation=self._work.variation,
+                poison=self.request.poison,
+                variation=self.request.variation,
             )
         except UnsupportedInstruction as error:
-            raise LaunchFailed([RunFailure("unsupported", str(error), error.ptx_line)]) from error
+            raise LaunchFailed(RunFailure("unsupported", str(error), error.ptx_line)) from error
         except EmulatorError as error:
-            text = f"{error}; {step.expression!r} is launched in {self._place(step)}"
-            raise LaunchFailed([RunFailure("crash", text)]) from error
+            text = f"{error}; {step.expression!r} is launched in {self._where(step)}"
+            raise LaunchFailed(RunFailure("crash", text)) from error
         self.thread_instructions += report.thread_instructions
         self.global_sectors += sum(
             op.transactions for op in report.memory if op.space == "global" and op.access in ("load", "store")
         )
-        told = [fault for fault in report.faults if strict or fault.kind == "timeout"]
-        if told:
-            raise LaunchFailed(_explain(told, f"{step.expression!r} is launched in {self._place(step)}"))
+        faults = [fault for fault in report.faults if strict or fault.kind == "timeout"]
+        if faults:
+            raise LaunchFailed(*_run_failures(faults, f"{step.expression!r} is launched in {self._where(step)}"))
         return report
 
     def _parameters(self, step: Launch) -> bytes:
         """The kernel's parameter block."""
-        entry = self._runner.entry(step.expression)
+        entry = self.build.entry(step.expression)
         if len(entry.params) != len(step.args):
             text = (
-                f"{step.expression!r} takes {len(entry.params)} arguments, {self._place(step)} gives {len(step.args)}"
+                f"{step.expression!r} takes {len(entry.params)} arguments, {self._where(step)} gives {len(step.args)}"
             )
-            raise LaunchFailed([RunFailure("crash", text)])
+            raise LaunchFailed(RunFailure("crash", text))
         block = bytearray(max((param.offset + param.size for param in entry.params), default=0))
         for position, (param, arg) in enumerate(zip(entry.params, step.args, strict=True), start=1):
             packed = self._argument(arg)
             if len(packed) != param.size:
                 text = (
                     f"argument {position} of {step.expression!r} has {param.size} bytes in the kernel and "
-                    f"{len(packed)} in {self._place(step)}"
+                    f"{len(packed)} in {self._where(step)}"
                 )
-                raise LaunchFailed([RunFailure("crash", text)])
+                raise LaunchFailed(RunFailure("crash", text))
             block[param.offset : param.offset + param.size] = packed
         return bytes(block)
 
@@ -316,24 +353,22 @@ class Execution:
         assert isinstance(arg, ScalarArg)
         return pack_scalar(arg)
 
-    def _place(self, step: Launch) -> str:
-        """What messages call the step's place in the plan."""
+    def _where(self, step: Launch) -> str:
+        """The step's position in the plan, for messages."""
         return f"plan line {step.line}" + (", in setup" if self._in_setup else "")
 
 
-def beyond_this_device(plan: ResolvedPlan) -> RunFailure | None:
-    """The first thing in a plan that no emulated device does; known before anything runs."""
+def unsupported_step(plan: ResolvedPlan) -> RunFailure | None:
+    """The first use of a feature that no emulated device has; found before anything runs."""
     for steps, where in ((plan.setup, ", in setup"), (plan.steps, "")):
         for step in steps:
-            if isinstance(step, Fill):
-                continue
-            lacking = _lacking(step)
-            if lacking is not None:
-                return RunFailure("unsupported", f"{lacking} in plan line {step.line}{where}")
+            reason = None if isinstance(step, Fill) else _unsupported_feature(step)
+            if reason is not None:
+                return RunFailure("unsupported", f"{reason} in plan line {step.line}{where}")
     return None
 
 
-def _lacking(step: Launch | Library) -> str | None:
+def _unsupported_feature(step: Launch | Library) -> str | None:
     if isinstance(step, Library):
         return f"this device calls no torch operators, write a kernel: library({step.operator!r})"
     launched = f"{step.expression!r}, launched"
@@ -350,17 +385,17 @@ def _lacking(step: Launch | Library) -> str | None:
     return None
 
 
-def _explain(faults: Sequence[LaunchFault], launched: str) -> list[RunFailure]:
-    """The first faults, each in the Coder's terms."""
-    told = [RunFailure(_kind(fault), f"{_told(fault)}; {launched}") for fault in faults[:FAULTS_TOLD]]
-    if len(faults) > FAULTS_TOLD:
-        told.append(RunFailure(_kind(faults[FAULTS_TOLD]), f"and {len(faults) - FAULTS_TOLD} more faults"))
-    return told
-
-
-def _told(fault: LaunchFault) -> str:
-    """The fault with its file's name alone: where the compiler kept it says nothing to a Coder."""
-    return str(replace(fault, source_file=PurePath(fault.source_file).name))
+def _run_failures(faults: Sequence[LaunchFault], launched: str) -> list[RunFailure]:
+    """The first faults, in terms of the candidate's source."""
+    failures = []
+    for fault in faults[:MAX_REPORTED_FAULTS]:
+        # The compiler's folder means nothing to a Coder: the file's name is enough.
+        text = replace(fault, source_file=PurePath(fault.source_file).name)
+        failures.append(RunFailure(_kind(fault), f"{text}; {launched}"))
+    if len(faults) > MAX_REPORTED_FAULTS:
+        rest = len(faults) - MAX_REPORTED_FAULTS
+        failures.append(RunFailure(_kind(faults[MAX_REPORTED_FAULTS]), f"and {rest} more faults"))
+    return failures
 
 
 def _kind(fault: LaunchFault) -> Any:

@@ -1,7 +1,7 @@
-"""Runs a plan's launches for a profile, whole or sampled, and collects their counters.
+"""Runs a plan's launches for a profile, completely or on sampled blocks, and collects their counters.
 
-As long as whole grids run, one model of the L2 follows every access of the plan. From the first launch that has to be
-sampled on, footprints stand in for it (:mod:`kernelforge.devices.emulated.profile.traffic`).
+As long as complete grids run, one model of the L2 follows every access of the plan. From the first sampled launch on,
+footprints replace it (:mod:`kernelforge.devices.emulated.profile.traffic`).
 """
 
 from __future__ import annotations
@@ -9,61 +9,43 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from kernelforge.candidate.resolved import Fill, Launch, TensorArg
-from kernelforge.devices.emulated.execute.memory import CacheModel
-from kernelforge.devices.emulated.profile.sampling import (
-    Budget,
-    Chunk,
-    choose_chunks,
-    choose_launches,
-    choose_stand_in,
-)
+from kernelforge.devices.emulated.execute.plan_execution import Execution
+from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks, choose_launches
 from kernelforge.devices.emulated.profile.traffic import (
-    CacheCounts,
     ChunkFootprint,
     Extent,
-    Footprint,
     LaunchTraffic,
     Residency,
-    TracedCache,
     bytes_by_buffer,
     distinct_in_grid,
     extrapolate,
 )
+from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
+from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
-from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
-
-if TYPE_CHECKING:
-    from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
 
 
 def warm_up_collector() -> None:
-    """Use once what a sampled profile uses: a library that loads parts of itself late cannot do so in a jail."""
-    cache = TracedCache(SECTOR_BYTES, SECTOR_BYTES)
+    """Use every library function of a sampled profile once: a jail does not let them load their parts later."""
+    cache = CacheModel(SECTOR_BYTES, SECTOR_BYTES)
     empty = cache.footprint()
     sectors = np.arange(4)
-    one = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
-    extrapolate([one, one], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
+    chunk = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
+    extrapolate([chunk, chunk], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
     bytes_by_buffer(empty.read, [])
-
-
-class RunBlocks(Protocol):
-    """Runs some blocks of a launch, or all where ``ctas`` is None, through a cache model."""
-
-    def __call__(self, step: Launch, ctas: Sequence[int] | None, cache: CacheModel) -> LaunchReport: ...
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """What sampled blocks of one launch showed."""
+    """Counters of sampled blocks of one launch."""
 
     step: Launch
     reports: tuple[LaunchReport, ...]
@@ -73,14 +55,14 @@ class _Sample:
     """Blocks of the grid over blocks that ran."""
 
     def traffic_of(self, step: Launch) -> LaunchTraffic:
-        """The traffic, on the buffers that another launch of the same shape was given."""
-        place = {
-            mine.buffer: its.buffer
-            for mine, its in zip(self.step.args, step.args, strict=True)
-            if isinstance(mine, TensorArg) and isinstance(its, TensorArg)
+        """The traffic on the buffers of another launch of the same shape."""
+        buffers = {
+            own.buffer: other.buffer
+            for own, other in zip(self.step.args, step.args, strict=True)
+            if isinstance(own, TensorArg) and isinstance(other, TensorArg)
         }
-        read = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
-        written = {place.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
+        read = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
+        written = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
         return LaunchTraffic(read, written, self.traffic.refetched)
 
 
@@ -88,51 +70,27 @@ class Collector:
     """Counters of one run of a plan, launch by launch, in order.
 
     Args:
-        spec: The device that is modelled.
-        registers: Registers per thread by kernel expression.
-        static_shared_bytes: Static shared memory by kernel expression.
-        extents: The plan's buffers in device memory.
-        launches: The plan's, in order.
-        waits: Whether blocks of a launch may wait for one another; such a grid always runs whole.
-        run: Runs blocks on the emulator.
-        seed: Decides what is sampled.
-        budget: Thread instructions to spend; by default the module's constants.
+        execution: The run.
+        budget: Thread instructions to spend.
+        strict: Faults end the profile as long as every grid ran completely.
     """
 
-    def __init__(
-        self,
-        spec: DeviceSpec,
-        registers: Mapping[str, int],
-        static_shared_bytes: Callable[[str], int],
-        extents: Sequence[Extent],
-        launches: Sequence[Launch],
-        waits: Callable[[Launch], bool],
-        run: RunBlocks,
-        seed: int = 0,
-        budget: Budget | None = None,
-    ) -> None:
-        self._spec = spec
-        self._registers = registers
-        self._static_shared_bytes = static_shared_bytes
-        self._extents = sorted(extents, key=lambda extent: extent.address)
-        self._waits = waits
-        self._run = run
-        self._budget = budget or Budget(len(launches))
-        self._draws = random.Random(seed)
-        counts = Counter(map(_shape, launches))
-        self._chosen = {shape: choose_launches(count, self._draws) for shape, count in counts.items()}
-        self._met: Counter[tuple[object, ...]] = Counter()
+    def __init__(self, execution: Execution, budget: Budget, *, strict: bool) -> None:
+        self._execution = execution
+        self._spec = execution.build.spec
+        self._extents = sorted(execution.extents(), key=lambda extent: extent.address)
+        self._budget = budget
+        self._strict = strict
+        self._random = random.Random(execution.request.sample_seed)
+        counts = Counter(map(_shape, execution.request.plan.launches))
+        self._sampled_launches = {shape: choose_launches(count, self._random) for shape, count in counts.items()}
+        self._launches: Counter[tuple[object, ...]] = Counter()
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
-        self._cache = TracedCache(spec.unified_l1_bytes_per_sm, spec.l2_bytes)
+        self._cache = CacheModel(self._spec.unified_l1_bytes_per_sm, self._spec.l2_bytes)
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
-
-    @property
-    def exact(self) -> bool:
-        """Whether every grid so far ran whole."""
-        return self._residency is None
 
     def memset(self, step: Fill) -> None:
         """Count a memset; its bytes go to DRAM."""
@@ -140,16 +98,16 @@ class Collector:
         self._memset_bytes += step.nbytes
 
     def launch(self, step: Launch) -> None:
-        """Run a launch, whole or sampled, and add its counters.
+        """Run a launch, completely or on sampled blocks, and add its counters.
 
         Of a shape that comes often some launches are run; one of their samples stands for each of the others.
         """
         group, shape = self._group(step), _shape(step)
         samples = self._samples.setdefault(id(group), [])
-        number = self._met[shape]
-        self._met[shape] += 1
-        if samples and number not in self._chosen[shape]:
-            self._sampled(step, group, samples[choose_stand_in(samples, self._draws)], ran=0)
+        number = self._launches[shape]
+        self._launches[shape] += 1
+        if samples and number not in self._sampled_launches[shape]:
+            self._add_sample(step, group, samples[self._random.randrange(len(samples))], ran=0)
             self._budget.spend(0)
             return
         occupied = self._occupancy(group)
@@ -158,66 +116,70 @@ class Collector:
         self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
         if self._residency is not None:
             self._cache.reset()
-        before = CacheCounts.of(self._cache)
+        before = self._cache.counts
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
-        if blocks > 1 and not self._waits(step):
-            # One block tells what the grid would cost.
-            probe = self._draws.randrange(blocks)
-            reports.append(self._run(step, (probe,), self._cache))
+        if blocks > 1 and not self._execution.waits(step):
+            # The cost of one block predicts that of the grid.
+            probe = self._random.randrange(blocks)
+            reports.append(self._run(step, (probe,)))
             per_block = max(reports[0].thread_instructions, 1)
-            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block), self._draws)
+            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block), self._random)
             if self._budget.exceeded_by(per_block * blocks) and len(chunks) > 1:
-                probed = CacheCounts.of(self._cache).plus(before, -1).dram_read_sectors * SECTOR_BYTES
+                probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
                 samples.append(self._sample(step, chunks, max(occupied.blocks_per_sm, 1) * self._spec.sm_count))
-                self._sampled(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
+                self._add_sample(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
             rest = [block for block in range(blocks) if block != probe]
-        reports.append(self._run(step, rest, self._cache))
-        self._whole(group, reports, CacheCounts.of(self._cache).plus(before, -1))
+        reports.append(self._run(step, rest))
+        self._add_complete(group, reports, self._cache.counts.plus(before, -1))
 
     def finish(self) -> PlanCounts:
-        """All counters; what is still dirty in the L2 is written back, shared among kernels by what they wrote."""
+        """All counters. Bytes still dirty in the L2 are written back, attributed to kernels by what they wrote."""
         if self._residency is not None:
-            left = self._residency.flush()
+            dirty = self._residency.flush()
         else:
-            before = self._cache.dram_write_sectors
+            before = self._cache.counts.dram_write_sectors
             self._cache.flush()
-            left = float(self._cache.dram_write_sectors - before) * SECTOR_BYTES
+            dirty = float(self._cache.counts.dram_write_sectors - before) * SECTOR_BYTES
         kernels = list(self._groups.values())
         written = sum(kernel.l2_write_sectors for kernel in kernels)
         for kernel in kernels:
-            kernel.dram_write_bytes += left * kernel.l2_write_sectors / written if written else 0.0
+            kernel.dram_write_bytes += dirty * kernel.l2_write_sectors / written if written else 0.0
         return PlanCounts(kernels, self._memsets, self._memset_bytes)
+
+    def _run(self, step: Launch, ctas: Sequence[int] | None) -> LaunchReport:
+        # After a sampled launch blocks may read what left-out blocks would have written: no fault is theirs.
+        strict = self._strict and self._residency is None
+        return self._execution.run_blocks(step, ctas, cache=self._cache, strict=strict)
 
     def _group(self, step: Launch) -> KernelCounts:
         key = step.expression, step.grid, step.block, step.dynamic_shared_bytes
         if key not in self._groups:
-            static = self._static_shared_bytes(step.expression)
-            self._groups[key] = KernelCounts(*key, static)
+            self._groups[key] = KernelCounts(*key, self._execution.build.entry(step.expression).static_shared_bytes)
         return self._groups[key]
 
     def _occupancy(self, group: KernelCounts) -> Occupancy:
         return occupancy(
             self._spec,
             threads_per_block=group.threads_per_block,
-            registers_per_thread=self._registers[group.expression],
+            registers_per_thread=self._execution.build.kernels[group.expression].registers_per_thread,
             shared_bytes=group.static_shared_bytes + group.dynamic_shared_bytes,
         )
 
-    def _whole(self, group: KernelCounts, reports: Sequence[LaunchReport], moved: CacheCounts) -> None:
+    def _add_complete(self, group: KernelCounts, reports: Sequence[LaunchReport], moved: CacheCounts) -> None:
         self._budget.spend(sum(report.thread_instructions for report in reports))
         read, written = moved.dram_read_sectors * SECTOR_BYTES, moved.dram_write_sectors * SECTOR_BYTES
         if self._residency is not None:
-            one = self._cache.footprint()
+            footprint = self._cache.footprint()
             traffic = LaunchTraffic(
-                {b: float(n) for b, n in bytes_by_buffer(one.read, self._extents).items()},
-                {b: float(n) for b, n in bytes_by_buffer(one.written, self._extents).items()},
+                {b: float(n) for b, n in bytes_by_buffer(footprint.read, self._extents).items()},
+                {b: float(n) for b, n in bytes_by_buffer(footprint.written, self._extents).items()},
                 0.0,
             )
             read, written = self._residency.launch(traffic)
@@ -231,44 +193,46 @@ class Collector:
         footprints: list[ChunkFootprint] = []
         for chunk in chunks:
             self._cache.reset()
-            reports.append(self._run(step, range(chunk.start, chunk.middle), self._cache))
-            first = whole = self._cache.footprint()
+            reports.append(self._run(step, range(chunk.start, chunk.middle)))
+            first = complete = self._cache.footprint()
             if chunk.middle < chunk.end:
-                reports.append(self._run(step, range(chunk.middle, chunk.end), self._cache))
-                whole = self._cache.footprint()
-            moved = moved.plus(CacheCounts.of(self._cache))
-            footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, whole))
+                reports.append(self._run(step, range(chunk.middle, chunk.end)))
+                complete = self._cache.footprint()
+            moved = moved.plus(self._cache.counts)
+            footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, complete))
         blocks = math.prod(step.grid)
         traffic = extrapolate(
             footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
         )
         scale = blocks / sum(chunk.blocks for chunk in chunks)
         # No more can be fetched again than the L1 asked for again.
-        again = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
-        traffic = replace(traffic, refetched=min(traffic.refetched, max(again, 0.0)))
+        repeated = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
+        traffic = replace(traffic, refetched=min(traffic.refetched, max(repeated, 0.0)))
         return _Sample(step, tuple(reports), moved, traffic, scale)
 
-    def _sampled(self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0) -> None:
-        """Account for a launch by a sample of it. ``already_read``: what finding out its cost put into the L2."""
+    def _add_sample(
+        self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0
+    ) -> None:
+        """Add a launch by a sample of it. ``already_read``: bytes that the probe of its cost put into the L2."""
         assert self._residency is not None
         read, written = self._residency.launch(sample.traffic_of(step))
         read += already_read
-        found = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
-        moved = replace(sample.moved, l2_read_hits=found)
+        hits = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
+        moved = replace(sample.moved, l2_read_hits=hits)
         _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
 
     def _resident(self) -> Residency:
-        """What the L2 model holds now, by buffer: where footprints take over from it."""
+        """The content of the L2 model, by buffer, which footprints continue."""
         residency = Residency(self._spec.l2_bytes)
-        held, dirty = self._cache.sectors()
+        cached, dirty = self._cache.sectors()
         unwritten = bytes_by_buffer(dirty, self._extents)
-        for buffer, nbytes in bytes_by_buffer(held, self._extents).items():
+        for buffer, nbytes in bytes_by_buffer(cached, self._extents).items():
             residency.hold(buffer, nbytes, unwritten.get(buffer, 0))
         return residency
 
 
 def _shape(step: Launch) -> tuple[object, ...]:
-    """What launches of one group have in common."""
+    """The key of a launch's group."""
     return step.expression, step.grid, step.block, step.dynamic_shared_bytes
 
 
@@ -311,6 +275,6 @@ def _add(
             for name in ("requests", "threads", "transactions", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
             sketches.setdefault(key, []).append(op.sketch)
-    for place, met in sketches.items():
-        # Launches of one shape are taken to update the same words.
-        ops[place].addresses = max(ops[place].addresses, distinct_in_grid(met, scale))
+    for position, values in sketches.items():
+        # Launches of one shape are assumed to update the same words.
+        ops[position].addresses = max(ops[position].addresses, distinct_in_grid(values, scale))

@@ -7,7 +7,6 @@ would have other counters than the plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -45,11 +44,6 @@ def choose_launches(launches: int, draws: random.Random) -> frozenset[int]:
     if launches <= SAMPLES_PER_SHAPE:
         return frozenset(range(launches))
     return frozenset([0, *draws.sample(range(1, launches), SAMPLES_PER_SHAPE - 1)])
-
-
-def choose_stand_in(samples: Sequence[object], draws: random.Random) -> int:
-    """Which of the samples of a shape stands for a launch that was not run."""
-    return draws.randrange(len(samples))
 
 
 def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tuple[Chunk, ...]:

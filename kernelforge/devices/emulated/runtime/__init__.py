@@ -8,10 +8,16 @@ from __future__ import annotations
 from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
-from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault
-from kernelforge.devices.emulated.runtime.matrix import ldmatrix, mma
-from kernelforge.devices.emulated.runtime.races import sync_lanes
-from kernelforge.devices.emulated.runtime.warp import GROUP_OPERATIONS, group_reduce, match, pick, shuffle
+from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault, sync_lanes
+from kernelforge.devices.emulated.runtime.warp import (
+    GROUP_OPERATIONS,
+    group_reduce,
+    ldmatrix,
+    match,
+    mma,
+    pick,
+    shuffle,
+)
 
 EXPORTS = {
     "kf_mma": mma,

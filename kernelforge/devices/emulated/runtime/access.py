@@ -20,15 +20,14 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
 from kernelforge.devices.emulated.runtime.cache import cache_access
-from kernelforge.devices.emulated.runtime.faults import record_fault
-from kernelforge.devices.emulated.runtime.patterns import remember
-from kernelforge.devices.emulated.runtime.races import check_race
+from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
 from kernelforge.devices.emulated.runtime.transactions import (
     bank_wavefronts,
     distinct_addresses,
     distinct_units,
     ideal_shared,
     local_sectors,
+    remember,
 )
 
 

@@ -17,7 +17,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
 from kernelforge.devices.emulated.runtime.access import read_element, resolve, write_element
-from kernelforge.devices.emulated.runtime.matrix import f32_to_half, half_to_f32, signed
+from kernelforge.devices.emulated.runtime.warp import f32_to_half, half_to_f32, signed
 
 # Operations and types of atomics, as generated code encodes them: operation * 16 + type.
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")

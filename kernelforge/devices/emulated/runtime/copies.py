@@ -23,7 +23,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST
 from kernelforge.devices.emulated.runtime.access import resolve
-from kernelforge.devices.emulated.runtime.races import check_race
+from kernelforge.devices.emulated.runtime.faults import check_race
 
 
 @native

@@ -1,4 +1,25 @@
-"""Faults that a launch records: invalid accesses, races and divergent barriers."""
+"""Faults that a launch records: invalid accesses, divergent barriers, and races on shared memory.
+
+A race: two threads access the same bytes in no defined order, and one of them writes.
+
+The record of a CTA (``CTX_SHADOW``) has a cell of 32 bytes for each 4-byte word: its last writer and its last reader,
+with the epoch, which each barrier raises. An access to a part of a word splits the word for the rest of its epoch: four
+cells after those of the words, one for each byte, then hold its accesses, because two warps may write neighbouring
+bytes.
+
+Of one warp the cell names the lanes and the moment, a count of the warps' accesses and synchronisations. From Volta on
+the lanes of a warp need not run in step (CUDA C++ Programming Guide, Independent Thread Scheduling): an access comes
+after another lane's only where ``bar.warp.sync`` or a barrier of the block is between them. The collectives
+``shfl.sync``, ``vote.sync``, ``match.sync``, ``redux.sync``, ``mma.sync`` and ``ldmatrix.sync`` promise no order of
+memory, but wait for the lanes of their mask: they count as well, so that only accesses that no lane waits for are
+reported. These are no races:
+
+- Lanes write the same bytes in one instruction: one of them wins.
+- Stores write the value that another store has put there: the result is the same in every order. A thread that reads
+  those bytes, or stores another value, must be ordered after all of the stores.
+- A load whose value most lanes may discard (see ``speculative_loads``): the source has no such access, or not in all of
+  these lanes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +28,8 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     load_i32,
     load_i64,
+    load_u8,
+    load_u32,
     native,
     store_i64,
     store_u32,
@@ -49,3 +72,231 @@ def fault_here(ctx: int, kind: int, site: int, mask: int) -> None:
     """Record a fault that is not a memory access, for the lowest lane of ``mask``."""
     lane = trailing_zeros(mask) if mask != 0 else 0
     record_fault(ctx, kind, -1 - site, lane, 0, 0, lay.GENERIC)
+
+
+CELL_BYTES = 32
+_WRITER = 0  # epoch, marks and warp, i64
+_READER = 8
+_WRITER_LANES = 16
+_WRITER_MOMENT = 20
+_READER_LANES = 24
+_READER_MOMENT = 28
+
+_WARP = 0x3F
+_ATOMIC_MARK = 0x40
+_MANY_READERS = 0x80
+_MANY_WRITERS = _WARP
+"""In place of a warp: several have stored one value, and none may go on with it before a barrier."""
+_SPLIT = 0x80
+"""In place of a writer: the cells of the word's bytes hold in this epoch."""
+
+_BETWEEN_WARPS = 1
+_WITHIN_WARP = 2
+
+
+def shadow_bytes(shared_bytes: int) -> int:
+    """Size of the record of one CTA: the words' cells, then four for the bytes of each; zero before the first CTA."""
+    return 5 * CELL_BYTES * (shared_bytes // 4 + 2)
+
+
+@native
+def check_race(
+    ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int, values: int, width: int
+) -> None:
+    """Compare a shared access with what other threads did to the same bytes, then record it.
+
+    ``values`` holds what a store will write, elements of ``width`` bytes element-major; 0 where it is not known yet.
+    """
+    if load_i32(op + lay.OP_SPECULATIVE):
+        return
+    store_i64(ctx + lay.CTX_MOMENT, load_i64(ctx + lay.CTX_MOMENT) + 1)
+    if access == lay.LOAD:
+        visit(ctx, site, addresses, mask, size, access, 0, 1, True, True)
+    else:
+        # All lanes first: one that writes hides what was there from the next.
+        visit(ctx, site, addresses, mask, size, access, values, width, True, False)
+        visit(ctx, site, addresses, mask, size, access, values, width, False, True)
+
+
+@native
+def visit(
+    ctx: int,
+    site: int,
+    addresses: int,
+    mask: int,
+    size: int,
+    access: int,
+    values: int,
+    width: int,
+    compare: bool,
+    record: bool,
+) -> None:
+    """Go through the cells of an access, lane by lane."""
+    shadow = load_i64(ctx + lay.CTX_SHADOW)
+    byte_cells = shadow + CELL_BYTES * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
+    split = (load_i64(ctx + lay.CTX_EPOCH) << 8) | _SPLIT
+    rest = mask
+    while rest != 0:
+        lane = trailing_zeros(rest)
+        rest &= rest - 1
+        address = load_i64(addresses + 8 * lane)
+        end = address + size
+        word = address >> 2
+        race = 0
+        while 4 * word < end:
+            cell = shadow + CELL_BYTES * word
+            first = max(address, 4 * word)
+            last = min(end, 4 * word + 4)
+            if last - first == 4 and load_i64(cell) != split:
+                same = stores_the_same(ctx, cell, lane, address, first, last, values, width)
+                if compare:
+                    race |= racing(ctx, cell, lane, access, same)
+                if record:
+                    record_access(ctx, cell, lane, access, same)
+            else:
+                if load_i64(cell) != split:
+                    for byte in range(4 * word, 4 * word + 4):
+                        for part in range(0, CELL_BYTES, 8):
+                            store_i64(byte_cells + CELL_BYTES * byte + part, load_i64(cell + part))
+                    store_i64(cell, split)
+                for byte in range(first, last):
+                    part_cell = byte_cells + CELL_BYTES * byte
+                    same = stores_the_same(ctx, part_cell, lane, address, byte, byte + 1, values, width)
+                    if compare:
+                        race |= racing(ctx, part_cell, lane, access, same)
+                    if record:
+                        record_access(ctx, part_cell, lane, access, same)
+            word += 1
+        if race & _BETWEEN_WARPS:
+            record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane, address, size, lay.SHARED)
+        elif race:
+            record_fault(ctx, lay.FAULT_WARP_RACE, site, lane, address, size, lay.SHARED)
+
+
+@native
+def stores_the_same(
+    ctx: int, cell: int, lane: int, address: int, first: int, last: int, values: int, width: int
+) -> bool:
+    """Whether a lane's store at ``address`` writes the bytes from ``first`` to ``last`` with the value that a store of
+    this epoch has left there; False where ``cell`` has no such store, or ``values`` are not known."""
+    if values == 0 or load_i64(cell + _WRITER) >> 8 != load_i64(ctx + lay.CTX_EPOCH):
+        return False
+    shared = load_i64(ctx + lay.CTX_SHARED)
+    for byte in range(first, last):
+        k = byte - address
+        value = values + (k // width * lay.LANES + lane) * width + k % width
+        if load_u8(shared + byte) != load_u8(value):
+            return False
+    return True
+
+
+@native
+def racing(ctx: int, cell: int, lane: int, access: int, same: bool) -> int:
+    """With whom an access to a cell races, if with anybody; ``same``: a store of the value that is there."""
+    epoch = load_i64(ctx + lay.CTX_EPOCH)
+    warp = load_i32(ctx + lay.CTX_WARP)
+    writer = load_i64(cell + _WRITER)
+    race = 0
+    harmless = access == lay.ATOMIC if writer & _ATOMIC_MARK else same
+    if writer >> 8 == epoch and not harmless:
+        if writer & _WARP != warp:
+            race = _BETWEEN_WARPS
+        else:
+            lanes = load_u32(cell + _WRITER_LANES)
+            if lanes >> lane & 1:
+                # Of lanes that stored at once, each may go on with what it stored itself; atomics of others matter.
+                lanes = lanes & ~(1 << lane) if writer & _ATOMIC_MARK else 0
+            if not ordered(ctx, lanes, load_u32(cell + _WRITER_MOMENT), lane):
+                race = _WITHIN_WARP
+    reader = load_i64(cell + _READER)
+    if access != lay.LOAD and reader >> 8 == epoch:
+        if reader != (epoch << 8) | warp:
+            race |= _BETWEEN_WARPS
+        else:
+            lanes = load_u32(cell + _READER_LANES) & ~(1 << lane)
+            if not ordered(ctx, lanes, load_u32(cell + _READER_MOMENT), lane):
+                race |= _WITHIN_WARP
+    return race
+
+
+@native
+def record_access(ctx: int, cell: int, lane: int, access: int, same: bool) -> None:
+    """Write an access into a cell; ``same``: a store of the value that is there."""
+    epoch = load_i64(ctx + lay.CTX_EPOCH)
+    moment = load_i64(ctx + lay.CTX_MOMENT)
+    me = (epoch << 8) | load_i32(ctx + lay.CTX_WARP)
+    bit = 1 << lane
+    if access != lay.LOAD:
+        if access == lay.ATOMIC:
+            me |= _ATOMIC_MARK
+        writer = load_i64(cell + _WRITER)
+        if same and writer >> 8 == epoch and writer & _ATOMIC_MARK == 0 and writer != me:
+            me = (epoch << 8) | _MANY_WRITERS
+        elif writer == me and (same or load_u32(cell + _WRITER_MOMENT) == moment):
+            bit |= load_u32(cell + _WRITER_LANES)
+        store_i64(cell + _WRITER, me)
+        store_u32(cell + _WRITER_LANES, bit)
+        store_u32(cell + _WRITER_MOMENT, moment)
+        return
+    reader = load_i64(cell + _READER)
+    if reader >> 8 == epoch and reader != me:
+        store_i64(cell + _READER, me | _MANY_READERS)
+        return
+    # Lanes that read since the warp's last synchronisation stay known, the earlier ones need not.
+    if reader == me and load_u32(cell + _READER_MOMENT) > load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_MET):
+        bit |= load_u32(cell + _READER_LANES)
+    store_i64(cell + _READER, me)
+    store_u32(cell + _READER_LANES, bit)
+    store_u32(cell + _READER_MOMENT, moment)
+
+
+@native
+def ordered(ctx: int, lanes: int, then: int, lane: int) -> bool:
+    """Whether what ``lanes`` of the warp did at moment ``then`` comes before what ``lane`` does now, always."""
+    if lanes == 0 or then < load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_TOGETHER):
+        return True
+    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP) + 4 * lay.LANES * lane
+    while lanes != 0:
+        other = trailing_zeros(lanes)
+        lanes &= lanes - 1
+        if then >= load_u32(met + 4 * other):
+            return False
+    return True
+
+
+@native
+def meet(ctx: int, state: int, members: int) -> None:
+    """From now on the lanes of ``members`` know what each of them did, and what each of them knew."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    store_i64(state + lay.W_MET, moment)
+    if members == load_u32(state + lay.W_LIVE):
+        store_i64(state + lay.W_TOGETHER, moment)
+        return
+    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP)
+    for lane in range(lay.LANES):
+        known = 0
+        rest = members
+        while rest != 0:
+            member = trailing_zeros(rest)
+            rest &= rest - 1
+            known = max(known, load_u32(met + 4 * (lay.LANES * member + lane)))
+        if members >> lane & 1:
+            known = moment
+        rest = members
+        while rest != 0:
+            member = trailing_zeros(rest)
+            rest &= rest - 1
+            store_u32(met + 4 * (lay.LANES * member + lane), known)
+
+
+@exported("void(int64, int64, int64, int64)")
+def sync_lanes(ctx: int, state: int, masks: int, mask: int) -> None:
+    """Lanes of ``mask`` synchronise, each with those that its own word at ``masks`` names."""
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK == 0:
+        return
+    while mask != 0:
+        lane = trailing_zeros(mask)
+        members = (load_u32(masks + 4 * lane) & mask) | (1 << lane)
+        meet(ctx, state, members)
+        mask &= ~members

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelforge.devices.emulated.codegen.emit import convert, floating, half, integer, memory, tensor, warp
+from kernelforge.devices.emulated.codegen.emit import convert, floating, half, integer, memory, warp
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter
 from kernelforge.devices.emulated.ptx.parser import Instruction
 
@@ -38,7 +38,6 @@ HANDLERS: dict[str, Handler] = {
     **convert.HANDLERS,
     **memory.HANDLERS,
     **warp.HANDLERS,
-    **tensor.HANDLERS,
 }
 for _opcode in _INTEGER_OR_FLOAT:
     HANDLERS[_opcode] = _by_type(_opcode)
