@@ -14,7 +14,7 @@ from golden_runs import golden_records
 
 import kernelforge.report.html
 from kernelforge.report import run_view
-from kernelforge.report.figures import Figure, embedded_json, run_figures
+from kernelforge.report.figures import Figure, draw_run, embedded_json, figures_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -46,7 +46,7 @@ def markup(figure: Figure) -> str:
 @pytest.fixture(scope="module")
 def charts() -> dict[str, Figure]:
     view = run_view(golden_records("measured-a"))
-    return {one.name: one for one in run_figures(view, {task.task: "there.html" for task in view.tasks})}
+    return {one.name: one for one in figures_of(draw_run(view, {task.task: "there.html" for task in view.tasks}))}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from kernelforge.records import UNCOMPARED, Attempt, Correctness, SizeCheck, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
 from kernelforge.report.exports import compare_markdown, entries_csv, leaderboard_csv, leaderboard_markdown
-from kernelforge.report.figures import task_figures
+from kernelforge.report.figures import draw_task, figures_of
 from kernelforge.report.formatting import UNCOMPARED_NOTE
 from kernelforge.report.html import Site
 from kernelforge.report.tables.base import Table
@@ -268,7 +268,7 @@ def test_integrity_lists_it_with_the_reason() -> None:
 
 def test_no_figure_shows_it_as_a_result() -> None:
     records = marked(golden_records("modelled"))
-    assert not list(task_figures(task_view(records, solved(records))))
+    assert not figures_of(draw_task(task_view(records, solved(records))))
 
 
 def test_pages_mark_it_and_filters_tell_it_from_what_is_correct() -> None:

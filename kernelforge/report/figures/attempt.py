@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kernelforge.records import SideTimes, Timing
 from kernelforge.report.figures import base
-from kernelforge.report.figures.base import Absent, Drawing, Figure, Row, figure, figures_of
+from kernelforge.report.figures.base import Absent, Drawing, Row, figure
 from kernelforge.report.figures.roofline import roofline
 from kernelforge.report.formatting import change, number
 from kernelforge.report.views.attempt import AttemptView
@@ -15,20 +15,16 @@ from kernelforge.report.views.task import MetricChange
 
 MOST_METRICS = 16
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_NAMED = "named by the Judge"
 
 
 def draw_attempt(view: AttemptView) -> tuple[Drawing, ...]:
-    """Every figure of an attempt, and of those that cannot be drawn why."""
+    """Every figure of an attempt; for those that cannot be drawn, the reason."""
     return (
         roofline(view.place, view.parent_place),
         samples(view.performance.timing if view.performance else None),
         metric_changes(view.metrics),
     )
-
-
-def attempt_figures(view: AttemptView) -> tuple[Figure, ...]:
-    """The figures that can be drawn of an attempt."""
-    return figures_of(draw_attempt(view))
 
 
 def samples(timing: Timing | None) -> Drawing:
@@ -52,105 +48,70 @@ def samples(timing: Timing | None) -> Drawing:
     if max(spread) > 4 * min(spread):
         x = base.below(base.logarithmic("us", title, spread))
     y = base.names("side")
+    jitter = {"field": "jitter", "type": "quantitative", "scale": {"domain": [-0.4, 1.4]}}
+    tip = base.tip(side="side", us="µs", number="sample")
+    median_tip = base.tip(side="side", us="median µs", low="from", high="to")
+    interval = {"type": "rule", "strokeWidth": 3, "color": base.VERMILLION}
+    tick = {"type": "tick", "thickness": 2.5, "size": 26, "color": base.VERMILLION}
     return figure(
         name,
         "Samples",
-        "Time of one execution (measured), median [95 % interval]: " + "; ".join(map(_in_words, sides)) + ".",
-        {
-            "height": 34 * len(sides),
-            "layer": [
-                {
-                    "data": base.data(rows),
-                    "mark": {"type": "point", "filled": True, "size": 16, "opacity": 0.55, "color": base.BLUE},
-                    "encoding": {
-                        "x": x,
-                        "y": y,
-                        "yOffset": {"field": "jitter", "type": "quantitative", "scale": {"domain": [-0.4, 1.4]}},
-                        "tooltip": base.tip(side="side", us="µs", number="sample"),
-                    },
-                },
-                {
-                    "data": base.data(medians),
-                    "mark": {"type": "rule", "strokeWidth": 3, "color": base.VERMILLION},
-                    "encoding": {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-                },
-                {
-                    "data": base.data(medians),
-                    "mark": {"type": "tick", "thickness": 2.5, "size": 26, "color": base.VERMILLION},
-                    "encoding": {
-                        "y": y,
-                        "x": x,
-                        "tooltip": base.tip(side="side", us="median µs", low="from", high="to"),
-                    },
-                },
-            ],
-        },
+        "Time of one execution (measured), median [95 % interval]: " + "; ".join(map(_describe, sides)) + ".",
+        [
+            base.layer(base.point(16, opacity=0.55, color=base.BLUE), rows, x=x, y=y, yOffset=jitter, tooltip=tip),
+            base.layer(interval, medians, y=y, x=x | {"field": "low"}, x2={"field": "high"}),
+            base.layer(tick, medians, y=y, x=x, tooltip=median_tip),
+        ],
+        height=34 * len(sides),
     )
 
 
-def _in_words(side: SideTimes) -> str:
+def _describe(side: SideTimes) -> str:
     low, high = side.interval_us
     median = f"{number(side.median_us)} µs [{number(low)}, {number(high)}]"
     return f"{base.words(side.name)} {median}, {len(side.samples_us)} samples"
 
 
 def metric_changes(metrics: Sequence[MetricChange]) -> Drawing:
-    """Relative change of each metric against the parent, those that the Judge named first."""
+    """Relative change of each metric against the parent; those that the Judge named first."""
     name = "metrics"
-    moved = [one for one in metrics if base.finite(one.change) and one.change]
+    moved = [metric for metric in metrics if base.finite(metric.change) and metric.change]
     if not moved:
         return Absent(name=name, why="no metric changed, or there is no parent with a profile")
-    moved.sort(key=lambda one: (not one.named, -abs(one.change or 0), one.name))
-    shown = moved[:MOST_METRICS]
-    origins = sorted({one.origin for one in shown})
+    moved.sort(key=lambda metric: (not metric.named, -abs(metric.change or 0), metric.name))
+    drawn = moved[:MOST_METRICS]
+    origins = ", ".join(sorted({metric.origin for metric in drawn}))
     rows: list[Row] = [
         {
-            "metric": base.words(one.name),
-            "change": one.change,
-            "before": one.before,
-            "after": one.after,
-            "unit": base.words(one.unit),
-            "origin": base.words(one.origin),
-            "named": "named by the Judge" if one.named else "others",
+            "metric": base.words(metric.name),
+            "change": metric.change,
+            "before": metric.before,
+            "after": metric.after,
+            "unit": base.words(metric.unit),
+            "origin": base.words(metric.origin),
+            "named": _NAMED if metric.named else "others",
         }
-        for one in shown
+        for metric in drawn
     ]
-    groups = [group for group in ("named by the Judge", "others") if any(row["named"] == group for row in rows)]
-    y = base.names("metric")
-    x = base.below(base.quantity("change", f"change from the parent ({', '.join(origins)})", ticks="+.0%"), ticks=4)
-    changes = [row["change"] for row in rows]
-    if max(map(abs, changes)) > 3:
+    groups = [group for group in (_NAMED, "others") if any(row["named"] == group for row in rows)]
+    colour = base.coloured("named", groups, (base.BLUE, base.GREY)) | {"legend": {"columns": 1}}
+    x = base.below(base.quantity("change", f"change from the parent ({origins})", ticks="+.0%"), ticks=4)
+    if max(abs(row["change"]) for row in rows) > 3:
         x["scale"] = {"type": "symlog", "constant": 1}
         x["axis"] |= {"values": [-1, -0.5, 0, 1, 3, 10, 30, 100, 1000, 1e4, 1e5]}
-    left_out = f" ({len(moved) - len(shown)} smaller ones left out)" if len(moved) > len(shown) else ""
+    tip = base.tip(metric="metric", before="parent", after="this", unit="unit", change="change", origin="origin")
+    omitted = f" ({len(moved) - len(drawn)} smaller ones left out)" if len(moved) > len(drawn) else ""
     return figure(
         name,
-        "Metrics against the parent" + left_out,
-        f"Relative change of {len(moved)} metrics against the parent ({', '.join(origins)}){left_out}: "
-        + "; ".join(f"{base.words(one.name)} {change(one.change)}" for one in shown[:6])
-        + ("…" if len(shown) > 6 else "")
+        "Metrics against the parent" + omitted,
+        f"Relative change of {len(moved)} metrics against the parent ({origins}){omitted}: "
+        + "; ".join(f"{base.words(metric.name)} {change(metric.change)}" for metric in drawn[:6])
+        + ("…" if len(drawn) > 6 else "")
         + ".",
-        {
-            "height": base.rows_height(len(rows)),
-            "data": base.data(rows),
-            "layer": [
-                {
-                    "mark": {"type": "bar", "height": {"band": 0.62}},
-                    "encoding": {
-                        "y": y,
-                        "x": x,
-                        "color": base.coloured("named", groups, (base.BLUE, base.GREY)) | {"legend": {"columns": 1}},
-                        "tooltip": base.tip(
-                            metric="metric",
-                            before="parent",
-                            after="this",
-                            unit="unit",
-                            change="change",
-                            origin="origin",
-                        ),
-                    },
-                },
-                base.reference("x", 0, dash=(1, 0)),
-            ],
-        },
+        [
+            base.layer(base.BAR, y=base.names("metric"), x=x, color=colour, tooltip=tip),
+            base.reference("x", 0, dash=(1, 0)),
+        ],
+        height=base.rows_height(len(rows)),
+        rows=rows,
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from kernelforge.report.figures import base
-from kernelforge.report.figures.base import Absent, Drawing, Figure, figure, figures_of
+from kernelforge.report.figures.base import Absent, Drawing, Links, figure
 from kernelforge.report.figures.speedups import MODELLED, fast_p, speedups, task_bars, task_dram
 from kernelforge.report.formatting import duration, number, percent
 from kernelforge.report.views.curves import AnytimePoint, Spent
@@ -15,11 +15,11 @@ from kernelforge.report.views.funnel import FunnelStep
 from kernelforge.report.views.run import RunView
 
 
-def draw_run(view: RunView, links: Mapping[str, str] | None = None) -> tuple[Drawing, ...]:
-    """Every figure of a run, and of those that cannot be drawn why.
+def draw_run(view: RunView, links: Links | None = None) -> tuple[Drawing, ...]:
+    """Every figure of a run; for those that cannot be drawn, the reason.
 
     Args:
-        links: where a mark of a task leads, by the task's name: addresses of our own pages, relative to the page.
+        links: address that the mark of a task leads to, by the task's name.
     """
     links = links or {}
     modelled = view.origin == "modelled"
@@ -35,13 +35,8 @@ def draw_run(view: RunView, links: Mapping[str, str] | None = None) -> tuple[Dra
     )
 
 
-def run_figures(view: RunView, links: Mapping[str, str] | None = None) -> tuple[Figure, ...]:
-    """The figures that can be drawn of a run; see :func:`draw_run`."""
-    return figures_of(draw_run(view, links))
-
-
 class _Measure(NamedTuple):
-    """What is best so far."""
+    """A quantity of which the best so far is drawn."""
 
     name: str
     field: str
@@ -50,7 +45,7 @@ class _Measure(NamedTuple):
 
 
 class _Budget(NamedTuple):
-    """What it is drawn against."""
+    """The horizontal axis of a curve."""
 
     name: str
     axis: str
@@ -71,8 +66,11 @@ _BUDGETS = (
 def anytime(points: Sequence[AnytimePoint], tasks: int, *, modelled: bool = False) -> tuple[Drawing, ...]:
     """Each measure against each budget: ``anytime-speedup-dollars``, ``anytime-correct-evaluations``..."""
     origin = "modelled" if modelled else "measured"
-    measures = [one._replace(axis=one.axis.format(tasks=tasks, origin=origin)) for one in (_SPEEDUP, _CORRECT, _DRAM)]
-    return tuple(_curve(points, one, budget, modelled) for one in measures for budget in _BUDGETS)
+    measures = [
+        measure._replace(axis=measure.axis.format(tasks=tasks, origin=origin))
+        for measure in (_SPEEDUP, _CORRECT, _DRAM)
+    ]
+    return tuple(_curve(points, measure, budget, modelled) for measure in measures for budget in _BUDGETS)
 
 
 def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, modelled: bool) -> Drawing:
@@ -81,55 +79,44 @@ def _curve(points: Sequence[AnytimePoint], measure: _Measure, budget: _Budget, m
         return Absent(name=name, why=MODELLED)
     reached: Callable[[AnytimePoint], float | None] = attrgetter(measure.field)
     spent: Callable[[AnytimePoint], float | None] = attrgetter(budget.name)
-    known = [point for point in points if base.finite(reached(point)) and base.finite(spent(point))]
-    if not known:
+    drawn = [point for point in points if base.finite(reached(point)) and base.finite(spent(point))]
+    if not drawn:
         return Absent(name=name, why=f"no evaluation has a value of: {measure.axis}")
-    if budget.absent and not any(spent(point) for point in known):
+    if budget.absent and not any(spent(point) for point in drawn):
         return Absent(name=name, why=budget.absent)
+    first, last = drawn[0], drawn[-1]
     corners = [
         point
-        for index, point in enumerate(known)
-        if index in (0, len(known) - 1) or reached(point) != reached(known[index - 1])
-    ]  # between its corners a step curve says nothing more
+        for index, point in enumerate(drawn)
+        if index in (0, len(drawn) - 1) or reached(point) != reached(drawn[index - 1])
+    ]  # points between the corners of a step curve add nothing
     rows = [
         {"spent": spent(point), "reached": reached(point), "attempt": base.words(point.attempt)} for point in corners
     ]
-    last = known[-1]
     y = base.quantity("reached", measure.axis, zero=measure.name == "correct")
     if measure.name == "correct":
         y["axis"] |= {"tickMinStep": 1, "format": "d"}
     x = base.quantity("spent", budget.axis, ticks=budget.ticks)
-    encoding = {"x": x, "y": y}
+    tip = base.tip(attempt="attempt", spent=budget.axis, reached=measure.axis)
+    line = {"type": "line", "interpolate": "step-after", "color": base.BLUE, "strokeWidth": 2}
     return figure(
         name,
         f"{measure.title} over {budget.name}",
-        f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(known[0]))} to "
+        f"Best so far over {budget.axis}: {measure.axis} goes from {number(reached(first))} to "
         f"{number(reached(last))} within {number(spent(last))} {budget.name}.",
-        {
-            "data": base.data(rows),
-            "layer": [
-                {
-                    "mark": {"type": "line", "interpolate": "step-after", "color": base.BLUE, "strokeWidth": 2},
-                    "encoding": encoding,
-                },
-                {
-                    "mark": {"type": "point", "filled": True, "size": 22, "color": base.BLUE, "opacity": 1},
-                    "encoding": encoding
-                    | {"tooltip": base.tip(attempt="attempt", spent=budget.axis, reached=measure.axis)},
-                },
-            ],
-        },
+        [base.layer(line, x=x, y=y), base.layer(base.point(22, color=base.BLUE), x=x, y=y, tooltip=tip)],
+        rows=rows,
     )
 
 
-_BAR = {"type": "bar", "height": {"band": 0.66}, "color": base.BLUE}
+_BAR = {"type": "bar", "height": {"band": 0.66}}
+_VALUE = {"type": "text", "align": "left", "dx": 5}
 _KINDS = {"agent": "agents", "evaluation": "evaluations", "rest": "the rest"}
 _COLOURS = {"agents": base.BLUE, "evaluations": base.GREEN, "the rest": base.GREY}
-_BESIDE = {"type": "text", "align": "left", "dx": 5}
 
 
 def funnel(steps: Sequence[FunnelStep]) -> Drawing:
-    """How many attempts came through each gate."""
+    """Attempts that passed each step."""
     name = "funnel"
     if not steps or not steps[0].count:
         return Absent(name=name, why="there is no attempt")
@@ -138,40 +125,34 @@ def funnel(steps: Sequence[FunnelStep]) -> Drawing:
     x = base.quantity("count", "attempts that came through", ticks="d")
     x["axis"] |= {"tickMinStep": 1}
     y = base.names("step")
+    tip = base.tip(step="gate", count="attempts", share="share")
     return figure(
         name,
         "How far attempts came",
         "Attempts that came through each gate: "
         + ", ".join(f"{step.step} {step.count} ({percent(step.count / total)})" for step in steps)
         + ".",
-        {
-            "height": base.rows_height(len(rows)),
-            "data": base.data(rows),
-            "layer": [
-                {
-                    "mark": _BAR,
-                    "encoding": {"y": y, "x": x, "tooltip": base.tip(step="gate", count="attempts", share="share")},
-                },
-                {"mark": _BESIDE, "encoding": {"y": y, "x": x, "text": {"field": "count", "type": "quantitative"}}},
-            ],
-        },
+        [
+            base.layer(_BAR | {"color": base.BLUE}, y=y, x=x, tooltip=tip),
+            base.layer(_VALUE, y=y, x=x, text={"field": "count", "type": "quantitative"}),
+        ],
+        height=base.rows_height(len(rows)),
+        rows=rows,
     )
 
 
 def spent_time(spent: Sequence[Spent]) -> Drawing:
     """Seconds by agent and by stage of evaluation."""
-    parts = sorted((one for one in spent if base.positive(one.seconds)), key=lambda one: -one.seconds)
+    parts = sorted((part for part in spent if base.positive(part.seconds)), key=lambda part: -part.seconds)
     if not parts:
         return Absent(name="spent-time", why="no time is recorded")
-    rows = _rows(parts, [one.seconds for one in parts])
-    total = sum(one.seconds for one in parts)
     return _bars(
         "spent-time",
         "Where the time went",
-        f"{duration(total)} of work, summed over workers (measured): "
-        + ", ".join(f"{base.words(one.what)} {duration(one.seconds)}" for one in parts)
+        f"{duration(sum(part.seconds for part in parts))} of work, summed over workers (measured): "
+        + ", ".join(f"{base.words(part.what)} {duration(part.seconds)}" for part in parts)
         + ".",
-        rows,
+        _rows(parts, [part.seconds for part in parts]),
         "seconds of wall time, summed over workers (measured)",
         ",.3~r",
     )
@@ -180,29 +161,28 @@ def spent_time(spent: Sequence[Spent]) -> Drawing:
 def spent_money(spent: Sequence[Spent]) -> Drawing:
     """Dollars by agent."""
     name = "spent-money"
-    parts = sorted((one for one in spent if base.positive(one.dollars)), key=lambda one: -(one.dollars or 0))
+    parts = sorted((part for part in spent if base.positive(part.dollars)), key=lambda part: -(part.dollars or 0))
     if not parts:
         return Absent(name=name, why="nothing was bought, or no price is known")
-    unknown = [base.words(one.what) for one in spent if one.kind == "agent" and one.dollars is None]
-    rows = _rows(parts, [one.dollars for one in parts])
+    unknown = [base.words(part.what) for part in spent if part.kind == "agent" and part.dollars is None]
     return _bars(
         name,
         "Where the money went" + (" (not all prices are known)" if unknown else ""),
         "US dollars paid to models: "
-        + ", ".join(f"{base.words(one.what)} ${number(one.dollars)}" for one in parts)
+        + ", ".join(f"{base.words(part.what)} ${number(part.dollars)}" for part in parts)
         + (f"; the price is unknown for {', '.join(unknown)}" if unknown else "")
         + ".",
-        rows,
+        _rows(parts, [part.dollars for part in parts]),
         "US dollars paid to models",
         "$,.3~r",
     )
 
 
 def _rows(parts: Sequence[Spent], amounts: Sequence[float | None]) -> list[base.Row]:
-    whats = base.labels([one.what for one in parts])
+    names = base.labels([part.what for part in parts])
     return [
-        {"what": what, "amount": amount, "kind": _KINDS[one.kind]}
-        for one, what, amount in zip(parts, whats, amounts, strict=True)
+        {"what": name, "amount": amount, "kind": _KINDS[part.kind]}
+        for part, name, amount in zip(parts, names, amounts, strict=True)
     ]
 
 
@@ -213,22 +193,15 @@ def _bars(name: str, title: str, description: str, rows: list[base.Row], axis: s
     colour = base.coloured("kind", kinds, [_COLOURS[kind] for kind in kinds])
     if len(kinds) == 1:
         colour["legend"] = None
+    amount = {"field": "amount", "type": "quantitative", "format": ticks}
     return figure(
         name,
         title,
         description,
-        {
-            "height": base.rows_height(len(rows)),
-            "data": base.data(rows),
-            "layer": [
-                {
-                    "mark": {"type": "bar", "height": {"band": 0.66}},
-                    "encoding": {"y": y, "x": x, "color": colour, "tooltip": base.tip(what="for", amount=axis)},
-                },
-                {
-                    "mark": _BESIDE,
-                    "encoding": {"y": y, "x": x, "text": {"field": "amount", "type": "quantitative", "format": ticks}},
-                },
-            ],
-        },
+        [
+            base.layer(_BAR, y=y, x=x, color=colour, tooltip=base.tip(what="for", amount=axis)),
+            base.layer(_VALUE, y=y, x=x, text=amount),
+        ],
+        height=base.rows_height(len(rows)),
+        rows=rows,
     )

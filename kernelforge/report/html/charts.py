@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from kernelforge.report.figures import Figure, embedded_json
+from kernelforge.report.figures import Drawing, Figure, embedded_json, figures_of
 from kernelforge.report.html.paths import Links
 
 
@@ -26,9 +26,9 @@ class Chart(NamedTuple):
     """The same on a narrow page, where a legend has more rows."""
 
 
-def charts_of(figures: Iterable[Figure], links: Links) -> dict[str, Chart]:
+def charts_of(drawings: Iterable[Drawing], links: Links) -> dict[str, Chart]:
     """The figures of a page by name."""
-    return {figure.name: _chart(figure, links) for figure in figures}
+    return {figure.name: _chart(figure, links) for figure in figures_of(drawings)}
 
 
 def _chart(figure: Figure, links: Links) -> Chart:

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from kernelforge.records import UNCOMPARED, Attempt, Origin
-from kernelforge.report.figures import board_figures, compare_figures, run_figures
+from kernelforge.report.figures import draw_board, draw_compare, draw_run
 from kernelforge.report.formatting import (
     EXCESSIVE,
     duration,
@@ -163,7 +163,7 @@ def boards_context(view: Leaderboard, shown: dict[str, RunPages], links: Links) 
         entries, records = board_tables(board)
         own = {entry.run: links.to(paths.run_page(entry.run)) for entry in board.entries if entry.run in shown}
         charts = [
-            chart._replace(id=f"{chart.id}-{index}") for chart in charts_of(board_figures(board, own), links).values()
+            chart._replace(id=f"{chart.id}-{index}") for chart in charts_of(draw_board(board, own), links).values()
         ]
         to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
         best = to_run | {"task": partial(_of, to_task, "task")}
@@ -186,7 +186,7 @@ def compare_context(a: RunPages, b: RunPages, view: CompareView, links: Links) -
         "a": a.view,
         "b": b.view,
         "pairs": html_table(compare_table(view), link),
-        "charts": charts_of(compare_figures(view, to_task), links),
+        "charts": charts_of(draw_compare(view, to_task), links),
     }
 
 
@@ -248,7 +248,7 @@ def run_context(shown: RunPages, links: Links) -> Context:
     """One run."""
     view = shown.view
     to_task = {task: links.to(paths.task_page(shown.id, task)) for task in shown.tasks}
-    charts = charts_of(run_figures(view, to_task), links)
+    charts = charts_of(draw_run(view, to_task), links)
     best = {one.task: one.best for one in view.tasks}
     link: dict[str, Link] = {
         "task": lambda row: to_task[row["task"]],

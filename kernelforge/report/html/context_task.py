@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from kernelforge.records import Attempt, Origin
-from kernelforge.report.figures import attempt_figures, task_figures
+from kernelforge.report.figures import draw_attempt, draw_task
 from kernelforge.report.html import paths, tables
 from kernelforge.report.html.charts import charts_of
 from kernelforge.report.html.context_run import RunPages
@@ -48,7 +48,7 @@ def task_context(shown: RunPages, name: str, links: Links) -> Context:
     place = shown.tasks.index(name)
     return {
         "view": view,
-        "charts": charts_of(task_figures(view, to_attempt), links),
+        "charts": charts_of(draw_task(view, to_attempt), links),
         "sizes": html_table(size_table(view.sizes)) if view.sizes else None,
         "baselines": html_table(baseline_table(view.baselines), link) if view.baselines else None,
         "tests": html_table(generator_table(view.tests)) if view.tests else None,
@@ -74,7 +74,7 @@ def attempt_context(shown: RunPages, attempt: Attempt, links: Links) -> Context:
         "parent_link": shown.attempt_link(view.parent, links),
         "best_link": shown.attempt_link(view.best, links),
         "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
-        "charts": charts_of(attempt_figures(view), links),
+        "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),
         "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
         "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,

@@ -19,15 +19,13 @@ from kernelforge.report.figures import (
     Drawing,
     Figure,
     base,
-    compare_figures,
     draw_attempt,
     draw_board,
     draw_compare,
     draw_run,
     draw_task,
     embedded_json,
-    run_figures,
-    task_figures,
+    figures_of,
 )
 from kernelforge.report.figures.roofline import roofline
 from kernelforge.report.figures.speedups import EACH_END
@@ -273,14 +271,14 @@ def test_every_attempt_of_a_task_is_drawn_failures_without_a_value() -> None:
     records = golden_records("modelled")
     task = max(records.run.config.tasks, key=lambda name: len(records.of_task(name)))
     view = task_view(records, task)
-    rows = [row for row in rows_of(named(task_figures(view), "attempts-dram")) if "kind" in row and "step" in row]
+    rows = [row for row in rows_of(named(draw_task(view), "attempts-dram")) if "kind" in row and "step" in row]
     values = {row["number"]: row.get("value") for row in rows}
     assert values == {node.number: node.dram_ratio if node.verdict == "OK" else None for node in view.lineage}
 
 
 def test_a_comparison_draws_every_pair_with_both_values() -> None:
     view = compare_view(golden_records("measured-a"), golden_records("measured-c"))
-    rows = [row for row in rows_of(compare_figures(view)[0]) if "task" in row]
+    rows = [row for row in rows_of(draw_compare(view)[0]) if "task" in row]
     assert {(row["task"], row["a"], row["b"]) for row in rows} == {
         (pair.task, pair.a_value, pair.b_value) for pair in view.pairs if pair.a_value and pair.b_value
     }
@@ -289,10 +287,10 @@ def test_a_comparison_draws_every_pair_with_both_values() -> None:
 def test_marks_lead_where_the_caller_says_and_nowhere_else() -> None:
     view = view_of("hostile")
     links = {view.tasks[0].task: "a/index.html"}
-    assert {row["href"] for figure in run_figures(view, links) for row in rows_of(figure) if "href" in row} <= {
-        "a/index.html"
-    }
-    assert not any("href" in row for figure in run_figures(view) for row in rows_of(figure))
+    assert {
+        row["href"] for figure in figures_of(draw_run(view, links)) for row in rows_of(figure) if "href" in row
+    } <= {"a/index.html"}
+    assert not any("href" in row for figure in figures_of(draw_run(view)) for row in rows_of(figure))
 
 
 def test_at_250_tasks_all_have_a_mark_bars_show_both_ends_and_figures_stay_light() -> None:

@@ -15,11 +15,11 @@ from kernelforge.errors import UsageError
 from kernelforge.report import attempt_view, leaderboard, run_view, task_view
 from kernelforge.report.figures import (
     Figure,
-    attempt_figures,
-    board_figures,
-    compare_figures,
-    run_figures,
-    task_figures,
+    draw_attempt,
+    draw_board,
+    draw_compare,
+    draw_run,
+    draw_task,
 )
 from kernelforge.report.render_image import png, svg
 from kernelforge.report.views.compare import compare_view
@@ -36,11 +36,11 @@ def figures() -> dict[str, Figure]:
     child = next(one for one in records.attempts if one.profile and one.parent)
     (board,) = leaderboard([records, golden_records("measured-c")]).boards
     found = (
-        *run_figures(run_view(records)),
-        *task_figures(task_view(records, child.task)),
-        *attempt_figures(attempt_view(child, by_id[child.parent or ""])),
-        *compare_figures(compare_view(records, golden_records("measured-c"))),
-        *board_figures(board),
+        *draw_run(run_view(records)),
+        *draw_task(task_view(records, child.task)),
+        *draw_attempt(attempt_view(child, by_id[child.parent or ""])),
+        *draw_compare(compare_view(records, golden_records("measured-c"))),
+        *draw_board(board),
     )
     return {one.name: one for one in found}
 
