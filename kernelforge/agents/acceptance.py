@@ -1,10 +1,27 @@
-"""When an optimisation pays: the rule that decides whether a child replaces its parent."""
+"""Attempts made from evaluations, and the rule that decides whether one becomes the best of its task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
 
-from kernelforge.records import Attempt, Evaluation, Finding, Metric, Operator, Origin, Performance, Profile, Verdict
+from kernelforge.records import (
+    Attempt,
+    Candidate,
+    Evaluation,
+    Finding,
+    Metric,
+    Operator,
+    Origin,
+    Performance,
+    Profile,
+    Reward,
+    Verdict,
+)
+from kernelforge.rewards import Context
+from kernelforge.rewards import reward as score
+from kernelforge.search.history import best_attempt
 
 GAIN = 0.10
 """Least relative change of the counter that the Judge named."""
@@ -13,6 +30,92 @@ TUNED_GAIN = 0.02
 by what the constants change alone."""
 SLACK = 0.20
 """How much worse the modelled time of an accepted child may be: the model orders kernels that differ several-fold."""
+
+
+def make_attempt(
+    earlier: Sequence[Attempt],
+    candidate: Candidate | None,
+    evaluation: Evaluation,
+    *,
+    run: str,
+    task: str,
+    operator: Operator,
+    parent: Attempt | None,
+    reward: str | Reward,
+    started: datetime | str,
+    seconds: float,
+    series: str | None = None,
+    **details: Any,
+) -> Attempt:
+    """Make the next attempt of a task, with its reward and the decision whether it becomes the best.
+
+    Args:
+        earlier: the attempts of the task so far, by number.
+        candidate: the evaluated candidate; None where the reply had none.
+        evaluation: its evaluation.
+        run: id of the run.
+        task: name of the task.
+        operator: the operator that led to the attempt.
+        parent: the attempt it was derived from.
+        reward: name of the policy that scores it, or a reward that is known already.
+        started: start of the work on it, UTC.
+        seconds: wall time of that work.
+        series: what its id begins with; ``RUN/TASK`` by default.
+        details: further fields of :class:`~kernelforge.records.Attempt`, such as ``profile`` and ``finding``.
+    """
+    if isinstance(reward, str):
+        source = None if candidate is None else candidate.source
+        reward = score(reward, evaluation, Context(source, tuple(attempt.evaluation for attempt in earlier)))
+    attempt = Attempt(
+        id=f"{series or f'{run}/{task}'}/{len(earlier):02d}",
+        run=run,
+        task=task,
+        number=len(earlier),
+        operator=operator,
+        parent=None if parent is None else parent.id,
+        candidate=candidate,
+        evaluation=evaluation,
+        reward=reward,
+        accepted=False,
+        started=started if isinstance(started, str) else started.isoformat(timespec="milliseconds"),
+        seconds=round(seconds, 6),
+        **details,
+    )
+    accepted, note = accept(attempt, earlier)
+    return attempt.model_copy(update={"accepted": accepted, "note": note})
+
+
+def accept(attempt: Attempt, earlier: Sequence[Attempt]) -> tuple[bool, str]:
+    """Decide whether an attempt becomes the best of its task.
+
+    Args:
+        attempt: the new attempt.
+        earlier: all earlier attempts of the task, by number.
+
+    Returns:
+        The decision, and its reason in one line.
+    """
+    evaluation = attempt.evaluation
+    if evaluation.verdict is not Verdict.OK:
+        return False, f"not accepted: {evaluation.verdict}"
+    best = best_attempt(earlier)
+    if best is None:
+        return True, f"first correct attempt{', at its full size not compared' if evaluation.uncompared else ''}"
+    origin = _repaired(attempt, earlier)
+    # A finding is about the kernel that the Judge read; against any other kernel, time alone decides.
+    finding = origin.finding if origin is not None and origin.parent == best.id else None
+    better, note = improves(best, attempt, finding)
+    drift = drift_reason(attempt, earlier) if better else None
+    return (better, note) if drift is None else (False, drift)
+
+
+def _repaired(attempt: Attempt, earlier: Sequence[Attempt]) -> Attempt | None:
+    """The attempt at the start of a chain of repairs: the one that answered a finding."""
+    current: Attempt | None = attempt
+    by_id = {past.id: past for past in earlier}
+    while current is not None and current.operator is Operator.REPAIR:
+        current = by_id.get(current.parent or "")
+    return current
 
 
 def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[bool, str]:

@@ -41,11 +41,10 @@ from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding,
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
-from kernelforge.run.acceptance import infra
 from kernelforge.run.budget import RunBudget
 from kernelforge.run.events import StopSignal
 from kernelforge.run.submissions import Submission, SubmissionRun, external_config
-from kernelforge.run.task_loop import make_task_context
+from kernelforge.run.task_loop import infrastructure_failure, make_task_context
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
 from kernelforge.tasks.catalogue import Catalogue
@@ -289,7 +288,7 @@ class Service:
         except (SandboxError, TaskError, UnsupportedError, DeviceError) as error:
             if isinstance(error, DeviceError):
                 self._pool.quarantine(evaluator.device, error)
-            return EvaluationResult(infra(evaluator, candidate, str(error)), None)
+            return EvaluationResult(infrastructure_failure(evaluator, candidate, str(error)), None)
 
     def _evaluator(self, task: Task) -> Evaluator:
         """The warm evaluator of a task.

@@ -1,4 +1,4 @@
-"""Proposals sent to agents in parallel; replies are kept until they are evaluated.
+"""The agents of one task, and proposals sent to them in parallel; replies are kept until they are evaluated.
 
 A model's reply takes minutes and money, an evaluation a second. So the steps that a strategy can name now are all asked
 for at once, each reply is journalled when it comes, and a kill between a reply and its evaluation costs nothing.
@@ -11,15 +11,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from kernelforge.agents import BUILTIN
-from kernelforge.agents.base import Coder, CoderRequest, Judge, JudgeRequest, TaskContext
+from kernelforge.agents import BUILTIN, Coder, Judge, Tester, make_coder, make_judge, make_reflexion, make_tester
+from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.errors import KernelForgeError
-from kernelforge.records import Attempt, Finding, Message, Record
+from kernelforge.llm.base import Meter
+from kernelforge.llm.providers import Providers
+from kernelforge.records import Attempt, Finding, Message, Record, RunConfig
 from kernelforge.run.budget import TaskBudget
 from kernelforge.search import Proposal
+from kernelforge.search.history import best_attempt
 from kernelforge.store import Draft, Store
 
 _PROPOSAL = TypeAdapter(Proposal)
@@ -113,7 +117,7 @@ class ProposalExecutor:
             return
         # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
         history = tuple(self._attempts[:known])
-        best = next((attempt for attempt in reversed(history) if attempt.accepted), None)
+        best = best_attempt(history)
         self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, begun))
 
     def take(self, step: int) -> ReadyReply:
@@ -220,3 +224,30 @@ class ProposalExecutor:
 def messages_of(draft: Draft) -> tuple[Message, ...]:
     """What was said for a draft."""
     return AgentReply.model_validate_json(draft.content).messages
+
+
+if TYPE_CHECKING:
+    from kernelforge.agents.reflexion import Reflexion
+
+
+@dataclass(frozen=True)
+class TaskAgents:
+    """The agents of one task; their calls are charged to that task."""
+
+    coders: tuple[Coder, ...]
+    judge: Judge
+    tester: Tester | None
+    reflexion: Reflexion | None
+
+    @classmethod
+    def of(cls, config: RunConfig, providers: Providers, meter: Meter) -> TaskAgents:
+        """
+        Raises:
+            UsageError: an agent lacks what it needs, such as a key.
+        """
+        return cls(
+            coders=tuple(make_coder(spec, providers, meter) for spec in config.coders),
+            judge=make_judge(config.judge, providers, meter),
+            tester=None if config.tester is None else make_tester(config.tester, providers, meter),
+            reflexion=None if config.memory == "off" else make_reflexion(config.judge, providers, meter),
+        )

@@ -17,9 +17,8 @@ from kernelforge.records import Attempt, Message, Run, RunConfig, RunState, Task
 from kernelforge.run.budget import RunBudget, TaskBudget
 from kernelforge.run.config import cores, new_run
 from kernelforge.run.events import Event, Observer, StopSignal
-from kernelforge.run.proposals import AgentReply
+from kernelforge.run.proposals import AgentReply, TaskAgents
 from kernelforge.run.submissions import refuse_external
-from kernelforge.run.task_agents import TaskAgents
 from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.store import Store
 from kernelforge.tasks import load_suite

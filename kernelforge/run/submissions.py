@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kernelforge.agents import BUILTIN
+from kernelforge.agents.acceptance import make_attempt
 from kernelforge.errors import UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import (
@@ -30,9 +31,9 @@ from kernelforge.records import (
     TaskFacts,
     Verdict,
 )
-from kernelforge.rewards import DEFAULT_POLICY, Context, reward
-from kernelforge.run.acceptance import accept
+from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run.config import new_run
+from kernelforge.search.history import best_attempt
 from kernelforge.store import Store
 from kernelforge.utils.shell_hints import results_option, shell_command
 
@@ -132,7 +133,7 @@ class SubmissionRun:
         return tuple(self._attempts[task])
 
     def best(self, task: str) -> Attempt | None:
-        return next((attempt for attempt in reversed(self._attempts[task]) if attempt.accepted), None)
+        return best_attempt(self._attempts[task])
 
     def next_parent(self, task: str) -> Attempt | None:
         """What to go on from: the latest attempt while it is to be mended, else the best."""
@@ -145,29 +146,24 @@ class SubmissionRun:
 
     def submit(self, submission: Submission) -> Attempt:
         """Journal a submission as the next attempt at its task."""
-        task, parent, evaluation = submission.task.name, submission.parent, submission.result.evaluation
+        task, parent = submission.task.name, submission.parent
         known = self._attempts[task]
-        context = Context(submission.candidate.source, tuple(one.evaluation for one in known))
-        attempt = Attempt(
-            id=f"{self.run.id}/{task}/{len(known):02d}",
+        attempt = make_attempt(
+            known,
+            submission.candidate,
+            submission.result.evaluation,
             run=self.run.id,
             task=task,
-            number=len(known),
             operator=_operator(parent),
-            parent=None if parent is None else parent.id,
+            parent=parent,
+            reward=self.run.config.reward,
+            started=submission.started,
+            seconds=submission.seconds,
             coder=self.run.config.coder,
             finding=submission.finding,
             messages=submission.messages,
-            candidate=submission.candidate,
-            evaluation=evaluation,
             profile=submission.result.profile,
-            reward=reward(self.run.config.reward, evaluation, context),
-            accepted=False,
-            started=submission.started.isoformat(timespec="milliseconds"),
-            seconds=round(submission.seconds, 6),
         )
-        accepted, note = accept(attempt, known, self.best(task))
-        attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
         self._store.add_attempt(attempt)
         known.append(attempt)
         return attempt

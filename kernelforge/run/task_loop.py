@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
+from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import TaskContext
 from kernelforge.agents.lessons import operator_families, select_lessons
 from kernelforge.agents.tester import agree_on_tests
@@ -38,19 +40,15 @@ from kernelforge.records import (
     Lesson,
     Message,
     Operator,
-    Reward,
     Run,
     Task,
     TuneTrial,
     Verdict,
     content_hash,
 )
-from kernelforge.rewards import Context, reward
-from kernelforge.run.acceptance import accept, infra
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
-from kernelforge.run.proposals import ProposalExecutor, ReadyReply, messages_of
-from kernelforge.run.task_agents import TaskAgents
+from kernelforge.run.proposals import ProposalExecutor, ReadyReply, TaskAgents, messages_of
 from kernelforge.search import Proposal, make_strategy
 from kernelforge.store import Store
 
@@ -265,46 +263,50 @@ class TaskLoop:
         trials: tuple[TuneTrial, ...] = ()
         if candidate is not None and result.evaluation.verdict is Verdict.OK and self.run.config.tune:
             trials = self._tune(candidate)
-        self._journal(
-            Attempt(
-                **self._header(proposal.operator, parent),
-                inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
-                coder=written.coder,
-                technique=proposal.technique or "",
-                finding=written.finding,
-                messages=written.messages,
-                candidate=candidate,
-                evaluation=result.evaluation,
-                profile=result.profile,
-                trials=trials,
-                reward=self._reward(candidate, result.evaluation),
-                accepted=False,
-                started=written.started,
-                seconds=round(written.seconds + time.perf_counter() - started, 6),
-            ),
-            step=ready.step,
+        attempt = self._make_attempt(
+            candidate,
+            result,
+            proposal.operator,
+            parent,
+            started=written.started,
+            seconds=written.seconds + time.perf_counter() - started,
+            inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
+            coder=written.coder,
+            technique=proposal.technique or "",
+            finding=written.finding,
+            messages=written.messages,
+            trials=trials,
         )
+        self._journal(attempt, step=ready.step)
 
-    def _reward(self, candidate: Candidate | None, evaluation: Evaluation) -> Reward:
-        earlier = tuple(attempt.evaluation for attempt in self.attempts)
-        source = None if candidate is None else candidate.source
-        return reward(self.run.config.reward, evaluation, Context(source, earlier))
-
-    def _header(self, operator: Operator, parent: Attempt | None) -> dict[str, object]:
-        number = len(self.attempts)
-        return {
-            "id": f"{self.run.id}/{self.task.name}/{number:02d}",
-            "run": self.run.id,
-            "task": self.task.name,
-            "number": number,
-            "operator": operator,
-            "parent": None if parent is None else parent.id,
-        }
+    def _make_attempt(
+        self,
+        candidate: Candidate | None,
+        result: EvaluationResult,
+        operator: Operator,
+        parent: Attempt | None,
+        *,
+        started: datetime | str,
+        seconds: float,
+        **details: Any,
+    ) -> Attempt:
+        return make_attempt(
+            self.attempts,
+            candidate,
+            result.evaluation,
+            run=self.run.id,
+            task=self.task.name,
+            operator=operator,
+            parent=parent,
+            reward=self.run.config.reward,
+            started=started,
+            seconds=seconds,
+            profile=result.profile,
+            **details,
+        )
 
     def _journal(self, attempt: Attempt, step: int | None) -> None:
         self.spending.check_abort()
-        accepted, note = accept(attempt, self.attempts, self._best)
-        attempt = attempt.model_copy(update={"accepted": accepted, "note": note})
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
@@ -332,19 +334,9 @@ class TaskLoop:
         self._stage("evaluate")
         candidate = parent.candidate.model_copy(update={"choices": choices})
         result = self._evaluated(candidate)
-        self._journal(
-            Attempt(
-                **self._header(Operator.TUNE, parent),
-                candidate=candidate,
-                evaluation=result.evaluation,
-                profile=result.profile,
-                reward=self._reward(candidate, result.evaluation),
-                accepted=False,
-                started=started.isoformat(timespec="milliseconds"),
-                seconds=round(time.perf_counter() - clock, 6),
-            ),
-            step=None,
-        )
+        seconds = time.perf_counter() - clock
+        attempt = self._make_attempt(candidate, result, Operator.TUNE, parent, started=started, seconds=seconds)
+        self._journal(attempt, step=None)
 
     def _evaluate(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
         """The candidate in a reply, where there is one, and what it came to."""
@@ -392,7 +384,7 @@ class TaskLoop:
                 trouble = error
                 break
         self._move()
-        return EvaluationResult(infra(evaluator, candidate, str(trouble)), None)
+        return EvaluationResult(infrastructure_failure(evaluator, candidate, str(trouble)), None)
 
     def _move(self) -> None:
         """Go on with a new oracle, on a device that can be used."""
@@ -439,4 +431,16 @@ def make_task_context(evaluator: Evaluator) -> TaskContext:
         graph=evaluator.oracle.trace("full"),
         device=evaluator.device.describe(),
         spec=evaluator.device.spec,
+    )
+
+
+def infrastructure_failure(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:
+    """The evaluation of a candidate that could not be judged, for a reason other than the candidate."""
+    return Evaluation(
+        candidate=candidate.hash,
+        task=evaluator.task.digest,
+        fingerprint=evaluator.fingerprint,
+        verdict=Verdict.INFRA,
+        stage="compile",
+        reason=reason,
     )

@@ -47,13 +47,19 @@ def is_repairable(attempt: Attempt) -> bool:
     return not is_correct(attempt) and attempt.candidate is not None
 
 
-def current_best(attempts: Sequence[Attempt]) -> int | None:
-    """Number of the task's best: the attempt accepted last.
+def best_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The best attempt of a task: the one accepted last.
 
-    It goes before others whatever their scores. Where time is measured it has the highest score anyway; modelled times
-    tell no two good kernels apart, and there the counters decided.
+    It comes before others whatever their scores. Where time is measured it has the highest score anyway; modelled times
+    cannot tell two good kernels apart, and there the counters decided.
     """
-    return max((attempt.number for attempt in attempts if attempt.accepted), default=None)
+    return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
+
+
+def current_best(attempts: Sequence[Attempt]) -> int | None:
+    """Number of :func:`best_attempt`."""
+    best = best_attempt(attempts)
+    return None if best is None else best.number
 
 
 def parent_number(attempt: Attempt) -> int | None:
@@ -79,4 +85,4 @@ def best_scoring(attempts: Sequence[Attempt]) -> Attempt | None:
     scored = [attempt for attempt in attempts if score(attempt) is not None]
     if scored:
         return max(scored, key=lambda one: (value(one), -one.number))
-    return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
+    return best_attempt(attempts)

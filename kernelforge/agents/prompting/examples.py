@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from kernelforge.agents.acceptance import improves
+from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge
 from kernelforge.agents.lessons import operator_families
@@ -18,8 +18,9 @@ from kernelforge.errors import CandidateError, UsageError
 from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.llm.base import Prompt
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
-from kernelforge.rewards import DEFAULT_POLICY, reward
+from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
+from kernelforge.search.history import best_attempt
 
 ABOUT_FAILED = frozenset({"repair", "judge-repair"})
 ABOUT_CORRECT = frozenset({"optimise", "judge-optimise"})
@@ -65,7 +66,7 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
     if kind.agent == "reflexion":
         return reflexion_prompt(case.brief, case.history, operator_families(case.brief.graph))
     _check_fits(name, case.parent)
-    best = next((one for one in reversed(case.history) if one.accepted), None)
+    best = best_attempt(case.history)
     if kind.agent == "judge":
         assert case.parent is not None
         return judge_prompt(JudgeRequest(case.brief, case.parent, case.history, best, variation.rank, variation.sight))
@@ -172,25 +173,18 @@ def _evaluated(
     """One attempt, as a run would have made it."""
     started, clock = datetime.now(UTC), time.perf_counter()
     result = evaluator.evaluate(candidate, seed=SEED)
-    number = len(history)
-    attempt = Attempt(
-        id=f"example/{brief.task.name}/{number:02d}",
+    return make_attempt(
+        history,
+        candidate,
+        result.evaluation,
         run="example",
         task=brief.task.name,
-        number=number,
         operator=Operator.OPTIMISE if history else Operator.SEED,
-        parent=history[-1].id if history else None,
+        parent=history[-1] if history else None,
+        reward=DEFAULT_POLICY,
+        started=started,
+        seconds=time.perf_counter() - clock,
         coder=BuiltinCoder.name,
         finding=finding,
-        candidate=candidate,
-        evaluation=result.evaluation,
         profile=result.profile,
-        reward=reward(DEFAULT_POLICY, result.evaluation),
-        accepted=False,
-        started=started.isoformat(timespec="milliseconds"),
-        seconds=round(time.perf_counter() - clock, 6),
     )
-    accepted, note = attempt.evaluation.verdict is Verdict.OK, "first correct attempt"
-    if history and finding is not None:
-        accepted, note = improves(history[-1], attempt, finding)
-    return attempt.model_copy(update={"accepted": accepted, "note": note if accepted or history else ""})

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
 
+from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
-from kernelforge.run.acceptance import accept
 from kernelforge.search import Proposal, make_strategy
 from kernelforge.server.base import utc_seconds
 
@@ -86,24 +86,19 @@ def attempt_of(
         candidate = parse_reply(completion)
     except CandidateError:
         candidate = None
-    number = len(earlier)
-    attempt = Attempt(
-        id=f"{session}/{number:02d}",
+    return make_attempt(
+        earlier,
+        candidate,
+        evaluation,
         run=session,
         task=evaluation.task,
-        number=number,
         operator=asked.operator,
-        parent=None if asked.parent is None else earlier[asked.parent].id,
+        parent=None if asked.parent is None else earlier[asked.parent],
+        reward=reward,
+        started=datetime.fromtimestamp(started, UTC),
+        seconds=max(0.0, utc_seconds() - started),
+        series=session,
         coder=CODER,
         finding=asked.finding,
-        candidate=candidate,
-        evaluation=evaluation,
         profile=profile if evaluation.verdict is Verdict.OK else None,
-        reward=reward,
-        accepted=False,
-        started=datetime.fromtimestamp(started, UTC).isoformat(timespec="milliseconds"),
-        seconds=max(0.0, round(utc_seconds() - started, 6)),
     )
-    best = next((one for one in reversed(earlier) if one.accepted), None)
-    accepted, note = accept(attempt, earlier, best)
-    return attempt.model_copy(update={"accepted": accepted, "note": note})

@@ -21,8 +21,8 @@ from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Operator
 from kernelforge.run.budget import RunBudget
 from kernelforge.run.config import new_run
 from kernelforge.run.events import StopSignal
+from kernelforge.run.proposals import TaskAgents
 from kernelforge.run.submissions import external_config
-from kernelforge.run.task_agents import TaskAgents
 from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 from kernelforge.store import Store
