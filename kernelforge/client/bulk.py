@@ -4,111 +4,126 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kernelforge.client import requests as calls
 from kernelforge.client.flow import (
     HOLD_S,
-    LONGEST_ASKED_S,
+    LONGEST_RETRY_AFTER_S,
     ROUND_HOLD_S,
-    Emit,
     Limits,
-    Pause,
-    Steps,
+    Transport,
     ask,
     next_pause_s,
     still_running,
 )
 from kernelforge.client.models import MAX_BATCH, BatchAnswer, CancelRequest, Job, JobRequest, Problem, RewardResult
 from kernelforge.client.requests import RequestSpec
+from kernelforge.client.settings import Request, Settings, job_requests
 from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable
 
 MAX_BATCH_CHARS = 8 << 20
-"""Text of one batch; a larger one is sent in several."""
+"""Characters of one batch; a larger one is split."""
+
+Results = list[tuple[int, RewardResult]]
+"""Results with the indices of their requests."""
 
 
-def stream(requests: Sequence[JobRequest], keys: Sequence[str], limits: Limits) -> Steps[None]:
-    """Submit jobs in batches and emit each result once it is there; all are cancelled when the caller leaves.
+async def stream(
+    transport: Transport, settings: Settings, requests: Sequence[Request], timeout_s: float | None
+) -> AsyncGenerator[tuple[int, RewardResult], None]:
+    """Submit jobs in batches and yield each result; the remaining jobs are cancelled if the caller stops early.
 
     Raises:
-        ServerError: one was refused for good; none is left running.
+        ServerError: a job was refused permanently; all others are cancelled.
     """
-    crowd = _InFlight(requests, keys, limits)
+    made, keys = job_requests(requests, settings.time_s(timeout_s))
+    jobs = _InFlight(transport, made, keys, settings.limits(timeout_s))
     try:
-        yield from crowd.go()
+        while jobs.unsent or jobs.waiting:
+            for item in await jobs.advance():
+                yield item
     except BaseException:
-        with contextlib.suppress(ServerError):
-            yield from crowd.abandon()
+        await jobs.abandon()
         raise
 
 
-def submit_many(requests: Sequence[JobRequest], keys: Sequence[str], limits: Limits) -> Steps[list[Job]]:
-    """Submit jobs in batches, and wait for none of them.
+async def submit_many(
+    transport: Transport, requests: Sequence[JobRequest], keys: Sequence[str], limits: Limits
+) -> list[Job]:
+    """Submit jobs in batches, without waiting for their ends.
 
     Raises:
-        ServerError: one was refused for good; those that were accepted are cancelled.
+        ServerError: a job was refused permanently; those that were accepted are cancelled.
     """
-    crowd = _InFlight(requests, keys, limits)
+    jobs = _InFlight(transport, requests, keys, limits)
     try:
-        yield from crowd.submit_all()
+        await jobs.submit_all()
     except BaseException:
-        with contextlib.suppress(ServerError):
-            yield from crowd.abandon()
+        await jobs.abandon()
         raise
-    return [crowd.jobs[index] for index in range(len(requests))]
+    return [jobs.jobs[index] for index in range(len(requests))]
 
 
 class _InFlight:
-    """Jobs of one stream: to be submitted, waited for, or done."""
+    """Jobs of one call: to be submitted, waited for, or done."""
 
-    def __init__(self, requests: Sequence[JobRequest], keys: Sequence[str], limits: Limits) -> None:
+    def __init__(
+        self, transport: Transport, requests: Sequence[JobRequest], keys: Sequence[str], limits: Limits
+    ) -> None:
+        self.transport = transport
         self.requests = requests
         self.keys = keys
         self.limits = limits
+        self.closing: Limits | None = None
+        """Set once time is up and the jobs were cancelled."""
         self.unsent = list(range(len(requests)))
         self.jobs: dict[int, Job] = {}
-        """As they were accepted, by index."""
+        """Accepted jobs by index."""
         self.waiting: dict[str, list[int]] = {}
         self.unanswered: list[int] = []
-        """Of the batch that is on its way."""
+        """Indices of the batch that is being sent."""
         self.not_before = 0.0
         self.refusal: ServerError | None = None
 
-    def submit_all(self) -> Steps[None]:
+    async def submit_all(self) -> None:
         while self.unsent:
             pause_s = max(0.0, self.not_before - time.monotonic())
-            if pause_s > self.limits.left_s:
-                raise self.refusal or ServerError("time was up before every job was submitted", code="timeout")
+            if pause_s > self.limits.remaining_s:
+                raise self._not_submitted()
             if pause_s:
-                yield Pause(pause_s)
-            yield from self._submit()
+                await self.transport.sleep(pause_s)
+            await self._submit()
 
-    def go(self) -> Steps[None]:
-        while self.unsent or self.waiting:
-            until_next = max(0.0, self.not_before - time.monotonic()) if self.unsent else HOLD_S
-            if self.unsent and not until_next:
-                for index, result in (yield from self._submit()):
-                    yield Emit(index, result)
-            elif self.limits.left_s <= 0 or (not self.waiting and until_next > self.limits.left_s):
-                yield from self._end()
-            elif self.waiting:
-                yield from self._collect(min(until_next, HOLD_S, self.limits.left_s), self.limits)
-            else:
-                yield Pause(until_next)
+    async def advance(self) -> Results:
+        """Submit a batch, wait for results, pause, or cancel, whichever is due. Returns new results."""
+        if self.closing is not None:
+            return await self._collect_cancelled(self.closing)
+        until_next = max(0.0, self.not_before - time.monotonic()) if self.unsent else HOLD_S
+        if self.unsent and not until_next:
+            return await self._submit()
+        if self.limits.remaining_s <= 0 or (not self.waiting and until_next > self.limits.remaining_s):
+            self.closing = self.limits.closing()
+            await self._cancel(self.closing)
+            return await self._collect_cancelled(self.closing)
+        if self.waiting:
+            return await self._collect(min(until_next, HOLD_S, self.limits.remaining_s), self.limits)
+        await self.transport.sleep(until_next)
+        return []
 
-    def _submit(self) -> Steps[list[tuple[int, RewardResult]]]:
-        """Send the next batch. Returns what the cache answered at once."""
+    async def _submit(self) -> Results:
+        """Send the next batch. Returns the results that came from the cache."""
         indices = self._next_batch()
         self.unanswered = indices
         try:
-            answer = yield from ask(self._batch(indices), self.limits)
+            answer = await ask(self.transport, self._batch(indices), self.limits)
         except ServerUnreachable:
             raise
         except ServerError:
             self.unanswered = []
             raise
         self.unanswered = []
-        ended: list[tuple[int, RewardResult]] = []
+        ended: Results = []
         refused: dict[int, Problem] = {}
         for index, item in zip(indices, answer.items, strict=False):
             if item.job is not None:
@@ -126,24 +141,25 @@ class _InFlight:
                 "neither accepted nor refused",
                 code="malformed_answer",
             )
-        self._again_later(refused)
+        self._retry_later(refused)
         return ended
 
-    def _again_later(self, refused: Mapping[int, Problem]) -> None:
-        """
+    def _retry_later(self, refused: Mapping[int, Problem]) -> None:
+        """Put refused jobs back at the front.
+
         Raises:
-            ServerError: one of them was refused for good.
+            ServerError: one of them was refused permanently.
         """
         for index, problem in refused.items():
-            asked = problem.retry_after_s
+            retry_after_s = problem.retry_after_s
             self.refusal = ServerError(
                 f"request {index + 1} of {len(self.requests)}: {problem.message}",
                 code=problem.code,
-                retry_after_s=asked,
+                retry_after_s=retry_after_s,
             )
-            if asked is None or asked > LONGEST_ASKED_S:
+            if retry_after_s is None or retry_after_s > LONGEST_RETRY_AFTER_S:
                 raise self.refusal
-            self.not_before = max(self.not_before, time.monotonic() + next_pause_s(0, asked))
+            self.not_before = max(self.not_before, time.monotonic() + next_pause_s(0, retry_after_s))
         self.unsent = [*refused, *self.unsent]
 
     def _next_batch(self) -> list[int]:
@@ -160,46 +176,56 @@ class _InFlight:
     def _batch(self, indices: list[int]) -> RequestSpec[BatchAnswer]:
         return calls.batch([self.requests[index] for index in indices], [self.keys[index] for index in indices])
 
-    def _collect(self, hold_s: float, limits: Limits) -> Steps[None]:
-        """Oldest first: those end first. Where there are more than one wait may name, all have their turn."""
+    async def _collect(self, hold_s: float, limits: Limits) -> Results:
+        """Wait for the oldest jobs, which end first. If one request may not name all, they take turns."""
         ids = list(self.waiting)
         window = ids[:MAX_BATCH]
         if len(window) < len(ids):
             hold_s = min(hold_s, ROUND_HOLD_S)
-        answer = yield from ask(calls.wait(window, 1, hold_s), limits)
+        answer = await ask(self.transport, calls.wait(window, 1, hold_s), limits)
         if len(window) < len(ids):
             for job_id in window:
                 self.waiting[job_id] = self.waiting.pop(job_id)
-        for job in answer.ended:
-            if job.result is not None:
-                for index in self.waiting.pop(job.id, ()):
-                    yield Emit(index, job.result)
+        return [
+            (index, job.result)
+            for job in answer.ended
+            if job.result is not None
+            for index in self.waiting.pop(job.id, ())
+        ]
 
-    def _end(self) -> Steps[None]:
-        """Time is up: cancel what waits and emit what came of it; what was never accepted is an error."""
-        closing = self.limits.closing(leaving=False)
-        yield from self._cancel(closing)
-        while self.waiting:
-            before = len(self.waiting)
-            yield from self._collect(closing.left_s, closing)
-            if len(self.waiting) == before:
-                raise still_running()
-        if self.unsent:
-            raise self.refusal or ServerError("time was up before every job was submitted", code="timeout")
+    async def _collect_cancelled(self, closing: Limits) -> Results:
+        """Results of cancelled jobs; an error if a job was never accepted."""
+        if not self.waiting:
+            if self.unsent:
+                raise self._not_submitted()
+            return []
+        before = len(self.waiting)
+        results = await self._collect(closing.remaining_s, closing)
+        if len(self.waiting) == before:
+            raise still_running()
+        return results
 
-    def _cancel(self, closing: Limits) -> Steps[None]:
+    def _not_submitted(self) -> ServerError:
+        return self.refusal or ServerError("time was up before every job was submitted", code="timeout")
+
+    async def _cancel(self, closing: Limits) -> None:
         ids = list(self.waiting)
         for start in range(0, len(ids), MAX_BATCH):
-            yield from ask(calls.cancel(CancelRequest(ids=ids[start : start + MAX_BATCH])), closing)
+            await ask(self.transport, calls.cancel(CancelRequest(ids=ids[start : start + MAX_BATCH])), closing)
 
-    def abandon(self) -> Steps[None]:
-        closing = self.limits.closing(leaving=True)
-        if self.unanswered:
-            answer = yield from ask(self._batch(self.unanswered), closing)
-            for item in answer.items:
-                if item.job is not None and not item.job.status.ended:
-                    self.waiting[item.job.id] = []
-        yield from self._cancel(closing)
+    async def abandon(self) -> None:
+        """Cancel all accepted jobs, those of an unanswered batch included."""
+        if self.waiting or self.unanswered:
+            await self.transport.clean_up(self._abandon(self.limits.closing()))
+
+    async def _abandon(self, closing: Limits) -> None:
+        with contextlib.suppress(ServerError):
+            if self.unanswered:
+                answer = await ask(self.transport, self._batch(self.unanswered), closing)
+                for item in answer.items:
+                    if item.job is not None and not item.job.status.ended:
+                        self.waiting[item.job.id] = []
+            await self._cancel(closing)
 
 
 def _chars(request: JobRequest) -> int:

@@ -1,8 +1,7 @@
 """Client behaviour beyond one request: retries, waiting, cancelling abandoned jobs.
 
-Each flow is a generator that yields what is to be done next and is sent what came of it, or has thrown into it what
-went wrong. So it is written once, and the two clients differ only in how they do the steps. A flow that is interrupted
-(a cancelled task, Ctrl-C) may still yield steps, to cancel its jobs; those are marked ``leaving``.
+Both clients run these coroutines. They differ in the :class:`Transport`: that of the synchronous client never suspends,
+so its coroutines finish in one step.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Generic, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kernelforge.client import requests
 from kernelforge.client.models import MAX_BATCH, CancelRequest, Job, JobRequest, RewardResult, WaitAnswer
@@ -23,259 +22,194 @@ from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreach
 T = TypeVar("T")
 
 HOLD_S = 30.0
-"""How long the server is asked to hold a request for a job that has not ended."""
+"""Longest time the server is asked to hold a request for a job that has not ended."""
 ROUND_HOLD_S = 1.0
-"""The same where there are more jobs than one request may name: each has its turn."""
+"""The same if there are more jobs than one request may name, which then take turns."""
 ANSWER_S = 60.0
-"""Longest wait for an answer, over and above what the server was asked to hold it."""
+"""Longest wait for an answer, in addition to the time the server is asked to hold it."""
 LATE_S = 2.0
-"""How much later than the caller's time an answer may come: one that is late is better than none."""
+"""How long an answer is awaited beyond the caller's time limit: a late answer is better than none."""
 CLOSING_S = 5.0
 """Longest time spent on cancelling."""
 CLOSING_RETRIES = 2
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 15.0
-LONGEST_ASKED_S = 3_600.0
-"""A server that asks for more patience than this is not believed."""
-TRIED_AGAIN = frozenset({429, 502, 503, 504})
+LONGEST_RETRY_AFTER_S = 3_600.0
+"""A longer Retry-After of the server is treated as a refusal."""
+RETRIED = frozenset({429, 502, 503, 504})
 
 _random = SystemRandom()
 
 
-@dataclass(frozen=True)
-class Send:
-    """Send a request and give back what was received; trouble of the connection is a :class:`Broken`."""
+class ConnectionFailed(Exception):
+    """No connection, or a broken one.
 
-    method: str
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
-    content: bytes | None
-    timeout_s: float
-    leaving: bool = False
-    """The caller is on the way out already."""
-
-
-@dataclass(frozen=True)
-class Pause:
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Emit:
-    """Hand a result to the caller at once."""
-
-    index: int
-    result: RewardResult
-
-
-@dataclass(frozen=True)
-class Await:
-    """Wait for a job together with other tasks; None where it has not ended in time."""
-
-    job_id: str
-    seconds: float
-
-
-class Broken(Exception):
-    """A connection could not be had, or broke. ``sent``: whether the request may have arrived."""
+    Args:
+        sent: whether the request may have arrived.
+    """
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
 
 
-Step = Send | Pause | Emit | Await
-Outcome = ResponseData | Job | None
-Steps = Generator[Step, Outcome, T]
-
-
-class Walk(Generic[T]):
-    """A flow on its way: ``step`` is what is to be done next; None once it has ended and ``result`` is there."""
-
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self.step: Step | None = None
-        self.result: T
-        self.go_on(None)
-
-    def go_on(self, outcome: Outcome) -> None:
-        self._advance(lambda: self._steps.send(outcome))
-
-    def fail(self, error: BaseException) -> None:
-        """Tell the flow that its step failed. What it cannot deal with is raised again, now or after more steps."""
-        self._advance(lambda: self._steps.throw(error))
-
-    def _advance(self, move: Callable[[], Step]) -> None:
-        self.step = None
-        try:
-            self.step = move()
-        except StopIteration as stop:
-            self.result = stop.value
-
-
 @dataclass
 class Limits:
-    """How long and how often a flow tries."""
+    """How long and how often a request is tried."""
 
     url: str
     retries: int
     until: float
-    """On the monotonic clock, in seconds."""
-    leaving: bool = False
+    """Deadline on the monotonic clock, in seconds."""
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return max(0.0, self.until - time.monotonic())
 
-    def closing(self, *, leaving: bool) -> Limits:
-        """For cancelling what nobody waits for any more."""
-        return Limits(self.url, CLOSING_RETRIES, time.monotonic() + CLOSING_S, leaving)
+    def closing(self) -> Limits:
+        """Limits for cancelling abandoned jobs."""
+        return Limits(self.url, CLOSING_RETRIES, time.monotonic() + CLOSING_S)
+
+
+class Transport(Protocol):
+    """What a flow needs of its client."""
+
+    async def send(self, call: RequestSpec[Any], timeout_s: float) -> ResponseData:
+        """Send a request once.
+
+        Raises:
+            ConnectionFailed: no answer came.
+        """
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def poll(self, job: Job, limits: Limits) -> Job:
+        """Wait for the end of a job; the same job if it has not ended in time."""
+        ...
+
+    async def clean_up(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Run ``steps`` to their end, even if the caller is cancelled again meanwhile."""
+        ...
 
 
 def new_key() -> str:
-    """An idempotency key."""
+    """A random idempotency key."""
     return secrets.token_hex(16)
 
 
-def ask(call: RequestSpec[T], limits: Limits) -> Steps[T]:
-    """Send one request, again where that is safe and of use.
+async def ask(transport: Transport, call: RequestSpec[T], limits: Limits) -> T:
+    """Send one request, and repeat it where that is safe and useful.
 
-    A broken connection and 502, 503, 504 are tried again with exponential backoff; so is 429. A server that says when
-    to come again (Retry-After) is well, and is asked until time is up; other failures are counted.
+    A broken connection and statuses 429, 502, 503 and 504 are retried with exponential backoff. A server that answers
+    with Retry-After is asked until time is up; other failures are counted.
 
     Raises:
-        ServerError: refused, and waiting does not help or takes longer than there is time.
+        ServerError: refused, and waiting does not help or takes too long.
     """
     failures = 0
     while True:
         try:
-            received = yield _send(call, limits)
-            assert isinstance(received, ResponseData)
-            return call.read(received)
-        except Broken as broken:
-            trouble: ServerError = ServerUnreachable(
-                f"the reward server at {limits.url} cannot be reached ({broken}): start it with 'kernelforge serve', "
+            timeout_s = min(call.hold_s + ANSWER_S, limits.remaining_s + LATE_S)
+            return call.read(await transport.send(call, timeout_s))
+        except ConnectionFailed as error:
+            failure: ServerError = ServerUnreachable(
+                f"the reward server at {limits.url} cannot be reached ({error}): start it with 'kernelforge serve', "
                 "or name another with KERNELFORGE_SERVER",
                 code="unreachable",
             )
-            if broken.sent and not call.repeatable:
-                raise trouble from broken
+            if error.sent and not call.repeatable:
+                raise failure from error
         except InvalidServerResponse:
             raise
-        except ServerError as refused:
-            if refused.status not in TRIED_AGAIN or (refused.code == "infra_error" and refused.retry_after_s is None):
+        except ServerError as refusal:
+            if refusal.status not in RETRIED or (refusal.code == "infra_error" and refusal.retry_after_s is None):
                 raise
-            trouble = refused
-        asked = trouble.retry_after_s
-        if asked is None:
+            failure = refusal
+        retry_after_s = failure.retry_after_s
+        if retry_after_s is None:
             failures += 1
-        pause_s = next_pause_s(failures, asked)
-        if failures > limits.retries or pause_s > min(limits.left_s, LONGEST_ASKED_S):
-            raise trouble
-        yield Pause(pause_s)
+        pause_s = next_pause_s(failures, retry_after_s)
+        if failures > limits.retries or pause_s > min(limits.remaining_s, LONGEST_RETRY_AFTER_S):
+            raise failure
+        await transport.sleep(pause_s)
 
 
-def _send(call: RequestSpec[T], limits: Limits) -> Send:
-    return Send(
-        call.method,
-        call.path,
-        dict(call.query),
-        call.headers(),
-        call.content(),
-        min(call.hold_s + ANSWER_S, limits.left_s + LATE_S),
-        limits.leaving,
-    )
-
-
-def next_pause_s(failures: int, asked: float | None) -> float:
-    """Jitter keeps a thousand callers that were refused together from coming back together."""
-    if asked is not None:
-        return asked + _random.uniform(0.0, min(1.0, 0.25 * asked))
+def next_pause_s(failures: int, retry_after_s: float | None) -> float:
+    """Seconds to wait before the next try. Jitter spreads callers that were refused at the same time."""
+    if retry_after_s is not None:
+        return retry_after_s + _random.uniform(0.0, min(1.0, 0.25 * retry_after_s))
     return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** (failures - 1)) * _random.uniform(0.5, 1.0)
 
 
-def score(request: JobRequest, key: str, limits: Limits, *, together: bool = False) -> Steps[RewardResult]:
-    """Submit a job and wait for its end; it is cancelled when the caller leaves, and when time is up.
-
-    Args:
-        together: wait with :class:`Await`, not with a request of its own.
-    """
+async def score(transport: Transport, request: JobRequest, key: str, limits: Limits) -> RewardResult:
+    """Submit a job and wait for its end. It is cancelled when the caller is interrupted or time is up."""
     job: Job | None = None
-    in_doubt = True
+    may_exist = True
     try:
         try:
-            job = yield from ask(requests.submission(request, key), limits)
+            job = await ask(transport, requests.submission(request, key), limits)
         except ServerError as error:
-            in_doubt = isinstance(error, ServerUnreachable)
+            may_exist = isinstance(error, ServerUnreachable)
             raise
-        while job.result is None and limits.left_s > 0:
-            if together:
-                ended = yield Await(job.id, limits.left_s)
-                job = ended if isinstance(ended, Job) else job
-            else:
-                job = yield from ask(requests.poll(job.id, min(limits.left_s, HOLD_S)), limits)
+        while job.result is None and limits.remaining_s > 0:
+            job = await transport.poll(job, limits)
     except BaseException:
-        if job is not None or in_doubt:
-            yield from _abandon(request, key, job, limits)
+        if job is not None or may_exist:
+            await transport.clean_up(_abandon(transport, request, key, job, limits.closing()))
         raise
-    if job.result is None:
-        return (yield from _end(job.id, limits))
-    return job.result
+    return job.result or await _end(transport, job.id, limits.closing())
 
 
-def _end(job_id: str, limits: Limits) -> Steps[RewardResult]:
-    """Cancel a job whose time is up, and give what came of it: it may have ended meanwhile."""
-    closing = limits.closing(leaving=False)
-    yield from ask(requests.cancel(CancelRequest(ids=[job_id])), closing)
-    job = yield from ask(
-        requests.poll(job_id, closing.left_s), closing
-    )  # held for the moment that writing it down takes
+async def _end(transport: Transport, job_id: str, closing: Limits) -> RewardResult:
+    """Cancel a job whose time is up, and return its result: it may have ended in the meantime."""
+    await ask(transport, requests.cancel(CancelRequest(ids=[job_id])), closing)
+    # The server holds the request until the end is committed.
+    job = await ask(transport, requests.poll(job_id, closing.remaining_s), closing)
     if job.result is None:
         raise still_running()
     return job.result
 
 
 def still_running() -> InvalidServerResponse:
-    return InvalidServerResponse("the server goes on with a job that it was told to cancel", code="malformed_answer")
+    return InvalidServerResponse("the server continues a job that it was asked to cancel", code="malformed_answer")
 
 
-def _abandon(request: JobRequest, key: str, job: Job | None, limits: Limits) -> Steps[None]:
-    """Cancel a job that nobody waits for. Where its id never came, the same key asks for it again."""
-    closing = limits.closing(leaving=True)
-    # What made the caller leave is what it has to hear of; a job that stays behind ends by its deadline.
+async def _abandon(transport: Transport, request: JobRequest, key: str, job: Job | None, closing: Limits) -> None:
+    """Cancel an abandoned job. If its id is unknown, the idempotency key returns it."""
+    # Suppressed so that the caller sees the original error; a job that stays behind ends by its deadline.
     with contextlib.suppress(ServerError):
         if job is None:
-            job = yield from ask(requests.submission(request, key), closing)
+            job = await ask(transport, requests.submission(request, key), closing)
         if not job.status.ended:
-            yield from ask(requests.cancel(CancelRequest(ids=[job.id])), closing)
+            await ask(transport, requests.cancel(CancelRequest(ids=[job.id])), closing)
 
 
-def wait(ids: Sequence[str], k: int | None, limits: Limits) -> Steps[WaitAnswer]:
-    """Wait for any ``k`` of some jobs, longer than one request may be held and for more than it may name."""
+async def wait(transport: Transport, ids: Sequence[str], k: int | None, limits: Limits) -> WaitAnswer:
+    """Wait for any ``k`` of some jobs: longer than one request is held, and for more jobs than one may name."""
     pending = list(dict.fromkeys(ids))
-    wanted = len(pending) if k is None else min(k, len(pending))
+    expected = len(pending) if k is None else min(k, len(pending))
     ended: dict[str, Job] = {}
-    looked = 0
-    while len(ended) < wanted:
+    checked = 0
+    while len(ended) < expected:
         window, rest = pending[:MAX_BATCH], pending[MAX_BATCH:]
-        hold_s = 0.0 if looked < len(ids) and rest else min(ROUND_HOLD_S if rest else HOLD_S, limits.left_s)
-        missing = 1 if rest else wanted - len(ended)
-        answer = yield from ask(requests.wait(window, min(missing, len(window)), hold_s), limits)
+        hold_s = 0.0 if checked < len(ids) and rest else min(ROUND_HOLD_S if rest else HOLD_S, limits.remaining_s)
+        missing = 1 if rest else expected - len(ended)
+        answer = await ask(transport, requests.wait(window, min(missing, len(window)), hold_s), limits)
         ended.update((job.id, job) for job in answer.ended)
         pending = rest + [job_id for job_id in window if job_id not in ended]
-        looked += len(window)
-        if limits.left_s <= 0 and looked >= len(ids):
+        checked += len(window)
+        if limits.remaining_s <= 0 and checked >= len(ids):
             break
     return WaitAnswer(
         ended=list(ended.values()), pending=[job_id for job_id in dict.fromkeys(ids) if job_id not in ended]
     )
 
 
-def cancel(ids: Sequence[str], limits: Limits) -> Steps[list[str]]:
+async def cancel(transport: Transport, ids: Sequence[str], limits: Limits) -> list[str]:
     """End jobs. Returns those that had not ended."""
     cancelled: list[str] = []
     for start in range(0, len(ids), MAX_BATCH):
         part = CancelRequest(ids=list(ids[start : start + MAX_BATCH]))
-        cancelled += (yield from ask(requests.cancel(part), limits)).cancelled
+        cancelled += (await ask(transport, requests.cancel(part), limits)).cancelled
     return cancelled

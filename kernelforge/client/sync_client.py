@@ -1,22 +1,19 @@
-"""Synchronous, thread-safe client of the reward server."""
+"""Synchronous, thread-safe client of the reward server.
+
+Generated from ``async_client.py`` by ``python .ci/generate_sync_client.py``; do not edit.
+"""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx2
-
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
-from kernelforge.client.flow import Emit, Outcome, Pause, Send, Step, Steps, Walk
 from kernelforge.client.models import (
     CancelRequest,
     Job,
-    JobRequest,
     PolicyRow,
     RewardResult,
     RunSettings,
@@ -31,37 +28,27 @@ from kernelforge.client.models import (
     WaitAnswer,
 )
 from kernelforge.client.requests import RequestSpec
-from kernelforge.client.settings import (
-    Settings,
-    broken,
-    checked,
-    checked_job,
-    httpx_timeout,
-    job_request,
-    job_requests,
-    received,
-)
+from kernelforge.client.settings import Request, Settings, checked, checked_job, job_request, job_requests
+from kernelforge.client.transport import SyncTransport
 
 T = TypeVar("T")
-Request = JobRequest | Mapping[str, Any]
-"""A request, or its fields."""
 
 
 class Client:
-    """Asks a reward server. One client serves any number of threads at once, and the children of a fork.
+    """Client of a reward server. Any number of threads and forked children may share one.
 
     Args:
-        url: the server; by default ``KERNELFORGE_SERVER``, else ``http://127.0.0.1:8765``.
+        url: address of the server; by default ``KERNELFORGE_SERVER``, else ``http://127.0.0.1:8765``.
         token: by default ``KERNELFORGE_TOKEN``, else none.
-        timeout_s: longest time that one call may take in all, with submission, waiting and trying again.
-        connections: at most so many at once.
-        retries: how often a request is tried again after a failure; a server that says when to come again (status 429
-            or 503 with Retry-After) is asked until time is up.
+        timeout_s: longest time of one call, including submission, waiting and retries.
+        connections: most connections at the same time.
+        retries: how often a request is retried after a failure; a server that answers with Retry-After (status 429 or
+            503) is asked until time is up.
 
-    Every method raises :class:`~kernelforge.errors.ServerError` where the server refuses,
-    :class:`~kernelforge.errors.ServerUnreachable` where there is none, and
-    :class:`~kernelforge.errors.UsageError` where a request would be refused. An evaluation that failed for reasons
-    of the server's is a result with the outcome ``infra_error``.
+    Every method raises :class:`~kernelforge.errors.ServerError` if the server refuses,
+    :class:`~kernelforge.errors.ServerUnreachable` if there is none, and :class:`~kernelforge.errors.UsageError` if a
+    request would be refused. An evaluation that failed for infrastructure reasons is a result with the outcome
+    ``infra_error``.
     """
 
     def __init__(
@@ -74,13 +61,13 @@ class Client:
         retries: int = 8,
     ) -> None:
         self._settings = Settings.of(url, token, timeout_s, connections, retries)
-        self._http: dict[int, httpx2.Client] = {}
+        self._transport = SyncTransport(self._settings)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._settings.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (type(self), self._settings)
+        return _unpickle, (type(self), self._settings)
 
     @property
     def url(self) -> str:
@@ -95,10 +82,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close this process's connections."""
-        http = self._http.pop(os.getpid(), None)
-        if http is not None:
-            http.close()
+        """Close the connections of this process."""
+        self._transport.close()
 
     def score(
         self,
@@ -117,16 +102,16 @@ class Client:
     ) -> RewardResult:
         """Submit one completion and wait for its reward.
 
-        An interrupted call (Ctrl-C) cancels the job on the server. When time is up the job is cancelled too, and the
-        result is what it had come to by then, as a rule an ``infra_error``.
+        Ctrl-C cancels the job on the server. When time is up the job is cancelled too; its result is then
+        usually an ``infra_error``.
 
         Args:
             task: ``suite/name``, a name of the default suite, or a digest.
-            completion: the model's whole reply.
-            timeout_s: for this call, in place of the client's.
-            key: idempotency key; made here if left out. The same key gives the job of then.
+            completion: the model's complete reply.
+            timeout_s: replaces the client's for this call.
+            key: idempotency key; random by default. The same key returns the same job.
 
-        The others are the fields of :class:`~kernelforge.client.models.JobRequest`.
+        The other arguments are fields of :class:`~kernelforge.client.models.JobRequest`.
         """
         return self.score_request(
             {
@@ -149,10 +134,11 @@ class Client:
     ) -> RewardResult:
         """:meth:`score` for a request with any of its fields."""
         made = job_request(request, self._settings.time_s(timeout_s))
-        return self._run(flow.score(made, key or flow.new_key(), self._settings.limits(timeout_s)))
+        limits = self._settings.limits(timeout_s)
+        return self._transport.run(flow.score(self._transport, made, key or flow.new_key(), limits))
 
     def score_many(self, requests: Sequence[Request], *, timeout_s: float | None = None) -> list[RewardResult]:
-        """Results in the order of the requests, once all are there; see :meth:`stream`."""
+        """All results, in the order of the requests; see :meth:`stream`."""
         results: dict[int, RewardResult] = {}
         for index, result in self.stream(requests, timeout_s=timeout_s):
             results[index] = result
@@ -161,64 +147,54 @@ class Client:
     def stream(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> Generator[tuple[int, RewardResult], None, None]:
-        """Submit in batches and give each result as it comes, with its index in ``requests``.
+        """Submit in batches, and yield each result as it comes, with its index in ``requests``.
 
-        Whoever leaves the loop early cancels the rest. When time is up the rest is cancelled, and its results are
-        given as they then are.
+        Leaving the loop early cancels the remaining jobs. When time is up they are cancelled too, and their results
+        are yielded.
 
         Raises:
-            ServerError: a request was refused; none is left running.
+            ServerError: a request was refused; the other jobs are cancelled.
         """
-        made, keys = job_requests(requests, self._settings.time_s(timeout_s))
-        walk = Walk(bulk.stream(made, keys, self._settings.limits(timeout_s)))
-        while walk.step is not None:
-            try:
-                if isinstance(walk.step, Emit):
-                    yield walk.step.index, walk.step.result
-                    answer = None
-                else:
-                    answer = self._perform(walk.step)
-            except BaseException as error:
-                walk.fail(error)
-            else:
-                walk.go_on(answer)
+        return self._transport.iterate(bulk.stream(self._transport, self._settings, requests, timeout_s))
 
     def submit(self, request: Request, *, key: str | None = None, timeout_s: float | None = None) -> Job:
-        """Submit a job and leave it to the server; it has no deadline but its own."""
+        """Submit a job without waiting for it. It expires only if the request has a deadline."""
         made = checked_job(request)
         return self._ask(calls.submission(made, key or flow.new_key()), timeout_s)
 
     def submit_many(self, requests: Sequence[Request], *, timeout_s: float | None = None) -> list[Job]:
-        """Submit jobs and leave them to the server.
+        """Submit jobs without waiting for them.
 
         Raises:
             ServerError: one was refused; those that were accepted are cancelled.
         """
         made, keys = job_requests(requests, None)
-        return self._run(bulk.submit_many(made, keys, self._settings.limits(timeout_s)))
+        limits = self._settings.limits(timeout_s)
+        return self._transport.run(bulk.submit_many(self._transport, made, keys, limits))
 
     def job(self, job_id: str) -> Job:
         return self._ask(calls.poll(job_id))
 
     def wait(self, ids: Sequence[str], k: int | None = None, *, timeout_s: float | None = None) -> WaitAnswer:
-        """Wait until any ``k`` of the jobs (None: all) have ended, or time is up: fewer have ended then."""
-        return self._run(flow.wait(ids, k, self._settings.limits(timeout_s)))
+        """Wait until any ``k`` of the jobs (None: all) have ended, or time is up."""
+        return self._transport.run(flow.wait(self._transport, ids, k, self._settings.limits(timeout_s)))
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         """End jobs. Returns those that had not ended."""
-        return self._run(flow.cancel(ids, self._settings.limits(None)))
+        return self._transport.run(flow.cancel(self._transport, ids, self._settings.limits(None)))
 
     def cancel_run(self, run_id: str, *, older_than: int | None = None) -> list[str]:
         """End a run's jobs, or those whose ``policy_version`` is below ``older_than``."""
         request = checked(CancelRequest, {"run_id": run_id, "older_than": older_than})
-        return (self._ask(calls.cancel(request))).cancelled
+        answer = self._ask(calls.cancel(request))
+        return answer.cancelled
 
     def tasks(self, suite: str | None = None) -> list[TaskRow]:
         """The tasks that are offered, or those of one suite."""
         return self._ask(calls.tasks(suite))
 
     def task(self, name: str) -> TaskPage:
-        """A task with the prompt that a model is given, by ``suite/name``."""
+        """A task with the prompt for a model, by ``suite/name``."""
         return self._ask(calls.task(name))
 
     def policies(self) -> list[PolicyRow]:
@@ -229,8 +205,8 @@ class Client:
         return self._ask(calls.runs())
 
     def set_run(self, run_id: str, *, weight: float | None = None, min_policy_version: int | None = None) -> RunStatus:
-        """Set a run's share of the devices, the oldest weights whose work is still wanted (0: any), or both; what is
-        None stays as it is."""
+        """Set a run's share of the devices, the oldest policy version that is still evaluated (0: any), or both. None
+        keeps a setting."""
         settings = checked(RunSettings, {"weight": weight, "min_policy_version": min_policy_version})
         return self._ask(calls.set_run(run_id, settings))
 
@@ -247,53 +223,18 @@ class Client:
         run_id: str = "default",
         policy_version: int | None = None,
     ) -> Conversation:
-        """Begin a conversation about a task; the fields are those of
+        """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
         fields = {"task": task, "turns": turns, "discount": discount, "policy": policy, "run_id": run_id}
         request = checked(SessionRequest, fields | {"policy_version": policy_version})
         return Conversation(self, self._ask(calls.open_session(request)))
 
     def _ask(self, call: RequestSpec[T], timeout_s: float | None = None) -> T:
-        return self._run(flow.ask(call, self._settings.limits(timeout_s)))
-
-    def _run(self, steps: Steps[T]) -> T:
-        walk = Walk(steps)
-        while walk.step is not None:
-            try:
-                answer = self._perform(walk.step)
-            except BaseException as error:
-                walk.fail(error)
-            else:
-                walk.go_on(answer)
-        return walk.result
-
-    def _perform(self, step: Step) -> Outcome:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return None
-        assert isinstance(step, Send)
-        try:
-            response = self._connections().request(
-                step.method,
-                step.path,
-                params=step.query,
-                headers=step.headers,
-                content=step.content,
-                timeout=httpx_timeout(step),
-            )
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise broken(error) from error
-        return received(response)
-
-    def _connections(self) -> httpx2.Client:
-        """Those of this process. A forked child leaves its parent's alone, open as they are: what it closed or read
-        there would be missing in the parent's conversation."""
-        http = self._http.get(os.getpid())
-        return http or self._http.setdefault(os.getpid(), httpx2.Client(**self._settings.http()))
+        return self._transport.run(flow.ask(self._transport, call, self._settings.limits(timeout_s)))
 
 
 class Conversation:
-    """A session about one task: each turn is evaluated, and the Judge's words come back as the observation."""
+    """A session about one task: each turn is evaluated, and the Judge's finding is its observation."""
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
@@ -306,14 +247,14 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """What the model is asked first."""
+        """The first prompt for the model."""
         return self._session.prompt
 
     def turn(self, completion: str, *, deadline_s: float | None = None, timeout_s: float | None = None) -> Turn:
-        """Have one reply evaluated.
+        """Evaluate one reply.
 
         Raises:
-            ServerError: with the code ``infra_error`` where it could not be evaluated; it then counts as no turn.
+            ServerError: with the code ``infra_error`` if it could not be evaluated; it does not count as a turn then.
         """
         number = len(self._turns) + 1
         request = checked(TurnRequest, {"number": number, "completion": completion, "deadline_s": deadline_s})
@@ -329,11 +270,11 @@ class Conversation:
         return session
 
     def close(self) -> None:
-        """Have the server forget the conversation."""
+        """Delete the conversation on the server."""
         self._client._ask(calls.close_session(self.id))
 
 
-def _made_again(kind: type[Client], settings: Settings) -> Client:
+def _unpickle(kind: type[Client], settings: Settings) -> Client:
     return kind(
         settings.url,
         settings.token,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from wire_server import TASK, Says, WireServer, refusal
@@ -146,3 +149,8 @@ def test_both_clients_have_the_same_methods(one: type, other: type) -> None:
 
     assert methods(one) == methods(other)
     assert len(methods(one)) >= 3
+
+
+def test_the_synchronous_client_is_generated_from_the_asynchronous_one() -> None:
+    script = Path(__file__).resolve().parents[2] / ".ci" / "generate_sync_client.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=60)

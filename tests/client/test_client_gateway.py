@@ -30,7 +30,7 @@ class EngineWithBriefs(InProcessEngine):
     """Knows what a prompt tells of a task, as an engine that ran its reference does."""
 
     async def brief(self, task: Task) -> BriefFacts:
-        known = await TinyCore().brief(task)
+        known = await TinyCore().task_context(task)
         return BriefFacts(
             facts=known.facts, shared=known.shared, graph=known.graph, device=known.device, spec=known.spec.key
         )

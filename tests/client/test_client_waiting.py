@@ -10,7 +10,7 @@ from wire_server import TASK, WireServer, scored
 
 from kernelforge.client import AsyncClient
 from kernelforge.client.models import Job, JobStatus, WaitAnswer
-from kernelforge.client.settings import IDS_PER_REQUEST, SharedWait
+from kernelforge.client.transport import IDS_PER_REQUEST, SharedWait
 from kernelforge.errors import ServerError
 
 
