@@ -37,7 +37,7 @@ from kernelforge.server.base import Caller, RequestRejected  # noqa: E402
 from kernelforge.server.http.tokens import Tokens  # noqa: E402
 from kernelforge.server.jobs.completion import completed_jobs  # noqa: E402
 from kernelforge.server.jobs.service import JobService  # noqa: E402
-from kernelforge.server.jobs.settings import JobServiceSettings  # noqa: E402
+from kernelforge.server.jobs.state import JobServiceSettings  # noqa: E402
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow  # noqa: E402
 from kernelforge.server.sessions.turns import NextTurn  # noqa: E402
 from kernelforge.store import DATABASE_NAME, Store  # noqa: E402

@@ -31,7 +31,7 @@ from kernelforge.server.http.process import (  # noqa: E402
     serve,
 )
 from kernelforge.server.jobs.service import JobService  # noqa: E402
-from kernelforge.server.jobs.settings import JobServiceSettings  # noqa: E402
+from kernelforge.server.jobs.state import JobServiceSettings  # noqa: E402
 from kernelforge.server.sessions import routes as session_routes  # noqa: E402
 from kernelforge.server.sessions.service import Sessions  # noqa: E402
 from kernelforge.tasks.catalogue import Catalogue  # noqa: E402

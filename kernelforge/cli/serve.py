@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kernelforge.server.http.tokens import Tokens
     from kernelforge.server.jobs.service import JobService
-    from kernelforge.server.jobs.settings import JobServiceSettings
+    from kernelforge.server.jobs.state import JobServiceSettings
     from kernelforge.server.sessions.service import Sessions
     from kernelforge.workers.base import Engine
 
@@ -155,7 +155,7 @@ def _all_of(device: str) -> str:
 
 def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> JobServiceSettings:
     from kernelforge.rewards import find_policy
-    from kernelforge.server.jobs.settings import JobServiceSettings
+    from kernelforge.server.jobs.state import JobServiceSettings
 
     values: dict[str, Any] = {}
     if reward is not None:

@@ -13,7 +13,7 @@ from inprocess_engine import InProcessEngine
 from kernelforge.client.models import Job, JobRequest
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.service import JobService
-from kernelforge.server.jobs.settings import JobServiceSettings
+from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CALLER = Caller("local")

@@ -31,7 +31,7 @@ ENDS = (
 async def live(folder: Path, life: int) -> None:
     with (folder / "accepted.txt").open("a", buffering=1) as told:
         async with serving(folder, InProcessEngine(slots=2, seconds=0.01)) as gateway:
-            with gateway._journal._writer.transaction() as database:
+            with gateway._state.store._writer.transaction() as database:
                 for statement in ENDS:
                     database.execute(statement)
 

@@ -26,8 +26,7 @@ from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, Evaluated, RequestRejected
-from kernelforge.server.jobs.registry import Registry
-from kernelforge.server.jobs.request_parser import RequestParser
+from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import feedback
 
 

@@ -237,7 +237,7 @@ class TinyCore:
         self.settings[run_id] = settings
         return self._run(run_id)
 
-    async def brief(self, task: Task) -> TaskContext:
+    async def task_context(self, task: Task) -> TaskContext:
         spec = TensorSpec.contiguous((64, 64), DType.FLOAT32)
         sizes = tuple(
             SizeFacts(

@@ -8,7 +8,6 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.auth import AuthMiddleware, TokenBook
 from kernelforge.server.http.errors import answer_problems
 from kernelforge.server.http.limits import BodyLimit, Limits
@@ -16,6 +15,7 @@ from kernelforge.server.http.logs import RequestLog
 from kernelforge.server.http.long_poll import ClientGone, LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.routes import jobs, operations, runs, tasks
+from kernelforge.server.jobs.service import JobService
 from kernelforge.version import __version__
 
 _CLIENT_CLOSED = 499
@@ -28,7 +28,7 @@ same without holding a connection. Every answer with a status of 400 or more has
 
 
 def create_app(
-    core: RewardService,
+    service: JobService,
     *,
     tokens: TokenBook | None = None,
     public: bool = False,
@@ -48,7 +48,7 @@ def create_app(
     """
     limits = limits or Limits()
     held = LongPollLimiter(limits.held)
-    metrics = Metrics(core, held)
+    metrics = Metrics(service, held)
     # Both pages are routes of ours, so that they are refused like all others.
     app = FastAPI(
         title="KernelForge reward server",
@@ -58,14 +58,14 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.held = held
-    app.state.core = core
+    app.state.service = service
     answer_problems(app)
     app.add_exception_handler(ClientGone, _gone)
     for router in (
-        jobs.router(core),
-        runs.router(core),
-        tasks.router(core, policy),
-        operations.router(core, metrics),
+        jobs.router(service),
+        runs.router(service),
+        tasks.router(service, policy),
+        operations.router(service, metrics),
         *routers,
     ):
         app.include_router(router)

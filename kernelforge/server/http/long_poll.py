@@ -12,7 +12,8 @@ from starlette.requests import Request
 
 from kernelforge.client.models import Job, JobRequest
 from kernelforge.errors import KernelForgeError
-from kernelforge.server.base import Caller, RequestRejected, RewardService
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.service import JobService
 
 WATCH_AFTER_S = 0.05
 """A request that is answered sooner is not watched for its client's going away: that costs more than the answer."""
@@ -148,13 +149,13 @@ def held_by(request: Request) -> LongPollLimiter:
     return cast(LongPollLimiter, request.app.state.held)
 
 
-def core_of(request: Request) -> RewardService:
+def core_of(request: Request) -> JobService:
     """The gateway behind the application that a request came to."""
-    return cast(RewardService, request.app.state.core)
+    return cast(JobService, request.app.state.service)
 
 
 async def held_score(
-    request: Request, core: RewardService, job: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None
+    request: Request, service: JobService, job: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None
 ) -> Job:
     """Submit a job and hold the request until it ends. The job is cancelled when the client goes away.
 
@@ -163,4 +164,4 @@ async def held_score(
         ClientGone: nobody would hear the answer.
     """
     async with held_by(request).waiting(request):
-        return await core.score(job, caller, timeout_s=timeout_s, key=key)
+        return await service.score(job, caller, timeout_s=timeout_s, key=key)

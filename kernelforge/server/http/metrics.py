@@ -11,8 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from kernelforge.client.models import Job
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.long_poll import LongPollLimiter
+from kernelforge.server.jobs.service import JobService
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -23,7 +23,7 @@ _JOB_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 class Metrics:
     """What a server counts, and what it reads from the gateway when it is asked."""
 
-    def __init__(self, core: RewardService, held: LongPollLimiter) -> None:
+    def __init__(self, service: JobService, held: LongPollLimiter) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._requests = Counter(
             "kernelforge_http_requests", "Requests.", ("method", "route", "status"), registry=self.registry
@@ -58,8 +58,8 @@ class Metrics:
             buckets=_JOB_SECONDS,
             registry=self.registry,
         )
-        self.registry.register(_Now(core, held))
-        core.on_ended(self.observe_job)
+        self.registry.register(_Now(service, held))
+        service.on_ended(self.observe_job)
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, status).inc()
@@ -88,24 +88,24 @@ class Metrics:
 class _Now(Collector):
     """Gauges that are read from the gateway when somebody asks."""
 
-    def __init__(self, core: RewardService, held: LongPollLimiter) -> None:
-        self._core = core
+    def __init__(self, service: JobService, held: LongPollLimiter) -> None:
+        self._service = service
         self._held = held
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         return iter(())
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        status, health = self._core.status(), self._core.health()
+        status, health = self._service.status(), self._service.health()
         yield GaugeMetricFamily("kernelforge_ready", "1 if jobs are accepted.", status.state == "ready")
         yield GaugeMetricFamily("kernelforge_jobs_queued", "Jobs that wait.", status.queued)
         yield GaugeMetricFamily("kernelforge_jobs_running", "Jobs that a worker has.", status.running)
         yield GaugeMetricFamily("kernelforge_workers", "Worker processes that are alive.", health.workers)
         yield GaugeMetricFamily("kernelforge_worker_restarts", "Workers replaced since the start.", health.restarts)
-        yield GaugeMetricFamily("kernelforge_runs", "Runs that the server knows.", len(self._core.runs()))
+        yield GaugeMetricFamily("kernelforge_runs", "Runs that the server knows.", len(self._service.runs()))
         yield GaugeMetricFamily("kernelforge_held_requests", "Requests that wait for jobs.", len(self._held))
         events = CounterMetricFamily("kernelforge_gateway_events", "What the gateway did.", labels=("event",))
-        for event, count in self._core.counters.items():
+        for event, count in self._service.counters.items():
             events.add_metric((event,), count)
         yield events
         for name, value in health.extra.items():

@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from kernelforge.errors import UsageError
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.limits import Limits, bounded_protocol
 from kernelforge.server.http.logs import log
 from kernelforge.server.http.long_poll import LongPollLimiter
+from kernelforge.server.jobs.service import JobService
 
 CLOSE_S = 5
 """How long answers may take to be written once nothing runs any more."""
@@ -156,7 +156,7 @@ class Ending:
 
 async def serve(
     app: FastAPI,
-    core: RewardService,
+    service: JobService,
     listener: socket.socket,
     stop: Stop,
     *,
@@ -179,10 +179,10 @@ async def serve(
     await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         log.info("draining", signal=stop.signal, limit_s=drain_s)
-        drain = asyncio.create_task(core.drain())
+        drain = asyncio.create_task(service.drain())
         await asyncio.wait((drain, at_once, serving), timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
         if not drain.done():
-            log.warning("not_drained", running=core.status().running)
+            log.warning("not_drained", running=service.status().running)
             drain.cancel()
         held: LongPollLimiter = app.state.held
         held.close()

@@ -1,18 +1,20 @@
-"""Known rewards: by content, by idempotency key, and of finished jobs."""
+"""Answers that are already known: completed jobs, idempotency keys, and evaluations by content."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Origin, Profile, Verdict
+from kernelforge.server.base import LRUCache
 from kernelforge.server.jobs.job_store import JobStore
+from kernelforge.server.jobs.results import scored
 from kernelforge.store.database import Database, as_text, readable
 
 _JOB_COLUMNS = (
@@ -22,59 +24,58 @@ _JOB_COLUMNS = (
 
 
 class IdempotencyRecord(NamedTuple):
-    """What an idempotency key stands for."""
+    """The job that an idempotency key was used for."""
 
     job: str
     request: str
-    """Hash of the request that it came with."""
+    """Hash of the request that the key came with."""
 
 
 class CompletedJobs:
-    """Ended jobs."""
+    """Jobs that have ended, the recent ones cached in memory."""
 
-    def __init__(self, journal: JobStore, most_in_memory: int) -> None:
-        self._journal = journal
-        self._jobs: Recent[str, Job] = Recent(most_in_memory)
-        self.known_keys = KeyFilter("SELECT caller, key FROM keys", journal)
+    def __init__(self, store: JobStore, max_in_memory: int) -> None:
+        self._store = store
+        self._jobs: LRUCache[str, Job] = LRUCache(max_in_memory)
+        self.key_filter = KeyFilter("SELECT caller, key FROM keys", store)
 
     def put(self, job: Job) -> None:
-        """Hold ready a job whose end is in the journal."""
+        """Cache a job whose end is committed."""
         self._jobs.put(job.id, job)
 
     def get(self, job_id: str) -> Job | None:
-        """None: there is no such job, or it has not ended, or it is no longer kept.
+        """A completed job; None if it is unknown, has not ended, or is no longer kept.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the database cannot be read.
         """
-        found = self._jobs.get(job_id)
-        if found is None:
-            rows = self._journal.read(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,))
+        job = self._jobs.get(job_id)
+        if job is None:
+            rows = self._store.read(f"SELECT {_JOB_COLUMNS} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,))
             if not rows:
                 return None
-            with readable(self._journal.path, f"job {job_id}"):
-                found = _job(rows[0])
-            self._jobs.put(job_id, found)
-        return found
+            with readable(self._store.path, f"job {job_id}"):
+                job = _job(rows[0])
+            self._jobs.put(job_id, job)
+        return job
 
     def drop(self, job_id: str) -> None:
-        """It is no longer kept."""
         self._jobs.drop(job_id)
 
     def keyed(self, caller: str, key: str) -> IdempotencyRecord | None:
-        if not self.known_keys.may_have(caller, key):
+        if not self.key_filter.may_have(caller, key):
             return None
-        rows = self._journal.read("SELECT job, request FROM keys WHERE caller = ? AND key = ?", (caller, key))
+        rows = self._store.read("SELECT job, request FROM keys WHERE caller = ? AND key = ?", (caller, key))
         return IdempotencyRecord(*rows[0]) if rows else None
 
-    def work_of(self, job_id: str) -> int | None:
-        """The work that answered a job."""
-        rows = self._journal.read("SELECT work FROM jobs WHERE id = ?", (job_id,))
+    def task_of(self, job_id: str) -> int | None:
+        """Number of the evaluation task that answered a job."""
+        rows = self._store.read("SELECT work FROM jobs WHERE id = ?", (job_id,))
         return rows[0][0] if rows else None
 
 
 def with_cache_age(result: RewardResult, evaluated_at: float | None, now: float) -> RewardResult:
-    """A result as it is told by a job that ended now and was answered from the cache, if it was."""
+    """Return ``result`` with its cache age, or unchanged when it was not served from the cache."""
     if evaluated_at is None:
         return result
     return result.model_copy(update={"cached": True, "age_s": round(max(now - evaluated_at, 0.0), 3)})
@@ -102,49 +103,20 @@ def _job(row: tuple[Any, ...]) -> Job:
 
 _LOG = logging.getLogger(__name__)
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-
-class Recent(Generic[Key, Value]):
-    """A mapping that keeps what was used last."""
-
-    def __init__(self, most: int) -> None:
-        self._most = max(most, 1)
-        self._values: OrderedDict[Key, Value] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: Key) -> Value | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def put(self, key: Key, value: Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
-
-    def drop(self, key: Key) -> None:
-        self._values.pop(key, None)
-
 
 class KeyFilter:
-    """Which keys may be in the journal. Most that are asked for are new, and a query for each would cost the event loop
-    more than all else: it gives up the interpreter lock, and has to wait for it.
+    """Tells which keys may be in the database. Most requested keys are new, and a query for each would cost the event
+    loop more than all else, because it releases the GIL and has to wait for it.
 
     Args:
-        sql: a query for all keys.
+        sql: query for all keys.
     """
 
-    def __init__(self, sql: str, journal: JobStore) -> None:
+    def __init__(self, sql: str, store: JobStore) -> None:
         self._sql = sql
-        self._hashes = _hashes(journal.read(sql))
+        self._hashes = _hashes(store.read(sql))
         self._added: set[int] | None = None
-        """What was added while the rest is read anew."""
+        """Keys added during a refresh."""
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -158,7 +130,7 @@ class KeyFilter:
             self._added.add(hash(key))
 
     async def refresh(self, reader: Database) -> None:
-        """Read all keys anew, so that those which were pruned are forgotten."""
+        """Read all keys from the database, to drop those of deleted rows."""
         self._added = set()
         hashes = await asyncio.to_thread(lambda: _hashes(reader.tuples(self._sql)))
         self._hashes = hashes | self._added
@@ -171,7 +143,7 @@ def _hashes(keys: Iterable[tuple[str, ...]]) -> set[int]:
 
 @dataclass(slots=True)
 class Scored:
-    """A result as one policy makes it of an evaluation, and its JSON."""
+    """The result of one policy for an evaluation, and its JSON."""
 
     result: RewardResult
     text: str
@@ -179,26 +151,35 @@ class Scored:
 
 @dataclass(slots=True)
 class Stored:
-    """An evaluation that was made, with the results that policies made of it."""
+    """A finished evaluation, with the results of the policies that were asked for."""
 
-    work: int
+    task: int
+    """Number of its evaluation task."""
     evaluation: Evaluation
     profile: Profile | None
     profiled: bool
-    """Whether a profile was asked for."""
+    """Whether a profile was requested."""
     source: str | None
-    """Of the candidate; None where the completion held none."""
+    """Source of the candidate; None if the completion held none."""
     finished_at: float
     results: dict[str, Scored] = field(default_factory=dict)
 
     def answers(self, *, profile: bool, max_age_s: float, now: float) -> bool:
-        """Whether a request may be answered by it: the profile is there if one is wanted, and a measured time is no
-        older than ``max_age_s``."""
+        """Whether it may answer a request: it has a profile if one is requested, and a measured time is no older than
+        ``max_age_s``."""
         if profile and not self.profiled and self.evaluation.verdict is Verdict.OK:
             return False
         performance = self.evaluation.performance
         measured = performance is not None and performance.origin is Origin.MEASURED
         return not measured or now - self.finished_at <= max_age_s
+
+    def scored_by(self, policy: str) -> Scored:
+        """The result of a policy, computed once."""
+        answer = self.results.get(policy)
+        if answer is None:
+            result = scored(policy, self.evaluation, self.source)
+            answer = self.results[policy] = Scored(result, result.model_dump_json())
+        return answer
 
 
 _EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at"
@@ -207,55 +188,55 @@ _EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_
 class EvaluationCache:
     """Evaluations by key."""
 
-    def __init__(self, journal: JobStore, most_in_memory: int) -> None:
-        self._journal = journal
-        self._by_key: Recent[str, Stored] = Recent(most_in_memory)
-        self.known = KeyFilter("SELECT key FROM works WHERE state = 'done'", journal)
-        self._condemned: set[int] = set()
-        """Works that are about to be pruned: nothing may refer to them any more."""
+    def __init__(self, store: JobStore, max_in_memory: int) -> None:
+        self._store = store
+        self._by_key: LRUCache[str, Stored] = LRUCache(max_in_memory)
+        self.key_filter = KeyFilter("SELECT key FROM works WHERE state = 'done'", store)
+        self._deleting: set[int] = set()
+        """Tasks that are being deleted; no new job may refer to them."""
 
     def newest(self, key: str) -> Stored | None:
-        """The newest evaluation of a key."""
-        found = self._by_key.get(key)
-        if found is None and self.known.may_have(key):
-            found = self._load("key = ? AND state = 'done' ORDER BY finished_at DESC LIMIT 1", key)
-        return found
+        stored = self._by_key.get(key)
+        if stored is None and self.key_filter.may_have(key):
+            stored = self._load("key = ? AND state = 'done' ORDER BY finished_at DESC LIMIT 1", key)
+        return stored
 
-    def of_work(self, work: int, key: str | None) -> Stored | None:
-        """The evaluation of a work, which may be held under this key."""
-        held = None if key is None else self._by_key.get(key)
-        return held if held is not None and held.work == work else self._load("id = ? AND state = 'done'", work)
+    def of_task(self, task: int, key: str | None) -> Stored | None:
+        """The evaluation of a task; ``key`` is where it may be in memory."""
+        cached = None if key is None else self._by_key.get(key)
+        return cached if cached is not None and cached.task == task else self._load("id = ? AND state = 'done'", task)
 
     def put(self, key: str, stored: Stored) -> None:
-        """Keep an evaluation in memory. It is, or will be, in the journal too."""
+        """Cache an evaluation that is, or will be, in the database."""
         self._by_key.put(key, stored)
-        self.known.add(key)
+        self.key_filter.add(key)
 
-    def forget(self, works: dict[int, str]) -> None:
-        """These works, with their keys, did not get into the journal."""
-        for work, key in works.items():
-            held = self._by_key.get(key)
-            if held is not None and held.work == work:
+    def forget(self, tasks: dict[int, str]) -> None:
+        """Drop tasks, given with their keys, from memory."""
+        for task, key in tasks.items():
+            cached = self._by_key.get(key)
+            if cached is not None and cached.task == task:
                 self._by_key.drop(key)
 
-    def condemn(self, works: dict[int, str]) -> None:
-        """Answer from these works (with their keys) no more."""
-        self._condemned.update(works)
-        self.forget(works)
-
-    def pruned(self, works: dict[int, str]) -> None:
-        """These works were taken out of the journal, or were kept after all."""
-        self._condemned.difference_update(works)
+    @contextlib.contextmanager
+    def deleting(self, tasks: dict[int, str]) -> Iterator[None]:
+        """Answer nothing from these tasks, given with their keys, while they are deleted from the database."""
+        self._deleting.update(tasks)
+        self.forget(tasks)
+        try:
+            yield
+        finally:
+            self._deleting.difference_update(tasks)
 
     def _load(self, where: str, parameter: str | int) -> Stored | None:
-        rows = self._journal.read(f"SELECT {_EVALUATION_COLUMNS} FROM works WHERE {where}", (parameter,))
-        if not rows or rows[0][0] in self._condemned:
+        rows = self._store.read(f"SELECT {_EVALUATION_COLUMNS} FROM works WHERE {where}", (parameter,))
+        if not rows or rows[0][0] in self._deleting:
             return None
-        work, key, evaluation, profile, profiled, source, finished_at = rows[0]
+        task, key, evaluation, profile, profiled, source, finished_at = rows[0]
         try:
-            with readable(self._journal.path, f"the evaluation of work {work}"):
+            with readable(self._store.path, f"evaluation {task}"):
                 stored = Stored(
-                    work=work,
+                    task=task,
                     evaluation=Evaluation.model_validate_json(evaluation),
                     profile=None if profile is None else Profile.model_validate_json(profile),
                     profiled=bool(profiled),
@@ -263,7 +244,7 @@ class EvaluationCache:
                     finished_at=float(finished_at),
                 )
         except StoreError as error:
-            _LOG.warning("it is evaluated again: %s", error)
+            _LOG.warning("a stored evaluation cannot be used and is repeated: %s", error)
             return None
         if where.startswith("key"):
             self._by_key.put(key, stored)

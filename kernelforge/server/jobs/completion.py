@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,39 +12,37 @@ from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.server.base import DATABASE_NAME, utc_seconds
-from kernelforge.server.jobs.admission import score_with
-from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache, Stored
-from kernelforge.server.jobs.job_store import SERVER, Batch, JobEnd, JobStore, WorkEnd, WorkProgress
-from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, Phase, SharedEvaluation
-from kernelforge.server.jobs.notifications import JobWatchers
-from kernelforge.server.jobs.results import FaultCode, failed, troubled
-from kernelforge.server.jobs.scheduler import Scheduler
+from kernelforge.server.jobs.cache import Stored
+from kernelforge.server.jobs.job_store import SERVER, Batch, JobEnd, TaskEnd, TaskProgress
+from kernelforge.server.jobs.models import ActiveJob, EvaluationTask, Phase
+from kernelforge.server.jobs.results import FaultCode, failed
+from kernelforge.server.jobs.state import ServiceState
 from kernelforge.store.database import Database, as_text, readable
 from kernelforge.workers.base import EvaluationReport, Trouble
 
 _PAGE = 500
-"""Jobs that are held in memory at a time; there may be very many."""
+"""Jobs that are read at a time; a database may hold very many."""
 
 
-class EndedJob(NamedTuple):
-    """What a reward can be computed from again."""
+class EvaluatedJob(NamedTuple):
+    """A completed job with its evaluation, from which rewards can be recomputed."""
 
     id: str
     task: str
     """``suite/name``."""
     policy: str
     reward: float | None
-    """As it was answered; None for trouble."""
+    """As it was answered; None after an infrastructure failure."""
     source: str | None
     evaluation: Evaluation
 
 
-def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob]:
-    """Jobs that an evaluation answered, in the order of submission; those of one run if it is named.
+def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:
+    """Jobs that an evaluation answered, in the order of submission; only those of ``run_id`` if given.
 
     Raises:
         StoreError: ``server.db`` cannot be read.
-        UsageError: there is none, or it holds no job of that run.
+        UsageError: there is no database, or it holds no job of that run.
     """
     if not (folder / DATABASE_NAME).is_file():
         raise UsageError(
@@ -56,9 +53,9 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob
     try:
         rows = database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")
         with readable(database.path, "names of runs"):
-            known = [as_text(run) for (run,) in rows]
-        if run_id is not None and run_id not in known:
-            raise UsageError(f"{database.path} has no job of run '{run_id}'; it has: {', '.join(known) or 'none'}")
+            runs = [as_text(run) for (run,) in rows]
+        if run_id is not None and run_id not in runs:
+            raise UsageError(f"{database.path} has no job of run '{run_id}'; it has: {', '.join(runs) or 'none'}")
         after = -1
         while True:
             rows = database.tuples(
@@ -71,9 +68,14 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob
             )
             for _, name, task, policy, result, source, evaluation in rows:
                 with readable(database.path, f"job {name}"):
-                    found = RewardResult.model_validate_json(result)
-                    made = Evaluation.model_validate_json(evaluation)
-                    job = EndedJob(as_text(name), as_text(task), as_text(policy), found.reward, source, made)
+                    job = EvaluatedJob(
+                        as_text(name),
+                        as_text(task),
+                        as_text(policy),
+                        RewardResult.model_validate_json(result).reward,
+                        source,
+                        Evaluation.model_validate_json(evaluation),
+                    )
                 yield job
             if len(rows) < _PAGE:
                 return
@@ -84,57 +86,43 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EndedJob
 
 _LOG = logging.getLogger(__name__)
 
-_AT_A_TIME = 200
-"""Jobs that are ended in one step."""
-_AGAIN_AFTER_S = 1.0
-"""Between tries to write what must not be lost."""
+_RETRY_S = 1.0
+"""Wait before a failed write of job ends is repeated."""
 
 End = tuple[ActiveJob, JobStatus, RewardResult]
 
 
+class Completed(NamedTuple):
+    """Jobs whose end is being committed."""
+
+    tasks: list[EvaluationTask]
+    """Tasks whose jobs changed: the caller passes them to :meth:`Scheduler.update`, which drops those without jobs."""
+    written: Awaitable[list[ActiveJob]]
+    """The jobs that ended by this call, once the commit is done."""
+
+
 class JobCompletion:
-    """Ends jobs and works; what the scheduler reports to."""
+    """Ends jobs and evaluation tasks."""
 
-    scheduler: Scheduler
-
-    def __init__(
-        self,
-        book: ActiveJobs,
-        journal: JobStore,
-        archive: CompletedJobs,
-        cache: EvaluationCache,
-        watchers: JobWatchers,
-        counters: Counter[str],
-    ) -> None:
-        self._book = book
-        self._journal = journal
-        self._archive = archive
-        self._cache = cache
-        self._watchers = watchers
-        self._counters = counters
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
         self._writes: set[asyncio.Task[list[ActiveJob]]] = set()
         self._closed = False
 
-    def end(
-        self, ends: Sequence[End], work_end: WorkEnd | None = None, *, forget_keys: bool = False
-    ) -> Awaitable[list[ActiveJob]]:
-        """End jobs, unless another end of theirs is on its way. What comes back can be awaited: the jobs that ended
-        by this, once that is committed.
-
-        A work that nobody waits for after that is dropped, and what worked on it is freed at once.
-        """
+    def complete(self, ends: Sequence[End], task_end: TaskEnd | None = None, *, forget_keys: bool = False) -> Completed:
+        """End jobs, except those that are ending already. A task without remaining jobs is closed as dropped."""
         now = utc_seconds()
         batch = Batch()
-        shown: list[tuple[ActiveJob, Job]] = []
-        works: dict[int, SharedEvaluation] = {}
-        if self._closed:  # what is open when the gateway closes is taken up by the next
-            ends, work_end = (), None
+        ended: list[tuple[ActiveJob, Job]] = []
+        tasks: dict[int, EvaluationTask] = {}
+        if self._closed:  # jobs that are open now are restored by the next start
+            ends, task_end = (), None
         for job, status, result in ends:
             if job.ending:
                 continue
             job.ending = True
             end = job.ended(status, result, now)
-            shown.append((job, end))
+            ended.append((job, end))
             batch.ended_jobs.append(
                 JobEnd(job.id, status.value, end.started_at, now, end.tries, None, result.model_dump_json())
             )
@@ -142,148 +130,127 @@ class JobCompletion:
             if forget_keys and job.key is not None:
                 job.forgotten = True
                 batch.forgotten_keys.append((job.caller, job.key, job.id))
-            job.work.jobs.pop(job.id, None)
-            works[job.work.id] = job.work
-        if work_end is not None:
-            batch.ended_works.append(work_end)
-        for work in works.values():
-            if not work.jobs:
-                if work.id in self._book.works and (work_end is None or work_end.id != work.id):
-                    batch.ended_works.append(WorkEnd(work.id, "dropped", now, None, None, None))
-                self._book.close(work)
-            self.scheduler.update(work)
-        write = asyncio.create_task(self._write(batch, shown))
-        for job, _ in shown:
+            job.evaluation_task.jobs.pop(job.id, None)
+            tasks[job.evaluation_task.id] = job.evaluation_task
+        if task_end is not None:
+            batch.ended_tasks.append(task_end)
+        for task in tasks.values():
+            if not task.jobs:
+                if task.id in self._state.active.tasks and (task_end is None or task_end.id != task.id):
+                    batch.ended_tasks.append(TaskEnd(task.id, "dropped", now, None, None, None))
+                self._state.active.close(task)
+        write = asyncio.create_task(self._write(batch, ended))
+        for job, _ in ended:
             job.end = write
-        self._track(write)
-        return asyncio.shield(write)
+        self.track(write)
+        return Completed(list(tasks.values()), asyncio.shield(write))
 
-    async def end_all(
-        self, jobs: Sequence[ActiveJob], status: JobStatus, code: FaultCode, message: str, *, retryable: bool = False
-    ) -> list[ActiveJob]:
-        """End many jobs alike, some at a time: others want the event loop too."""
-        ended: list[ActiveJob] = []
-        for start in range(0, len(jobs), _AT_A_TIME):
-            part = jobs[start : start + _AT_A_TIME]
-            ended += await self.end(
-                [(job, status, failed(code, message, policy=job.policy, retryable=retryable)) for job in part]
-            )
-        return ended
-
-    def expire(self, jobs: Sequence[ActiveJob]) -> None:
-        """End jobs whose deadline has passed."""
-        self._counters["expired"] += len(jobs)
-        self._track(asyncio.create_task(self.end_all(jobs, JobStatus.EXPIRED, "deadline", "its deadline passed")))
-
-    def _track(self, write: asyncio.Task[list[ActiveJob]]) -> None:
+    def track(self, write: asyncio.Task[list[ActiveJob]]) -> None:
+        """Have :meth:`settled` and :meth:`close` wait for a task that ends jobs."""
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
 
-    def keep(self, batch: Batch) -> None:
-        """Write something that nobody waits for."""
-        self._track(asyncio.create_task(self._write(batch, [])))
+    def write(self, batch: Batch) -> None:
+        """Commit rows in the background."""
+        self.track(asyncio.create_task(self._write(batch, [])))
 
-    def forget(self, jobs: Sequence[ActiveJob]) -> None:
-        """These jobs were not accepted after all."""
+    def discard(self, jobs: Sequence[ActiveJob]) -> list[EvaluationTask]:
+        """Forget jobs whose rows could not be written. Returns their tasks, for :meth:`Scheduler.update`."""
         for job in jobs:
             job.ending = True
-            self._book.remove(job)
-            job.work.jobs.pop(job.id, None)
-            if not job.work.jobs:
-                self._book.close(job.work)
-            self.scheduler.update(job.work)
+            self._state.active.remove(job)
+            job.evaluation_task.jobs.pop(job.id, None)
+            if not job.evaluation_task.jobs:
+                self._state.active.close(job.evaluation_task)
+        return [job.evaluation_task for job in jobs]
 
     async def settled(self) -> None:
-        """Return when every end that is on its way is committed."""
+        """Return when every end in progress is committed."""
         while self._writes:
             await asyncio.wait(self._writes)
 
     async def close(self) -> None:
-        """Give what is on its way to the journal a moment; what cannot be written stays open for the next start."""
+        """Wait a few seconds for commits in progress; jobs that cannot be written stay open for the next start."""
         self._closed = True
         if self._writes:
-            await asyncio.wait(self._writes, timeout=5 * _AGAIN_AFTER_S)
+            await asyncio.wait(self._writes, timeout=5 * _RETRY_S)
         for write in self._writes:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    def work_moved(self, work: SharedEvaluation, phase: Phase) -> None:
-        if phase == "queued" and work.deaths:
-            row = WorkProgress(work.id, work.key, work.profile, work.tries, work.deaths, work.started_at)
-            self._journal.note(Batch(progress=[row]))
-        if phase == "preparing" or (phase == "queued" and work.tries):
-            for job in work.jobs.values():
-                if self._watchers.followed(job.id):
-                    self._watchers.changed(job.shown())
+    def task_moved(self, task: EvaluationTask, phase: Phase) -> None:
+        """Record a task's new phase, and notify the watchers of its jobs."""
+        if phase == "queued" and task.deaths:
+            row = TaskProgress(task.id, task.key, task.profile, task.tries, task.deaths, task.started_at)
+            self._state.store.note(Batch(progress=[row]))
+        if phase == "preparing" or (phase == "queued" and task.tries):
+            watchers = self._state.watchers
+            for job in task.jobs.values():
+                if watchers.followed(job.id):
+                    watchers.changed(job.snapshot())
 
-    def work_reported(self, work: SharedEvaluation, report: EvaluationReport) -> None:
+    def task_reported(self, task: EvaluationTask, report: EvaluationReport) -> None:
+        """End a task with its evaluation, or with an infrastructure failure that is not retried."""
         evaluation, trouble = report.evaluation, report.trouble
         if evaluation is not None and trouble is None:
-            trouble = _impossible(work, evaluation)
+            trouble = _mismatch(task, evaluation)
         if evaluation is None or trouble is not None:
             trouble = trouble or Trouble(code="internal", message="the engine reported nothing", retryable=False)
-            self._fail(work, trouble)
+            self._state.counters["troubled"] += 1
+            self._fail(task, trouble, failure_code=trouble.code)
             return
-        self._counters["evaluated"] += 1
-        self._counters["failed_at_hidden"] += evaluation.failed_at_hidden
+        self._state.counters["evaluated"] += 1
+        self._state.counters["failed_at_hidden"] += evaluation.failed_at_hidden
         now = utc_seconds()
-        stored = Stored(work.id, evaluation, report.profile, work.profile, work.candidate.source, now)
-        self._cache.put(work.key, stored)
-        self._book.close(work)
+        stored = Stored(task.id, evaluation, report.profile, task.profile, task.candidate.source, now)
+        self._state.cache.put(task.key, stored)
+        self._state.active.close(task)
         profile = None if report.profile is None else report.profile.model_dump_json()
-        end = WorkEnd(work.id, "done", now, evaluation.model_dump_json(), profile, None)
-        self.end(
-            [(job, JobStatus.FINISHED, score_with(stored, job.policy).result) for job in list(work.jobs.values())], end
+        end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile, None)
+        self.complete(
+            [(job, JobStatus.FINISHED, stored.scored_by(job.policy).result) for job in list(task.jobs.values())], end
         )
 
-    def work_died(self, work: SharedEvaluation, message: str) -> None:
-        self._counters["given_up"] += 1
-        self._book.close(work)
-        text = Trouble(code="internal", message=message, retryable=True).model_dump_json()
-        end = WorkEnd(work.id, "failed", utc_seconds(), None, None, text)
-        self.end(
-            [
-                (job, JobStatus.FINISHED, failed("worker_died", message, policy=job.policy, retryable=True))
-                for job in list(work.jobs.values())
-            ],
-            end,
-        )
+    def task_lost(self, task: EvaluationTask, message: str) -> None:
+        """End a task that has cost too many workers."""
+        self._state.counters["given_up"] += 1
+        self._fail(task, Trouble(code="internal", message=message, retryable=True), failure_code="worker_died")
 
-    def _fail(self, work: SharedEvaluation, trouble: Trouble) -> None:
-        self._counters["troubled"] += 1
-        self._book.close(work)
-        end = WorkEnd(work.id, "failed", utc_seconds(), None, None, trouble.model_dump_json())
-        self.end(
-            [(job, JobStatus.FINISHED, troubled(trouble, policy=job.policy)) for job in list(work.jobs.values())], end
-        )
+    def _fail(self, task: EvaluationTask, trouble: Trouble, *, failure_code: FaultCode) -> None:
+        self._state.active.close(task)
+        end = TaskEnd(task.id, "failed", utc_seconds(), None, None, trouble.model_dump_json())
+        ends: list[End] = []
+        for job in task.jobs.values():
+            result = failed(failure_code, trouble.message, policy=job.policy, retryable=trouble.retryable)
+            ends.append((job, JobStatus.FINISHED, result))
+        self.complete(ends, end)
 
-    async def _write(self, batch: Batch, ends: Sequence[tuple[ActiveJob, Job]]) -> list[ActiveJob]:
+    async def _write(self, batch: Batch, ended: Sequence[tuple[ActiveJob, Job]]) -> list[ActiveJob]:
+        state = self._state
         while batch:
             try:
-                await asyncio.shield(self._journal.commit(batch))
+                await asyncio.shield(state.store.commit(batch))
                 break
             except StoreError as error:
-                _LOG.error("%d jobs have ended and cannot be written down; tried again: %s", len(ends), error)
-                await asyncio.sleep(_AGAIN_AFTER_S)
-        for job, shown in ends:
-            self._book.remove(job)
-            self._book.run(job.run).ended += 1
-            self._archive.put(shown)
-            self._watchers.ended(shown)
-        return [job for job, _ in ends]
+                _LOG.error("the ends of %d jobs could not be written; trying again: %s", len(ended), error)
+                await asyncio.sleep(_RETRY_S)
+        for active, job in ended:
+            state.active.remove(active)
+            state.active.run(active.run).ended += 1
+            state.completed.put(job)
+            state.watchers.ended(job)
+        return [active for active, _ in ended]
 
 
-def _impossible(work: SharedEvaluation, evaluation: Evaluation) -> Trouble | None:
-    """Trouble, if an evaluation is not of this work, or is none: it must not become anybody's score."""
+def _mismatch(task: EvaluationTask, evaluation: Evaluation) -> Trouble | None:
+    """A failure if an evaluation is infrastructural or belongs to another task: it must not become a reward."""
     if evaluation.verdict is Verdict.INFRA:
         return Trouble(code="unsupported", message=evaluation.reason, retryable=False)
-    if evaluation.candidate != work.candidate_hash or evaluation.task != work.registered.digest:
-        message = f"the engine answered for candidate {evaluation.candidate} where {work.candidate_hash} was asked for"
+    if evaluation.candidate != task.candidate_hash or evaluation.task != task.registered.digest:
+        message = f"the engine answered for candidate {evaluation.candidate}; requested was {task.candidate_hash}"
         return Trouble(code="internal", message=message, retryable=True)
-    if evaluation.key != work.key:
+    if evaluation.key != task.key:
         made = evaluation.fingerprint
-        message = (
-            f"it was evaluated on {made.device} ({made.gpu or made.arch}, {made.toolchain}), not on what was asked"
-        )
+        message = f"the evaluation ran on {made.device} ({made.gpu or made.arch}, {made.toolchain}), not as requested"
         return Trouble(code="internal", message=message, retryable=True)
     return None

@@ -20,8 +20,8 @@ from kernelforge.client.models import JobStatus
 from kernelforge.errors import StoreError
 from kernelforge.records import Candidate, Fingerprint, evaluation_key
 from kernelforge.server.base import DATABASE_NAME, utc_seconds
-from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, SharedEvaluation
-from kernelforge.server.jobs.registry import Registered, Registry
+from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, EvaluationTask
+from kernelforge.server.jobs.requests import Registered, Registry
 from kernelforge.server.jobs.results import failed
 from kernelforge.store.database import Database, Schema, readable
 
@@ -103,17 +103,18 @@ SERVER = Schema(
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
 )
-"""``server.db``. Only whether a work is open is kept, not whether a worker has it: after a kill all open works are
-queued again. A transaction that was committed outlives the kill of the gateway; a power cut may take the last ones."""
+"""Schema of ``server.db``. A row of ``works`` is an evaluation task; whether a worker has it is not stored, so after a
+kill all open tasks are queued again. Committed transactions survive a kill of the server; a power cut may lose the
+last ones."""
 
 
 _LOG = logging.getLogger(__name__)
 
-_MOST_GATHERED = 1_000
+_MAX_GATHERED = 1_000
 """Batches of one transaction."""
 _CHECKPOINT_PAGES = 4_000
 _ROWS = (64, 16, 4, 1)
-"""Rows of one statement: few lengths, so that prepared statements are used again."""
+"""Rows of one statement: few lengths, so that prepared statements are reused."""
 
 
 class NewText(NamedTuple):
@@ -121,7 +122,7 @@ class NewText(NamedTuple):
     content: str
 
 
-class NewWork(NamedTuple):
+class NewTask(NamedTuple):
     id: int
     key: str
     state: str
@@ -137,7 +138,7 @@ class NewWork(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job as it was accepted; one that is answered at once has its end already."""
+    """An accepted job; one that is answered at once has its end already."""
 
     seq: int
     id: str
@@ -178,7 +179,7 @@ class JobEnd(NamedTuple):
     result: str
 
 
-class WorkEnd(NamedTuple):
+class TaskEnd(NamedTuple):
     id: int
     state: str
     finished_at: float
@@ -187,7 +188,7 @@ class WorkEnd(NamedTuple):
     trouble: str | None
 
 
-class WorkProgress(NamedTuple):
+class TaskProgress(NamedTuple):
     id: int
     key: str
     profiled: bool
@@ -204,26 +205,26 @@ class RunRow(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Rows that are written as one, or not at all."""
+    """Rows that are committed together."""
 
     texts: list[NewText] = field(default_factory=list)
-    works: list[NewWork] = field(default_factory=list)
+    tasks: list[NewTask] = field(default_factory=list)
     jobs: list[NewJob] = field(default_factory=list)
     keys: list[NewKey] = field(default_factory=list)
-    progress: list[WorkProgress] = field(default_factory=list)
+    progress: list[TaskProgress] = field(default_factory=list)
     ended_jobs: list[JobEnd] = field(default_factory=list)
-    ended_works: list[WorkEnd] = field(default_factory=list)
+    ended_tasks: list[TaskEnd] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
     ended_of_runs: list[tuple[str, int]] = field(default_factory=list)
     """How many jobs of a run ended."""
     forgotten_keys: list[tuple[str, str, str]] = field(default_factory=list)
     """Caller, key and job."""
     pruned_jobs: list[int] = field(default_factory=list)
-    """``seq`` of ended jobs that go, with their keys, and with texts that no other job has."""
-    pruned_works: list[int] = field(default_factory=list)
-    """Works that go unless a job refers to them."""
+    """``seq`` of completed jobs to delete, with their keys, and with texts that no other job has."""
+    pruned_tasks: list[int] = field(default_factory=list)
+    """Tasks to delete unless a job refers to them."""
     pruned_runs: list[str] = field(default_factory=list)
-    """Runs that go unless they have settings."""
+    """Runs to delete unless they have settings."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, part) for part in self.__slots__)
@@ -235,10 +236,10 @@ class _Pending(NamedTuple):
 
 
 class JobStore:
-    """``server.db`` of one gateway. Reads are made where they are called; writes in a thread of its own.
+    """``server.db``. Reads run in the caller's thread, writes in a separate one.
 
     Raises:
-        StoreError: the file is not ours, locked, corrupt, or not writable.
+        StoreError: the file is no server database, or is locked, corrupt or not writable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -250,20 +251,20 @@ class JobStore:
         self._waiting: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._known_texts: set[str] = set()
         self._closed = False
-        self._end = threading.Lock()
-        """Nothing is handed in after the end, which another thread than the event loop's may bring."""
+        self._lock = threading.Lock()
+        """Guards ``_closed``: another thread than the event loop's may close the store."""
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
         self.transactions = 0
-        """How many were made."""
+        """Number of transactions so far."""
 
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         """Write a batch. The future is done when the batch is committed.
 
-        It raises StoreError where it could not be written; nothing of it was kept then.
+        It raises StoreError if the batch could not be written; none of its rows is stored then.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._end:
+        with self._lock:
             if not self._closed:
                 self._waiting.put(_Pending(batch, done))
                 return done
@@ -271,7 +272,7 @@ class JobStore:
         return done
 
     def read(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query over what is committed.
+        """Rows of a query over committed data.
 
         Raises:
             StoreError: the file cannot be read.
@@ -279,20 +280,20 @@ class JobStore:
         return self._reader.tuples(sql, parameters)
 
     def reader(self) -> Database:
-        """Another connection, for queries that take long; :meth:`read` is for those that an event loop can wait for."""
+        """Another connection, for long queries; :meth:`read` is for those that are fast enough for an event loop."""
         return Database(self.path, SERVER, create=False, read_only=True)
 
     def note(self, batch: Batch) -> None:
-        """Write what nobody waits for, and what may be lost."""
-        self.commit(batch).add_done_callback(self._noted)
+        """Write a batch in the background; it may be lost."""
+        self.commit(batch).add_done_callback(self._log_failure)
 
-    def _noted(self, done: asyncio.Future[None]) -> None:
+    def _log_failure(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None:
-            _LOG.warning("a note was not kept: %s", done.exception())
+            _LOG.warning("progress was not stored: %s", done.exception())
 
     def close(self) -> None:
-        """Write what was handed in, and close the file."""
-        with self._end:
+        """Write the remaining batches, and close the file."""
+        with self._lock:
             self._closed = True
             self._waiting.put(None)
         self._thread.join()
@@ -300,32 +301,32 @@ class JobStore:
         self._writer.close()
 
     def _write(self) -> None:
-        ended = False
-        while not ended:
+        closed = False
+        while not closed:
             gathered: list[_Pending] = []
-            one = self._waiting.get()
-            while one is not None:
-                gathered.append(one)
-                if len(gathered) == _MOST_GATHERED or self._waiting.empty():
+            pending = self._waiting.get()
+            while pending is not None:
+                gathered.append(pending)
+                if len(gathered) == _MAX_GATHERED or self._waiting.empty():
                     break
-                one = self._waiting.get()
-            ended = one is None
+                pending = self._waiting.get()
+            closed = pending is None
             if gathered:
                 self._commit_all(gathered)
 
     def _commit_all(self, gathered: Sequence[_Pending]) -> None:
-        error = self._try([one.batch for one in gathered])
+        error = self._try([pending.batch for pending in gathered])
         if error is None or len(gathered) == 1:
-            _tell([(one.done, error) for one in gathered])
+            _resolve([(pending.done, error) for pending in gathered])
             return
-        # One batch that cannot be written must not fail the others.
-        _tell([(one.done, self._try([one.batch])) for one in gathered])
+        # A batch that cannot be written must not fail the others.
+        _resolve([(pending.done, self._try([pending.batch])) for pending in gathered])
 
     def _try(self, batches: Sequence[Batch]) -> Exception | None:
         try:
             with self._writer.transaction() as db:
                 self._insert(db.execute, batches)
-        except Exception as error:  # told to whoever awaits the commit
+        except Exception as error:  # raised by the future of the commit
             self._known_texts.clear()
             return error if isinstance(error, StoreError) else StoreError(f"cannot write to {self.path}: {error!r}")
         self.transactions += 1
@@ -344,7 +345,7 @@ class JobStore:
             execute,
             "INSERT INTO works (id, key, state, task, task_digest, candidate, source, plan, choices, profiled, "
             "finished_at, evaluation) VALUES {rows}",
-            gather("works"),
+            gather("tasks"),
         )
         _many(execute, "INSERT INTO jobs VALUES {rows}", gather("jobs"))
         _many(execute, "INSERT OR REPLACE INTO keys VALUES {rows}", gather("keys"))
@@ -362,7 +363,7 @@ class JobStore:
             "FROM ends WHERE jobs.id = ends.id AND jobs.status = 'queued'",
             gather("ended_jobs"),
         )
-        for end in gather("ended_works"):
+        for end in gather("ended_tasks"):
             execute(
                 "UPDATE works SET state = ?, finished_at = ?, evaluation = ?, profile = ?, trouble = ? "
                 "WHERE id = ? AND state = 'open'",
@@ -385,26 +386,26 @@ class JobStore:
         )
         for forgotten in gather("forgotten_keys"):
             execute("DELETE FROM keys WHERE caller = ? AND key = ? AND job = ?", forgotten)
-        self._prune(execute, gather("pruned_jobs"), gather("pruned_works"))
+        self._prune(execute, gather("pruned_jobs"), gather("pruned_tasks"))
         for run in gather("pruned_runs"):
             execute("DELETE FROM runs WHERE run = ? AND weight = 1 AND min_policy_version IS NULL", (run,))
 
-    def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], works: Sequence[int]) -> None:
+    def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], tasks: Sequence[int]) -> None:
         for seq in jobs:
-            gone = execute(
+            deleted = execute(
                 "DELETE FROM jobs WHERE seq = ? AND status != 'queued' RETURNING id, completion", (seq,)
             ).fetchall()
-            for job, text in gone:
+            for job, text in deleted:
                 execute("DELETE FROM keys WHERE job = ?", (job,))
                 execute(
                     "DELETE FROM texts WHERE sha256 = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE completion = ?)",
                     (text, text),
                 )
                 self._known_texts.discard(text)
-        for work in works:
+        for task in tasks:
             execute(
                 "DELETE FROM works WHERE id = ? AND state != 'open' AND NOT EXISTS (SELECT 1 FROM jobs WHERE work = ?)",
-                (work, work),
+                (task, task),
             )
 
 
@@ -419,19 +420,19 @@ def _many(execute: Callable[..., Any], sql: str, rows: Sequence[Sequence[Any]]) 
             start += length
 
 
-def _tell(outcomes: Iterable[tuple[asyncio.Future[None], Exception | None]]) -> None:
-    """Settle futures on the loops that they belong to, one call for each loop."""
+def _resolve(outcomes: Iterable[tuple[asyncio.Future[None], Exception | None]]) -> None:
+    """Resolve futures on their event loops, with one call for each loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
     for done, error in outcomes:
         by_loop.setdefault(done.get_loop(), []).append((done, error))
     for loop, settled in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(_settle, settled)
 
 
 def _settle(outcomes: Sequence[tuple[asyncio.Future[None], Exception | None]]) -> None:
     for done, error in outcomes:
-        if done.done():  # whoever waited was cancelled; the batch is written all the same
+        if done.done():  # the caller was cancelled; the batch is written all the same
             continue
         if error is None:
             done.set_result(None)
@@ -439,7 +440,7 @@ def _settle(outcomes: Sequence[tuple[asyncio.Future[None], Exception | None]]) -
             done.set_exception(error)
 
 
-class _WorkRow(NamedTuple):
+class _TaskRow(NamedTuple):
     id: int
     task: str
     task_digest: str
@@ -457,7 +458,7 @@ class _JobRow(NamedTuple):
     seq: int
     id: str
     caller: str
-    work: int | None
+    evaluation_task: int | None
     task: str
     run: str
     policy: str
@@ -477,7 +478,7 @@ class _SettingsRow(NamedTuple):
     ended: NonNegativeInt
 
 
-_WORKS = (
+_TASKS = (
     "SELECT id, task, task_digest, candidate, source, plan, choices, profiled, tries, deaths, started_at "
     "FROM works WHERE state = 'open' ORDER BY id"
 )
@@ -491,68 +492,67 @@ _SETTINGS = "SELECT run, weight, min_policy_version, ended FROM runs"
 
 @dataclass
 class Restored:
-    """What was found."""
+    """Next free numbers, and corrections of the database, after a restart."""
 
     next_seq: int
-    next_work: int
+    next_task: int
     batch: Batch = field(default_factory=Batch)
-    """What has to be put right in the journal."""
 
 
-def restore(journal: JobStore, registry: Registry, fingerprint: Fingerprint, book: ActiveJobs) -> Restored:
-    """Enter open works with their jobs, and the settings of runs, into an empty book.
+def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, active: ActiveJobs) -> Restored:
+    """Load open tasks with their jobs, and the settings of runs, into an empty ``active``.
 
-    Keys are made anew: the device, its driver or the toolchain may be others now.
+    Evaluation keys are computed again: the device, its driver or the toolchain may have changed.
 
     Raises:
-        StoreError: a row of them cannot be read. Nothing has changed then.
+        StoreError: a row cannot be read; the database has not changed then.
     """
-    for run in _rows(journal, _SETTINGS, _SettingsRow, "the settings of run"):
-        state = book.run(run.run)
+    for run in _rows(store, _SETTINGS, _SettingsRow, "the settings of run"):
+        state = active.run(run.run)
         state.weight, state.min_policy_version, state.ended = run.weight, run.min_policy_version, run.ended
-    [(last_seq,)] = journal.read("SELECT coalesce(max(seq), 0) FROM jobs")
-    [(last_work,)] = journal.read("SELECT coalesce(max(id), 0) FROM works")
-    restored = Restored(last_seq + 1, last_work + 1)
-    works: dict[int, SharedEvaluation] = {}
-    for row in _rows(journal, _WORKS, _WorkRow, "open work"):
+    [(last_seq,)] = store.read("SELECT coalesce(max(seq), 0) FROM jobs")
+    [(last_task,)] = store.read("SELECT coalesce(max(id), 0) FROM works")
+    restored = Restored(last_seq + 1, last_task + 1)
+    tasks: dict[int, EvaluationTask] = {}
+    for row in _rows(store, _TASKS, _TaskRow, "open task"):
         registered = registry.of_digest(row.task_digest)
         if registered is None:
-            restored.batch.ended_works.append(WorkEnd(row.id, "failed", utc_seconds(), None, None, None))
+            restored.batch.ended_tasks.append(TaskEnd(row.id, "failed", utc_seconds(), None, None, None))
             continue
-        with readable(journal.path, f"open work {row.id}"):
-            work = works[row.id] = _work(row, registered, fingerprint)
+        with readable(store.path, f"open task {row.id}"):
+            task = tasks[row.id] = _task(row, registered, fingerprint)
         restored.batch.progress.append(
-            WorkProgress(work.id, work.key, work.profile, work.tries, work.deaths, work.started_at)
+            TaskProgress(task.id, task.key, task.profile, task.tries, task.deaths, task.started_at)
         )
-    for waiting in _rows(journal, _JOBS, _JobRow, "open job"):
-        if waiting.work in works:
-            with readable(journal.path, f"open job {waiting.id}"):
-                job = ActiveJob(**waiting._asdict() | {"work": works[waiting.work]})
-                job.shown()  # what it holds may be of the right type, and yet nothing that a caller can be told
-            job.work.profile = job.work.profile or job.profile
-            book.add(job)
+    for waiting in _rows(store, _JOBS, _JobRow, "open job"):
+        if waiting.evaluation_task in tasks:
+            with readable(store.path, f"open job {waiting.id}"):
+                job = ActiveJob(**waiting._asdict() | {"evaluation_task": tasks[waiting.evaluation_task]})
+                job.snapshot()  # validates the values, whose types are right already
+            job.evaluation_task.profile = job.evaluation_task.profile or job.profile
+            active.add(job)
         else:
             restored.batch.ended_jobs.append(_not_offered(waiting))
-    for work in works.values():
-        if not work.jobs:
-            restored.batch.ended_works.append(WorkEnd(work.id, "dropped", utc_seconds(), None, None, None))
+    for task in tasks.values():
+        if not task.jobs:
+            restored.batch.ended_tasks.append(TaskEnd(task.id, "dropped", utc_seconds(), None, None, None))
     return restored
 
 
 Row = TypeVar("Row", bound=NamedTuple)
 
 
-def _rows(journal: JobStore, sql: str, kind: type[Row], what: str) -> Iterator[Row]:
-    """Rows of a query, held to their types, which SQLite does not do."""
+def _rows(store: JobStore, sql: str, kind: type[Row], label: str) -> Iterator[Row]:
+    """Rows of a query with validated types, which SQLite does not enforce."""
     adapter = TypeAdapter(kind)
-    for row in journal.read(sql):
-        with readable(journal.path, f"{what} {row[0]}"):
-            read = adapter.validate_python(row)
-        yield read
+    for row in store.read(sql):
+        with readable(store.path, f"{label} {row[0]}"):
+            validated = adapter.validate_python(row)
+        yield validated
 
 
-def _work(row: _WorkRow, registered: Registered, fingerprint: Fingerprint) -> SharedEvaluation:
-    return SharedEvaluation(
+def _task(row: _TaskRow, registered: Registered, fingerprint: Fingerprint) -> EvaluationTask:
+    return EvaluationTask(
         id=row.id,
         key=evaluation_key(row.candidate, row.task_digest, fingerprint),
         registered=registered,
@@ -566,6 +566,6 @@ def _work(row: _WorkRow, registered: Registered, fingerprint: Fingerprint) -> Sh
 
 
 def _not_offered(row: _JobRow) -> JobEnd:
-    message = f"task {row.task} is not offered by this server any more; offer its suite and submit the job again"
+    message = f"task {row.task} is no longer offered by this server; offer its suite and submit the job again"
     result = failed("unsupported", message, policy=row.policy)
     return JobEnd(row.id, JobStatus.FINISHED.value, None, utc_seconds(), 0, None, result.model_dump_json())

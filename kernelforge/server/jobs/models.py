@@ -1,4 +1,4 @@
-"""Unfinished jobs, the evaluations that they share, and an index of both."""
+"""Active jobs, the evaluation tasks that they share, and an index of both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.records import Candidate
 from kernelforge.server.jobs.queue import Charge
-from kernelforge.server.jobs.registry import Registered
+from kernelforge.server.jobs.requests import Registered
 from kernelforge.workers.base import EvaluationOrder
 
 Phase = Literal["queued", "preparing", "ready", "evaluating", "over"]
@@ -17,7 +17,7 @@ Phase = Literal["queued", "preparing", "ready", "evaluating", "over"]
 
 @dataclass(slots=True, eq=False, repr=False)
 class ActiveJob:
-    """A job that was accepted and has not ended."""
+    """An accepted job that has not ended."""
 
     seq: int
     """Order of acceptance."""
@@ -33,26 +33,27 @@ class ActiveJob:
     profile: bool
     tag: str
     submitted_at: float
-    work: SharedEvaluation
+    evaluation_task: EvaluationTask
     ending: bool = False
-    """Whether its end is on the way to the journal. It has one end: whoever sets this gives it."""
+    """True once its end is being committed. Set exactly once, by the caller that ends the job."""
     end: asyncio.Task[list[ActiveJob]] | None = None
-    """Writes its end."""
+    """Commits its end."""
     holders: int = 0
-    """Requests that are held open for it, and cancel it when the last of them goes."""
+    """Open requests that wait for it; it is cancelled when the last of them is closed."""
     kept: bool = False
-    """Whether somebody was given it to come back for: it is not cancelled with the requests that are held open."""
+    """Whether a caller has its id to poll: then it is not cancelled when open requests are closed."""
     forgotten: bool = False
-    """Whether its idempotency key is free again."""
+    """Whether its idempotency key was released."""
 
     @property
     def started_at(self) -> float | None:
-        """When a worker was given its work; a job that joined later began when it joined."""
-        return None if self.work.started_at is None else max(self.work.started_at, self.submitted_at)
+        """When a worker got its task; for a job that joined later, when it joined."""
+        started_at = self.evaluation_task.started_at
+        return None if started_at is None else max(started_at, self.submitted_at)
 
-    def shown(self) -> Job:
-        """As callers see it."""
-        running = self.work.phase in ("preparing", "ready", "evaluating", "over")
+    def snapshot(self) -> Job:
+        """The job as callers see it now."""
+        running = self.evaluation_task.phase in ("preparing", "ready", "evaluating", "over")
         return Job(
             id=self.id,
             status=JobStatus.RUNNING if running else JobStatus.QUEUED,
@@ -63,11 +64,11 @@ class ActiveJob:
             tag=self.tag,
             submitted_at=self.submitted_at,
             started_at=self.started_at if running else None,
-            tries=self.work.tries,
+            tries=self.evaluation_task.tries,
         )
 
     def ended(self, status: JobStatus, result: RewardResult, now: float) -> Job:
-        """As callers will see it from now on."""
+        """The job as callers see it after its end."""
         return Job(
             id=self.id,
             status=status,
@@ -79,14 +80,14 @@ class ActiveJob:
             submitted_at=self.submitted_at,
             started_at=self.started_at,
             finished_at=now,
-            tries=self.work.tries,
+            tries=self.evaluation_task.tries,
             result=result,
         )
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class SharedEvaluation:
-    """One evaluation to be made, for all jobs that wait for it."""
+class EvaluationTask:
+    """One evaluation, shared by all jobs that wait for it."""
 
     id: int
     key: str
@@ -97,26 +98,26 @@ class SharedEvaluation:
     jobs: dict[str, ActiveJob] = field(default_factory=dict)
     phase: Phase = "queued"
     tries: int = 0
-    """How often a worker was given it."""
+    """How often it was given to a worker."""
     deaths: int = 0
-    """Workers that died of it, or near it."""
-    troubles: int = 0
-    """Tries that ended in trouble that may pass."""
+    """Workers that died while they had it."""
+    failures: int = 0
+    """Tries that ended in a retryable failure."""
     started_at: float | None = None
     seconds: float = 0.0
-    """Of workers, so far."""
+    """Worker time used so far."""
     prepared: dict[str, float] = field(default_factory=dict)
-    """Those of preparing it, by part."""
-    bill: Charge | None = None
-    """Who was charged for it."""
+    """Seconds spent on its preparation, by part."""
+    charge: Charge | None = None
+    """What its runs paid for it."""
     call: asyncio.Task[None] | None = None
-    """The engine's call that is under way."""
+    """The engine's call in progress."""
     passed_over: int = 0
-    """How often a later work was put on a slot first, because its oracle was warm there."""
+    """How often a later task got a slot first, because its oracle was warm there."""
 
     @property
     def size(self) -> int:
-        """Characters of its candidate, which is what it holds of memory."""
+        """Characters of its candidate, an estimate of its memory."""
         return len(self.candidate.source) + len(self.candidate.plan)
 
     def order(self) -> EvaluationOrder:
@@ -128,37 +129,36 @@ class SharedEvaluation:
             prepared=self.prepared,
         )
 
-    def places(self) -> dict[str, tuple[int, int]]:
+    def positions(self) -> dict[str, tuple[int, int]]:
         """Priority and age by run, for the fair queue."""
-        places: dict[str, tuple[int, int]] = {}
+        positions: dict[str, tuple[int, int]] = {}
         for job in self.jobs.values():
-            old = places.get(job.run)
+            old = positions.get(job.run)
             if old is None or (-job.priority, job.seq) < (-old[0], old[1]):
-                places[job.run] = (job.priority, job.seq)
-        return places
+                positions[job.run] = (job.priority, job.seq)
+        return positions
 
 
 _MOST_RUNS = 10_000
-"""Runs that are remembered without settings of their own and without jobs."""
+"""Runs in memory above which those without settings and jobs are forgotten."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """One run, as long as it is remembered."""
+    """A run: its settings, and its active jobs."""
 
     weight: float = 1.0
     min_policy_version: int | None = None
     ended: int = 0
-    """Jobs that ended."""
+    """Number of jobs that ended."""
     jobs: dict[str, ActiveJob] = field(default_factory=dict)
-    """Jobs that have not."""
 
     @property
     def forgettable(self) -> bool:
         return not self.jobs and self.weight == 1.0 and self.min_policy_version is None
 
     def stale(self, policy_version: int | None) -> bool:
-        """Whether work of these weights is not wanted any more."""
+        """Whether the run rejects jobs of this policy version."""
         return (
             policy_version is not None
             and self.min_policy_version is not None
@@ -167,63 +167,63 @@ class RunState:
 
 
 class ActiveJobs:
-    """Jobs that have not ended, and open works."""
+    """Index of the active jobs and their evaluation tasks."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, ActiveJob] = {}
-        self.works: dict[int, SharedEvaluation] = {}
+        self.tasks: dict[int, EvaluationTask] = {}
         self.runs: dict[str, RunState] = {}
         self.keyed: dict[tuple[str, str], ActiveJob] = {}
         """By caller and idempotency key."""
         self.chars = 0
-        """Of the candidates of open works."""
-        self._by_key: dict[str, list[SharedEvaluation]] = {}
+        """Characters of the candidates of open tasks."""
+        self._by_key: dict[str, list[EvaluationTask]] = {}
         self._forget_at = _MOST_RUNS
 
     def run(self, name: str) -> RunState:
         state = self.runs.get(name)
         if state is None:
             if len(self.runs) >= self._forget_at:
-                for idle in [run for run, one in self.runs.items() if one.forgettable][: _MOST_RUNS // 10]:
+                for idle in [run for run, state in self.runs.items() if state.forgettable][: _MOST_RUNS // 10]:
                     del self.runs[idle]
-                # Where none is idle, not all are looked at again for each that comes.
+                # If none is idle, do not scan all runs again for every new one.
                 self._forget_at = max(len(self.runs) + _MOST_RUNS // 10, _MOST_RUNS)
             state = self.runs[name] = RunState()
         return state
 
     def add(self, job: ActiveJob) -> None:
-        """Enter a job that was accepted; its work too, if it is new."""
+        """Enter an accepted job, and its task if that is new."""
         self.jobs[job.id] = job
         self.run(job.run).jobs[job.id] = job
         if job.key is not None:
             self.keyed[job.caller, job.key] = job
-        work = job.work
-        work.jobs[job.id] = job
-        if work.id not in self.works:
-            self.works[work.id] = work
-            self.chars += work.size
-            self._by_key.setdefault(work.key, []).append(work)
+        task = job.evaluation_task
+        task.jobs[job.id] = job
+        if task.id not in self.tasks:
+            self.tasks[task.id] = task
+            self.chars += task.size
+            self._by_key.setdefault(task.key, []).append(task)
 
     def remove(self, job: ActiveJob) -> None:
-        """A job has ended."""
+        """Remove a job that has ended."""
         self.jobs.pop(job.id, None)
         self.run(job.run).jobs.pop(job.id, None)
         if job.key is not None and self.keyed.get((job.caller, job.key)) is job:
             del self.keyed[job.caller, job.key]
 
-    def close(self, work: SharedEvaluation) -> None:
-        """No further job may join a work."""
-        if self.works.pop(work.id, None) is None:
+    def close(self, task: EvaluationTask) -> None:
+        """Remove a task, so that no further job joins it."""
+        if self.tasks.pop(task.id, None) is None:
             return
-        self.chars -= work.size
-        same = self._by_key[work.key]
-        same.remove(work)
-        if not same:
-            del self._by_key[work.key]
+        self.chars -= task.size
+        same_key = self._by_key[task.key]
+        same_key.remove(task)
+        if not same_key:
+            del self._by_key[task.key]
 
-    def open_work(self, key: str, *, profile: bool) -> SharedEvaluation | None:
-        """A work that a job with this key may join. One that is still queued can be given a profile."""
-        for work in self._by_key.get(key, ()):
-            if work.profile or not profile or (work.phase == "queued" and not work.tries):
-                return work
+    def joinable_task(self, key: str, *, profile: bool) -> EvaluationTask | None:
+        """A task that a job with this key may join. A task that is still queued can be given a profile."""
+        for task in self._by_key.get(key, ()):
+            if task.profile or not profile or (task.phase == "queued" and not task.tries):
+                return task
         return None

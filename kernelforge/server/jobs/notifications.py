@@ -17,7 +17,7 @@ _FIRST_COMPACTION = 1_000
 
 
 class JobWatchers:
-    """Queues that get each job they follow whenever its status changes."""
+    """Queues that receive each job they follow whenever its status changes."""
 
     def __init__(self) -> None:
         self._queues: dict[str, set[asyncio.Queue[Job]]] = {}
@@ -25,7 +25,7 @@ class JobWatchers:
 
     @contextlib.contextmanager
     def follow(self, ids: Sequence[str]) -> Iterator[asyncio.Queue[Job]]:
-        """A queue of the changes of some jobs, from now on."""
+        """A queue of the changes of some jobs from now on."""
         queue: asyncio.Queue[Job] = asyncio.Queue()
         for job_id in ids:
             self._queues.setdefault(job_id, set()).add(queue)
@@ -42,7 +42,7 @@ class JobWatchers:
         return job_id in self._queues
 
     def changed(self, job: Job) -> None:
-        """Tell those who follow a job."""
+        """Send a job to the queues that follow it."""
         for queue in self._queues.get(job.id, ()):
             queue.put_nowait(job)
 
@@ -50,7 +50,7 @@ class JobWatchers:
         self._listeners.append(listener)
 
     def ended(self, job: Job) -> None:
-        """Tell all who follow a job that it has ended, and every listener."""
+        """Send a completed job to the queues that follow it, and to every listener."""
         self.changed(job)
         for listener in self._listeners:
             try:
@@ -60,28 +60,26 @@ class JobWatchers:
 
 
 class Deadlines:
-    """Calls back for jobs whose time has come. One timer, whatever the number of jobs.
+    """Calls back when jobs reach their deadlines. One timer serves all jobs.
 
     Args:
-        expire: gets the ids of the jobs that are due; some may have ended long since.
-        live: whether a job has not ended.
+        expire: gets the ids of the jobs that are due; some may have ended already.
+        is_active: whether a job has not ended.
     """
 
-    def __init__(self, expire: Callable[[list[str]], None], live: Callable[[str], bool]) -> None:
+    def __init__(self, expire: Callable[[list[str]], None], is_active: Callable[[str], bool]) -> None:
         self._expire = expire
-        self._live = live
+        self._is_active = is_active
         self._compact_at = _FIRST_COMPACTION
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
 
     def add(self, at: float, job_id: str) -> None:
-        """Args:
-        at: UTC seconds since 1970.
-        """
+        """Watch a job's deadline ``at``, in UTC seconds since 1970."""
         heapq.heappush(self._heap, (at, job_id))
-        if len(self._heap) >= self._compact_at:  # most jobs end long before their time
-            self._heap = [entry for entry in self._heap if self._live(entry[1])]
+        if len(self._heap) >= self._compact_at:  # most jobs end long before their deadline
+            self._heap = [entry for entry in self._heap if self._is_active(entry[1])]
             heapq.heapify(self._heap)
             self._compact_at = max(2 * len(self._heap), _FIRST_COMPACTION)
         if self._timer is None or at < self._due_at:

@@ -9,7 +9,6 @@ from typing import Literal
 from kernelforge.client.models import Fault, RewardResult
 from kernelforge.records import Evaluation, Fingerprint, Origin, Verdict
 from kernelforge.rewards import Context, components, reward, unscored
-from kernelforge.workers.base import Trouble
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,11 +48,6 @@ def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = Fals
     """The result of a job that has no evaluation."""
     fault = Fault(code=code, message=message[:MAX_FEEDBACK_CHARS], retryable=retryable)
     return RewardResult(outcome="infra_error", policy=policy, error=fault)
-
-
-def troubled(trouble: Trouble, *, policy: str) -> RewardResult:
-    """The result of a job whose evaluation an engine could not make."""
-    return failed(trouble.code, trouble.message, policy=policy, retryable=trouble.retryable)
 
 
 def without_candidate(candidate: str, task: str, fingerprint: Fingerprint, fault: str) -> Evaluation:

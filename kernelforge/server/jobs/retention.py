@@ -1,7 +1,7 @@
 """Retention: delete the oldest finished jobs, then evaluations that no remaining job refers to.
 
-Nothing that is open ever goes. An evaluation leaves the cache before it leaves the journal, so that no answer can refer
-to one that is gone.
+Open jobs and tasks are never deleted. An evaluation leaves the cache before it leaves the database, so that no answer
+refers to a deleted one.
 """
 
 from __future__ import annotations
@@ -11,31 +11,26 @@ import logging
 from contextlib import suppress
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
-from kernelforge.server.jobs.job_store import Batch, JobStore
-from kernelforge.server.jobs.settings import JobServiceSettings
+from kernelforge.server.jobs.job_store import Batch
+from kernelforge.server.jobs.state import ServiceState
 
 _LOG = logging.getLogger(__name__)
 
 _EVERY_S = 10.0
 _AT_A_TIME = 500
-"""Jobs, and works, of one transaction."""
+"""Jobs, and tasks, deleted in one transaction."""
 
 
 class Retention:
-    """Prunes the journal in the background."""
+    """Deletes old rows of ``server.db`` in the background."""
 
-    def __init__(
-        self, journal: JobStore, archive: CompletedJobs, cache: EvaluationCache, settings: JobServiceSettings
-    ) -> None:
-        self._journal = journal
-        self._archive = archive
-        self._cache = cache
-        self._settings = settings
-        self._reader = journal.reader()
-        """Its queries take long: they run in a thread, over a connection of their own."""
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._reader = state.store.reader()
+        """Queries take long: they run in a thread, over a separate connection."""
         self._cursor = 0
-        """Work up to which all were looked at."""
+        """Number of the last task that was checked."""
         self._loop: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -49,18 +44,18 @@ class Retention:
         self._reader.close()
 
     async def prune(self) -> int:
-        """Take out what is too much, and return how many jobs and works went."""
-        gone = 0
+        """Delete rows above the limits, and return how many jobs and tasks were deleted."""
+        total = 0
         while True:
-            jobs, works = await self._excess()
-            if not jobs and not works:
-                return gone
-            gone += await self._prune_jobs(min(jobs, _AT_A_TIME)) if jobs else 0
-            if works:
-                went = await self._prune_works(min(works, _AT_A_TIME))
-                gone += went
-                if not went and not jobs and not self._cursor:
-                    return gone  # all of them are referred to
+            jobs, tasks = await self._excess()
+            if not jobs and not tasks:
+                return total
+            total += await self._prune_jobs(min(jobs, _AT_A_TIME)) if jobs else 0
+            if tasks:
+                deleted = await self._prune_tasks(min(tasks, _AT_A_TIME))
+                total += deleted
+                if not deleted and not jobs and not self._cursor:
+                    return total  # jobs refer to all of them
 
     async def _run(self) -> None:
         while True:
@@ -70,37 +65,37 @@ class Retention:
                     await self._prune_runs()
                     await self._refresh()
             except StoreError as error:
-                _LOG.error("old jobs could not be taken out of %s: %s", self._journal.path, error)
+                _LOG.error("old jobs could not be deleted from %s: %s", self._state.store.path, error)
 
     async def _refresh(self) -> None:
-        for known, kept in (
-            (self._archive.known_keys, self._settings.keep_jobs),
-            (self._cache.known, self._settings.keep_works),
+        for key_filter, limit in (
+            (self._state.completed.key_filter, self._settings.keep_jobs),
+            (self._state.cache.key_filter, self._settings.keep_evaluations),
         ):
-            if len(known) > 2 * kept:
-                await known.refresh(self._reader)
+            if len(key_filter) > 2 * limit:
+                await key_filter.refresh(self._reader)
 
     async def _excess(self) -> tuple[int, int]:
-        """How many ended jobs, and works, are too many."""
+        """How many completed jobs, and tasks, are above the limits."""
         counts = "SELECT (SELECT count(*) FROM jobs WHERE status != 'queued'), (SELECT count(*) FROM works)"
-        [(jobs, works)] = await asyncio.to_thread(self._reader.tuples, counts)
+        [(jobs, tasks)] = await asyncio.to_thread(self._reader.tuples, counts)
         [(pages,)], [(free,)], [(size,)] = (
             self._reader.tuples(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
         )
         keep = self._settings
         if (pages - free) * size > keep.keep_bytes:
-            return min(jobs, _AT_A_TIME), min(works, _AT_A_TIME)
-        return max(jobs - keep.keep_jobs, 0), max(works - keep.keep_works, 0)
+            return min(jobs, _AT_A_TIME), min(tasks, _AT_A_TIME)
+        return max(jobs - keep.keep_jobs, 0), max(tasks - keep.keep_evaluations, 0)
 
     async def _prune_jobs(self, most: int) -> int:
         oldest = "SELECT seq, id FROM jobs WHERE status != 'queued' ORDER BY seq LIMIT ?"
         rows = await asyncio.to_thread(self._reader.tuples, oldest, (most,))
-        await asyncio.shield(self._journal.commit(Batch(pruned_jobs=[seq for seq, _ in rows])))
+        await asyncio.shield(self._state.store.commit(Batch(pruned_jobs=[seq for seq, _ in rows])))
         for _, job_id in rows:
-            self._archive.drop(job_id)
+            self._state.completed.drop(job_id)
         return len(rows)
 
-    async def _prune_works(self, most: int) -> int:
+    async def _prune_tasks(self, most: int) -> int:
         rows = await asyncio.to_thread(
             self._reader.tuples,
             "SELECT id, key, NOT EXISTS (SELECT 1 FROM jobs WHERE work = works.id) FROM works "
@@ -108,23 +103,20 @@ class Retention:
             (self._cursor, _AT_A_TIME),
         )
         self._cursor = rows[-1][0] if len(rows) == _AT_A_TIME else 0
-        doomed = {work: key for work, key, unused in rows if unused}
-        doomed = dict(list(doomed.items())[:most])
-        if not doomed:
+        unreferenced = {task: key for task, key, unused in rows if unused}
+        unreferenced = dict(list(unreferenced.items())[:most])
+        if not unreferenced:
             return 0
-        self._cache.condemn(doomed)
-        try:
-            await asyncio.shield(self._journal.commit(Batch(pruned_works=list(doomed))))
-        finally:
-            self._cache.pruned(doomed)
-        return len(doomed)
+        with self._state.cache.deleting(unreferenced):
+            await asyncio.shield(self._state.store.commit(Batch(pruned_tasks=list(unreferenced))))
+        return len(unreferenced)
 
     async def _prune_runs(self) -> None:
-        """Runs without settings go with their last job: callers may name any number of them."""
+        """Delete runs without settings and without jobs: callers may name any number of runs."""
         idle = (
             "SELECT run FROM runs WHERE weight = 1 AND min_policy_version IS NULL "
             "AND run NOT IN (SELECT run FROM jobs) LIMIT 10000"
         )
         rows = await asyncio.to_thread(self._reader.tuples, idle)
         if rows:
-            await asyncio.shield(self._journal.commit(Batch(pruned_runs=[run for (run,) in rows])))
+            await asyncio.shield(self._state.store.commit(Batch(pruned_runs=[run for (run,) in rows])))

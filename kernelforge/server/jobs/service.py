@@ -1,6 +1,6 @@
 """The job service: durable jobs, shared evaluations, fair shares, exactly one end per job.
 
-It knows no protocol: ``app.py`` and the wires put it on the network. All of it runs on one event loop.
+It is independent of protocols: ``http/`` and ``protocols/`` put it on the network. All of it runs on one event loop.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,19 +19,17 @@ from kernelforge.errors import StoreError
 from kernelforge.records import Task
 from kernelforge.server.base import Caller, Evaluated, RequestRejected
 from kernelforge.server.jobs.admission import Admission
-from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
-from kernelforge.server.jobs.completion import JobCompletion
-from kernelforge.server.jobs.job_store import Batch, JobStore, Restored, RunRow, restore
+from kernelforge.server.jobs.completion import End, JobCompletion
+from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow, restore
 from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, RunState
 from kernelforge.server.jobs.notifications import Deadlines, JobWatchers
-from kernelforge.server.jobs.registry import Registry
-from kernelforge.server.jobs.request_parser import RequestParser
-from kernelforge.server.jobs.results import failed
+from kernelforge.server.jobs.requests import Registry, RequestParser
+from kernelforge.server.jobs.results import FaultCode, failed
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.settings import JobServiceSettings
-from kernelforge.server.jobs.submission import Submission, not_stored
-from kernelforge.server.jobs.task_contexts import Briefs
+from kernelforge.server.jobs.state import JobServiceSettings, ServiceState
+from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
+from kernelforge.server.jobs.task_contexts import TaskContexts
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.utils.file_locks import lock_path, run_lock
 from kernelforge.version import __version__
@@ -39,19 +37,17 @@ from kernelforge.workers.base import Engine, Health
 
 _LOG = logging.getLogger(__name__)
 
-_Outcome = Job | ActiveJob | RequestRejected
-
-_MOST_AT_A_STRETCH_S = 0.005
-"""After so long with one batch, others get their turn on the event loop."""
+_AT_A_TIME = 200
+"""Jobs that are ended in one step of the event loop."""
 
 
 class JobService:
-    """The Core over an engine, with its journal in a results folder.
+    """Jobs over an engine, with their database in a results folder.
 
     Args:
-        engine: started and closed by the gateway.
+        engine: started and closed by the service.
         catalogue: the tasks that are offered.
-        folder: the results folder; one gateway at a time may have it.
+        folder: the results folder; only one service may use it at a time.
     """
 
     def __init__(
@@ -61,117 +57,104 @@ class JobService:
         self.settings = settings or JobServiceSettings()
         self.registry = Registry(catalogue)
         self.counters: Counter[str] = Counter()
-        """What happened since the start: ``submitted cached joined evaluated retried worker_deaths ...``."""
+        """Events since the start: ``submitted cached joined evaluated retried worker_deaths ...``."""
         self._engine = engine
         self._folder = folder
-        self._intake = RequestParser(self.registry, self.settings.policy, self.settings.readings_in_memory)
-        self.default_policy = self._intake.default_policy
-        self._state: Literal["starting", "ready", "draining"] = "starting"
-        self._held = contextlib.ExitStack()
-        self._book = ActiveJobs()
+        self._parser = RequestParser(self.registry, self.settings.policy, self.settings.readings_in_memory)
+        self.default_policy = self._parser.default_policy
+        """Name of the reward policy of requests that name none."""
+        self._phase: Literal["starting", "ready", "draining"] = "starting"
+        self._resources = contextlib.ExitStack()
+        self._active = ActiveJobs()
         self._watchers = JobWatchers()
         self._arriving: Counter[tuple[str, str | None]] = Counter()
-        """Requests that have not come to their job yet, by caller and idempotency key: it may be one that another
-        request lets go."""
-        self._settling = asyncio.Lock()
-        """Of two changes of a run's settings, the second begins from what the first left."""
-        self._briefs = Briefs(engine)
+        """Requests without a job yet, by caller and idempotency key: their job may be one that another request is
+        about to abandon."""
+        self._settings_lock = asyncio.Lock()
+        """Changes of run settings are applied one after the other."""
+        self._contexts = TaskContexts(engine)
 
     async def start(self) -> None:
-        """Take the folder, start the engine, and queue again what a gateway before this one left open.
+        """Lock the folder, start the engine, and queue the jobs that were open when the last service ended.
 
         Raises:
-            StoreError: another gateway has the folder, or ``server.db`` cannot be used.
+            StoreError: another server uses the folder, or ``server.db`` cannot be used.
             KernelForgeError: the engine does not start.
         """
         try:
-            self._held.enter_context(run_lock(lock_path(self._folder, "server"), "server"))
+            self._resources.enter_context(run_lock(lock_path(self._folder, "server"), "server"))
         except StoreError as error:
-            raise StoreError(f"another gateway serves {self._folder}: {error}") from error
+            raise StoreError(f"another server uses {self._folder}: {error}") from error
         try:
-            self._journal = JobStore(self._folder)
-            self._held.callback(self._journal.close)
+            store = JobStore(self._folder)
+            self._resources.callback(store.close)
             await self._engine.start()
-            restored = self._assemble()
+            corrections = self._assemble(store)
         except BaseException:
             await self._engine.close()
-            self._held.close()
+            self._resources.close()
             raise
-        await self._take_up(restored.batch)
-        self._state = "ready"
+        await self._queue_restored(corrections)
+        self._phase = "ready"
         self._scheduler.start()
         self._retention.start()
 
-    def _assemble(self) -> Restored:
-        settings, journal, book = self.settings, self._journal, self._book
-        self._archive = CompletedJobs(journal, settings.jobs_in_memory)
-        self._cache = EvaluationCache(journal, settings.evaluations_in_memory)
-        self._ending = JobCompletion(book, journal, self._archive, self._cache, self._watchers, self.counters)
-        self._scheduler = Scheduler(self._engine, self._ending, self.counters, lease_s=settings.lease_s)
-        self._ending.scheduler = self._scheduler
-        self._deadlines = Deadlines(self._expire, book.jobs.__contains__)
-        self._admission = Admission(
-            book, self._cache, self._scheduler, settings, self.counters, lambda: self._engine.fingerprint
+    def _assemble(self, store: JobStore) -> Batch:
+        """Make the parts of the service and restore its jobs. Returns corrections of the database."""
+        settings, active = self.settings, self._active
+        state = self._state = ServiceState(settings, store, active, self._watchers, self.counters)
+        self._completion = JobCompletion(state)
+        self._scheduler = Scheduler(
+            self._engine, self._completion, self.counters, worker_limit_s=settings.worker_limit_s
         )
-        restored = restore(journal, self.registry, self._engine.fingerprint, book)
-        self._admission.next_seq, self._admission.next_work = restored.next_seq, restored.next_work
+        self._deadlines = Deadlines(self._expire, active.jobs.__contains__)
+        restored = restore(store, self.registry, self._engine.fingerprint, active)
+        admission = Admission(state, self._engine, self._scheduler, restored, self._require_ready)
         self._submission = Submission(
-            intake=self._intake,
-            admission=self._admission,
-            book=book,
-            journal=journal,
-            archive=self._archive,
-            cache=self._cache,
-            ending=self._ending,
-            scheduler=self._scheduler,
-            deadlines=self._deadlines,
-            watchers=self._watchers,
-            must_be_ready=self._must_be_ready,
-            fingerprint=lambda: self._engine.fingerprint,
+            state, self._parser, admission, self._scheduler, self._completion, self._deadlines
         )
-        self._retention = Retention(journal, self._archive, self._cache, settings)
-        for run, state in book.runs.items():
-            self._scheduler.queue.set_weight(run, state.weight)
-        return restored
+        self._retention = Retention(state)
+        for run, run_state in active.runs.items():
+            self._scheduler.queue.set_weight(run, run_state.weight)
+        return restored.batch
 
-    async def _take_up(self, batch: Batch) -> None:
-        """Queue what was open at the last end."""
-        if batch:
-            self._ending.keep(batch)
-        for run in list(self._book.runs.values()):
+    async def _queue_restored(self, corrections: Batch) -> None:
+        if corrections:
+            self._completion.write(corrections)
+        for run in list(self._active.runs.values()):
             await self._end_stale(run)
-        for work in list(self._book.works.values()):
-            self._scheduler.add(work)
-        for job in list(self._book.jobs.values()):
+        for task in list(self._active.tasks.values()):
+            self._scheduler.add(task)
+        for job in list(self._active.jobs.values()):
             if job.deadline_at is not None:
                 self._deadlines.add(job.deadline_at, job.id)
-        self.counters["restored"] += len(self._book.jobs)
+        self.counters["restored"] += len(self._active.jobs)
 
     async def drain(self) -> None:
-        """Accept nothing more; returns when nothing runs. What is queued stays for the next start."""
-        self._state = "draining"
+        """Accept no more jobs, and return when none runs. Queued jobs stay for the next start."""
+        self._phase = "draining"
         await self._scheduler.drain()
-        await self._ending.settled()
+        await self._completion.settled()
 
     async def close(self) -> None:
-        """Stop what runs, which the next start queues again; end the engine; let the folder go."""
-        started, self._state = self._state != "starting", "draining"
+        """Stop running jobs, which the next start queues again; close the engine; release the folder."""
+        started, self._phase = self._phase != "starting", "draining"
         if started:
             self._deadlines.stop()
             await self._retention.stop()
             await self._scheduler.stop()
-            await self._ending.close()
+            await self._completion.close()
         try:
-            await self._briefs.close()
+            await self._contexts.close()
             await self._engine.close()
         finally:
-            self._intake.close()
-            await asyncio.to_thread(self._held.close)
+            self._parser.close()
+            await asyncio.to_thread(self._resources.close)
 
-    # -- what it shows ------------------------------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> ServerStatus:
-        if self._state == "starting":
+        if self._phase == "starting":
             return ServerStatus(
                 state="starting",
                 version=__version__,
@@ -181,150 +164,183 @@ class JobService:
                 queued=0,
                 running=0,
             )
-        running = sum(len(work.jobs) for work in self._book.works.values() if work.phase != "queued")
+        running = sum(len(task.jobs) for task in self._active.tasks.values() if task.phase != "queued")
         return ServerStatus(
-            state=self._state,
+            state=self._phase,
             version=__version__,
             engine=self._engine.name,
             devices=sorted({slot.device for slot in self._engine.slots()}),
             workers=self._engine.health().workers,
-            queued=max(len(self._book.jobs) - running, 0),
+            queued=max(len(self._active.jobs) - running, 0),
             running=running,
         )
 
     def health(self) -> Health:
+        """State of the engine for operators."""
         return self._engine.health()
 
     def on_ended(self, listener: Callable[[Job], None]) -> None:
+        """Call ``listener`` with every job once it has ended. The listener must neither block nor raise."""
         self._watchers.on_ended(listener)
 
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
-        found = self.registry.find(reference, reference_code)
-        return found.name, found.task
+        """A registered task as ``suite/name`` with its record, by name, digest, or the text of its file.
 
-    async def brief(self, task: Task) -> TaskContext:
-        return await self._briefs.get(task)
+        Raises:
+            RequestRejected: 422: it is not registered, or the code belongs to another task. Nothing was executed.
+        """
+        registered = self.registry.find(reference, reference_code)
+        return registered.name, registered.task
+
+    async def task_context(self, task: Task) -> TaskContext:
+        """The context of a task for agents, cached."""
+        return await self._contexts.get(task)
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
     ) -> list[Job | RequestRejected]:
-        places = [(caller.name, key) for key in keys or ()]
-        self._arriving.update(places)
+        """Accept jobs independently of each other. A returned job survives a kill; one answered from the cache has
+        ended.
+
+        Args:
+            keys: idempotency keys; a key that this caller has used before returns the earlier job, or 409 if the
+                request differs.
+        """
+        owned_keys = [(caller.name, key) for key in keys or ()]
+        self._arriving.update(owned_keys)
         try:
             jobs = await self._submission.submit(requests, caller, keys)
             for job in jobs:
-                live = None if isinstance(job, RequestRejected) else self._book.jobs.get(job.id)
-                if live is not None:
-                    live.kept = True
+                active = None if isinstance(job, RequestRejected) else self._active.jobs.get(job.id)
+                if active is not None:
+                    active.kept = True
             return jobs
         finally:
-            for place in places:
-                self._arrived(place)
+            for owned_key in owned_keys:
+                self._arrived(owned_key)
 
-    def _must_be_ready(self) -> None:
-        if self._state != "ready":
+    def _require_ready(self) -> None:
+        if self._phase != "ready":
             raise RequestRejected(
-                503, self._state, f"the server is {self._state}; send the request again soon", retry_after_s=5.0
+                503, self._phase, f"the server is {self._phase}; send the request again soon", retry_after_s=5.0
             )
 
     async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
-        place = (caller.name, key)
-        self._arriving[place] += 1
+        """Submit a job and wait for it. It is cancelled when the wait is cancelled, or expires when time runs out.
+
+        Raises:
+            RequestRejected: it was not accepted.
+        """
+        owned_key = (caller.name, key)
+        self._arriving[owned_key] += 1
         submission = asyncio.ensure_future(self._submission.submit([request], caller, [key]))
         try:
             [job] = await asyncio.shield(submission)
         except asyncio.CancelledError:
-            submission.add_done_callback(lambda done: self._withdraw(done, place))
+            submission.add_done_callback(lambda done: self._withdraw(done, owned_key))
             raise
         except BaseException:
-            self._arrived(place)
+            self._arrived(owned_key)
             raise
-        live = None if isinstance(job, RequestRejected) else self._book.jobs.get(job.id)
-        if live is not None:
-            live.holders += 1
-        self._arrived(place)
+        active = None if isinstance(job, RequestRejected) else self._active.jobs.get(job.id)
+        if active is not None:
+            active.holders += 1
+        self._arrived(owned_key)
         if isinstance(job, RequestRejected):
             raise job
-        if live is None:
+        if active is None:
             return self.job(job.id)
         try:
             ended = await self.wait([job.id], 1, timeout_s)
         except asyncio.CancelledError:
-            live.holders -= 1
-            self._let_go(live)
+            active.holders -= 1
+            self._abandon(active)
             raise
-        live.holders -= 1
+        active.holders -= 1
         if ended:
             return ended[0]
         message = f"it had not ended after the {timeout_s:g} s that its caller waited"
-        self._ending.end([(live, JobStatus.EXPIRED, failed("deadline", message, policy=live.policy))])
-        if live.end is not None:  # this end, or one that was on its way
-            await asyncio.shield(live.end)
+        self._complete([(active, JobStatus.EXPIRED, failed("deadline", message, policy=active.policy))])
+        if active.end is not None:  # this end, or an earlier one that is being committed
+            await asyncio.shield(active.end)
         return self.job(job.id)
 
-    def _arrived(self, place: tuple[str, str | None]) -> None:
-        self._arriving[place] -= 1
-        if not self._arriving[place]:
-            del self._arriving[place]
+    def _arrived(self, owned_key: tuple[str, str | None]) -> None:
+        self._arriving[owned_key] -= 1
+        if not self._arriving[owned_key]:
+            del self._arriving[owned_key]
 
-    def _withdraw(self, submission: asyncio.Future[list[Job | RequestRejected]], place: tuple[str, str | None]) -> None:
-        self._arrived(place)
+    def _withdraw(
+        self, submission: asyncio.Future[list[Job | RequestRejected]], owned_key: tuple[str, str | None]
+    ) -> None:
+        self._arrived(owned_key)
         if submission.cancelled() or submission.exception() is not None:
             return
         for job in submission.result():
-            live = None if isinstance(job, RequestRejected) else self._book.jobs.get(job.id)
-            if live is not None:
-                self._let_go(live)
+            active = None if isinstance(job, RequestRejected) else self._active.jobs.get(job.id)
+            if active is not None:
+                self._abandon(active)
 
-    def _let_go(self, live: ActiveJob) -> None:
-        """A request that was held open for a job is gone. The last one takes the job with it, and its key: the same
-        request, sent again, is evaluated."""
-        arriving = live.key is not None and (live.caller, live.key) in self._arriving
-        if not live.holders and not live.kept and not arriving:
+    def _abandon(self, active: ActiveJob) -> None:
+        """Cancel a job whose last open request was closed, and release its key: the same request, sent again, is
+        evaluated."""
+        arriving = active.key is not None and (active.caller, active.key) in self._arriving
+        if not active.holders and not active.kept and not arriving:
             message = "its caller went away"
-            self._ending.end(
-                [(live, JobStatus.CANCELLED, failed("cancelled", message, policy=live.policy, retryable=True))],
+            self._complete(
+                [(active, JobStatus.CANCELLED, failed("cancelled", message, policy=active.policy, retryable=True))],
                 forget_keys=True,
             )
 
     # -- following ----------------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job:
-        live = self._book.jobs.get(job_id)
-        if live is not None and not self._submission.under_way(job_id):
-            return live.shown()
-        found = self._archive.get(job_id) if live is None else None
-        if found is None:
-            raise RequestRejected(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")
-        return found
+        """
+        Raises:
+            RequestRejected: 404: it is unknown, or no longer kept.
+        """
+        active = self._active.jobs.get(job_id)
+        if active is not None and not self._submission.is_pending(job_id):
+            return active.snapshot()
+        job = self._state.completed.get(job_id) if active is None else None
+        if job is None:
+            raise unknown_job(job_id)
+        return job
 
     def keyed(self, key: str, caller: Caller) -> Job | None:
-        found = self._archive.keyed(caller.name, key)
-        if found is None:
+        """The job of an idempotency key of this caller; None if there is none, or it is no longer kept."""
+        record = self._state.completed.keyed(caller.name, key)
+        if record is None:
             return None
         with contextlib.suppress(RequestRejected):
-            return self.job(found.job)
+            return self.job(record.job)
         return None
 
     def stored(self, job_id: str) -> Evaluated | None:
+        """The evaluation of a job that was scored; None if nothing was evaluated."""
         result = self.job(job_id).result
-        work = None if result is None else self._archive.work_of(job_id)
-        stored = None if work is None or result is None else self._cache.of_work(work, result.evaluation)
+        task = None if result is None else self._state.completed.task_of(job_id)
+        stored = None if task is None or result is None else self._state.cache.of_task(task, result.evaluation)
         return (
             None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.source, stored.finished_at)
         )
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
+        """Completed jobs in the order of their end, once there are ``k`` (None: all) of them or time is up.
+
+        Raises:
+            RequestRejected: 404: one of them is unknown.
+        """
         names = list(dict.fromkeys(ids))
-        wanted = len(names) if k is None else min(k, len(names))
+        expected = len(names) if k is None else min(k, len(names))
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         with self._watchers.follow(names) as changes:
             now = [self.job(name) for name in names]
             ended = sorted((job for job in now if job.status.ended), key=lambda job: job.finished_at or 0.0)
-            while len(ended) < wanted:
+            while len(ended) < expected:
                 try:
                     async with asyncio.timeout_at(until):
                         job = await changes.get()
@@ -335,6 +351,7 @@ class JobService:
         return ended
 
     async def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
+        """Each job now and whenever its status changes, until all have ended."""
         names = list(dict.fromkeys(ids))
         with self._watchers.follow(names) as changes:
             pending = set(names)
@@ -353,41 +370,65 @@ class JobService:
     # -- ending early -------------------------------------------------------------------------------------------------
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
-        jobs = [self._book.jobs[name] for name in dict.fromkeys(ids) if name in self._book.jobs]
+        """End jobs, and free workers without other jobs. Returns the jobs that had not ended."""
+        jobs = [self._active.jobs[name] for name in dict.fromkeys(ids) if name in self._active.jobs]
         return await self._cancel(jobs)
 
     async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]:
-        state = self._book.runs.get(run_id)
+        state = self._active.runs.get(run_id)
         jobs = [] if state is None else list(state.jobs.values())
         if older_than is not None:
             jobs = [job for job in jobs if job.policy_version is not None and job.policy_version < older_than]
         return await self._cancel(jobs)
 
     async def _cancel(self, jobs: Sequence[ActiveJob]) -> list[str]:
-        ended = await self._ending.end_all(jobs, JobStatus.CANCELLED, "cancelled", "it was cancelled", retryable=True)
+        ended = await self._end_all(jobs, JobStatus.CANCELLED, "cancelled", "it was cancelled", retryable=True)
         return [job.id for job in ended]
 
     def _expire(self, due: list[str]) -> None:
-        self._ending.expire([self._book.jobs[name] for name in due if name in self._book.jobs])
+        jobs = [self._active.jobs[name] for name in due if name in self._active.jobs]
+        self.counters["expired"] += len(jobs)
+        end = self._end_all(jobs, JobStatus.EXPIRED, "deadline", "its deadline passed")
+        self._completion.track(asyncio.create_task(end))
+
+    async def _end_all(
+        self, jobs: Sequence[ActiveJob], status: JobStatus, code: FaultCode, message: str, *, retryable: bool = False
+    ) -> list[ActiveJob]:
+        """End many jobs for the same reason, in steps, so that the event loop can serve others in between."""
+        ended: list[ActiveJob] = []
+        for start in range(0, len(jobs), _AT_A_TIME):
+            part = jobs[start : start + _AT_A_TIME]
+            ended += await self._complete(
+                [(job, status, failed(code, message, policy=job.policy, retryable=retryable)) for job in part]
+            )
+        return ended
+
+    def _complete(self, ends: Sequence[End], *, forget_keys: bool = False) -> Awaitable[list[ActiveJob]]:
+        """End jobs, and let the scheduler drop or move their tasks. Await the jobs that ended by this call."""
+        completed = self._completion.complete(ends, forget_keys=forget_keys)
+        for task in completed.tasks:
+            self._scheduler.update(task)
+        return completed.written
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def runs(self) -> list[RunStatus]:
-        return [self._run_status(name) for name in sorted(self._book.runs)]
+        return [self._run_status(name) for name in sorted(self._active.runs)]
 
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
-        async with self._settling:
-            state = self._book.runs.get(run_id) or RunState()
+        """Change the settings that are given, and keep the others."""
+        async with self._settings_lock:
+            state = self._active.runs.get(run_id) or RunState()
             weight, oldest = state.weight, state.min_policy_version
             if settings.weight is not None:
                 weight = settings.weight
             if settings.min_policy_version is not None:
                 oldest = settings.min_policy_version or None
             try:
-                await asyncio.shield(self._journal.commit(Batch(runs=[RunRow(run_id, weight, oldest)])))
+                await asyncio.shield(self._state.store.commit(Batch(runs=[RunRow(run_id, weight, oldest)])))
             except StoreError as error:
                 raise not_stored(error) from error
-            state = self._book.run(run_id)
+            state = self._active.run(run_id)
             state.weight, state.min_policy_version = weight, oldest
             self._scheduler.queue.set_weight(run_id, weight)
         await self._end_stale(state)
@@ -395,12 +436,12 @@ class JobService:
 
     async def _end_stale(self, state: RunState) -> None:
         stale = [job for job in state.jobs.values() if state.stale(job.policy_version)]
-        message = f"the run wants policy_version {state.min_policy_version} or later"
-        await self._ending.end_all(stale, JobStatus.EXPIRED, "stale", message)
+        message = f"the run requires policy_version {state.min_policy_version} or later"
+        await self._end_all(stale, JobStatus.EXPIRED, "stale", message)
 
     def _run_status(self, name: str) -> RunStatus:
-        state = self._book.runs[name]
-        running = sum(job.work.phase != "queued" for job in state.jobs.values())
+        state = self._active.runs[name]
+        running = sum(job.evaluation_task.phase != "queued" for job in state.jobs.values())
         return RunStatus(
             run_id=name,
             weight=state.weight,

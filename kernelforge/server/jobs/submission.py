@@ -6,106 +6,88 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kernelforge.client.models import Job, JobRequest
 from kernelforge.errors import StoreError
-from kernelforge.records import Fingerprint
 from kernelforge.server.base import Caller, RequestRejected
-from kernelforge.server.jobs.admission import Accepted, Admission, Asked
-from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
+from kernelforge.server.jobs.admission import Accepted, Admission, ParsedRequest
 from kernelforge.server.jobs.completion import JobCompletion
-from kernelforge.server.jobs.job_store import JobStore
-from kernelforge.server.jobs.models import ActiveJob, ActiveJobs
-from kernelforge.server.jobs.notifications import Deadlines, JobWatchers
-from kernelforge.server.jobs.request_parser import RequestParser
+from kernelforge.server.jobs.models import ActiveJob
+from kernelforge.server.jobs.notifications import Deadlines
+from kernelforge.server.jobs.requests import RequestParser
 from kernelforge.server.jobs.scheduler import Scheduler
+from kernelforge.server.jobs.state import ServiceState
 
 _LOG = logging.getLogger(__name__)
 
 Outcome = Job | ActiveJob | RequestRejected
 
-_MOST_AT_A_STRETCH_S = 0.005
-"""After so long with one batch, others get their turn on the event loop."""
+_MAX_STEP_S = 0.005
+"""Longest time that one batch occupies the event loop before other requests get their turn."""
 
 
 class Submission:
-    """Takes requests in.
-
-    Args:
-        must_be_ready: raises Refusal while nothing is accepted.
-        fingerprint: the engine's.
-    """
+    """Accepts requests: each becomes a committed job or a refusal."""
 
     def __init__(
         self,
-        *,
-        intake: RequestParser,
+        state: ServiceState,
+        parser: RequestParser,
         admission: Admission,
-        book: ActiveJobs,
-        journal: JobStore,
-        archive: CompletedJobs,
-        cache: EvaluationCache,
-        ending: JobCompletion,
         scheduler: Scheduler,
+        completion: JobCompletion,
         deadlines: Deadlines,
-        watchers: JobWatchers,
-        must_be_ready: Callable[[], None],
-        fingerprint: Callable[[], Fingerprint],
     ) -> None:
-        self._intake = intake
+        self._state = state
+        self._parser = parser
         self._admission = admission
-        self._book = book
-        self._journal = journal
-        self._archive = archive
-        self._cache = cache
-        self._ending = ending
         self._scheduler = scheduler
+        self._completion = completion
         self._deadlines = deadlines
-        self._watchers = watchers
-        self._must_be_ready = must_be_ready
-        self._fingerprint = fingerprint
-        self._claims: dict[tuple[str, str], tuple[str, str]] = {}
-        """Idempotency keys on their way to the journal."""
-        self._under_way: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
-        """Jobs on their way to the journal, with their commits."""
+        self._pending_keys: dict[tuple[str, str], tuple[str, str]] = {}
+        """Idempotency keys being committed."""
+        self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
+        """Jobs being committed, with their commits."""
 
-    def under_way(self, job_id: str) -> bool:
-        """Whether a job is not in the journal yet: nobody may be told of it."""
-        return job_id in self._under_way
+    def is_pending(self, job_id: str) -> bool:
+        """Whether a job is not committed yet; it is hidden from callers until then."""
+        return job_id in self._pending_jobs
 
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None
     ) -> list[Job | RequestRejected]:
-        """What became of each request, once it is in the journal."""
-        told: list[tuple[Outcome, asyncio.Future[None] | None]] = []
-        read: list[Asked | RequestRejected] = []
+        """The job of each request, or its refusal, once all are committed."""
+        outcomes: list[tuple[Outcome, asyncio.Future[None] | None]] = []
+        parsed: list[ParsedRequest | RequestRejected] = []
         since = time.monotonic()
         for index, request in enumerate(requests):
             try:
-                read.append(await self._read(request, caller, None if keys is None else keys[index]))
+                parsed.append(await self._parse(request, caller, None if keys is None else keys[index]))
             except RequestRejected as refusal:
-                read.append(refusal)
-            if index == len(requests) - 1 or time.monotonic() - since > _MOST_AT_A_STRETCH_S:
-                told += self._decide_all(read)
-                read = []
+                parsed.append(refusal)
+            if index == len(requests) - 1 or time.monotonic() - since > _MAX_STEP_S:
+                outcomes += self._decide_all(parsed)
+                parsed = []
                 if index < len(requests) - 1:
                     await asyncio.sleep(0)
                 since = time.monotonic()
-        return [await self._told(outcome, commit) for outcome, commit in told]
+        return [await self._answer(outcome, commit) for outcome, commit in outcomes]
 
-    def _decide_all(self, read: Sequence[Asked | RequestRejected]) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
-        """Decide, and hand the rows to the journal, in one step: nothing may happen to a work in between."""
+    def _decide_all(
+        self, parsed: Sequence[ParsedRequest | RequestRejected]
+    ) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
+        """Decide and start the commit without yielding to the event loop, so that no task can change in between."""
         accepted = Accepted()
         outcomes: list[Outcome] = []
-        for asked in read:
+        for item in parsed:
             try:
-                outcomes.append(asked if isinstance(asked, RequestRejected) else self._decide(asked, accepted))
+                outcomes.append(item if isinstance(item, RequestRejected) else self._decide(item, accepted))
             except RequestRejected as refusal:
                 outcomes.append(refusal)
             except StoreError as error:
                 outcomes.append(not_stored(error))
-            except BaseException:  # a fault of ours: what was entered before it must not stay without a row
+            except BaseException:  # undo the jobs entered before a bug, which would have no rows
                 self._undo(accepted)
                 raise
         if accepted.batch:
@@ -113,106 +95,109 @@ class Submission:
         return [(outcome, self._commit_of(outcome)) for outcome in outcomes]
 
     def _commit_of(self, outcome: Outcome) -> asyncio.Future[None] | None:
-        under_way = None if isinstance(outcome, RequestRejected) else self._under_way.get(outcome.id)
-        return None if under_way is None else under_way[0]
+        pending = None if isinstance(outcome, RequestRejected) else self._pending_jobs.get(outcome.id)
+        return None if pending is None else pending[0]
 
-    async def _read(self, request: JobRequest, caller: Caller, key: str | None) -> Asked:
-        self._must_be_ready()
-        policy = self._intake.policy(request)
-        reading, candidate = await self._intake.read(request, self._fingerprint())
-        hashed = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
-        asked = Asked(request, caller, reading, candidate, policy, key, hashed)
+    async def _parse(self, request: JobRequest, caller: Caller, key: str | None) -> ParsedRequest:
+        self._admission.require_ready()
+        policy = self._parser.policy(request)
+        completion, candidate = await self._parser.parse(request, self._admission.fingerprint)
+        request_hash = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
         try:
-            if self._admission.wants_candidate(asked):
-                asked.candidate = await self._intake.candidate(request)
+            if self._admission.needs_candidate(parsed):
+                parsed.candidate = await self._parser.candidate(request)
         except StoreError as error:
             raise not_stored(error) from error
-        return asked
+        return parsed
 
-    def _decide(self, asked: Asked, into: Accepted) -> Job | ActiveJob:
-        self._must_be_ready()
-        if asked.key is not None:
-            place = (asked.caller.name, asked.key)
-            earlier = into.keys.get(place) or self._claims.get(place) or self._archive.keyed(*place)
+    def _decide(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
+        self._admission.require_ready()
+        if parsed.key is not None:
+            owned_key = (parsed.caller.name, parsed.key)
+            earlier = (
+                into.keys.get(owned_key) or self._pending_keys.get(owned_key) or self._state.completed.keyed(*owned_key)
+            )
             if earlier is not None and not self._is_forgotten(earlier[0]):
                 job_id, request_hash = earlier
-                if request_hash != asked.request_hash:
+                if request_hash != parsed.request_hash:
                     raise RequestRejected(
                         409,
                         "key_reused",
-                        f"idempotency key {asked.key} came with another request before; use a new one",
+                        f"idempotency key {parsed.key} came with another request before; use a new one",
                     )
-                return self._live_or_ended(job_id, into)
-        return self._admission.accept(asked, into)
+                return self._active_or_ended(job_id, into)
+        return self._admission.accept(parsed, into)
 
     def _is_forgotten(self, job_id: str) -> bool:
-        live = self._book.jobs.get(job_id)
-        return live is not None and live.forgotten
+        active = self._state.active.jobs.get(job_id)
+        return active is not None and active.forgotten
 
-    def _live_or_ended(self, job_id: str, into: Accepted) -> Job | ActiveJob:
-        live = self._book.jobs.get(job_id)
-        if live is not None:
-            return live
+    def _active_or_ended(self, job_id: str, into: Accepted) -> Job | ActiveJob:
+        active = self._state.active.jobs.get(job_id)
+        if active is not None:
+            return active
         for job in into.ended:
             if job.id == job_id:
                 return job
-        under_way = self._under_way.get(job_id)
-        return under_way[1] if under_way is not None else self._archived(job_id)
+        pending = self._pending_jobs.get(job_id)
+        return pending[1] if pending is not None else self._completed(job_id)
 
-    def _archived(self, job_id: str) -> Job:
-        found = self._archive.get(job_id)
-        if found is None:
-            raise RequestRejected(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")
-        return found
+    def _completed(self, job_id: str) -> Job:
+        job = self._state.completed.get(job_id)
+        if job is None:
+            raise unknown_job(job_id)
+        return job
 
     def _commit(self, accepted: Accepted) -> None:
-        """Write the rows, and finish the step once they are committed, even if no caller waits any more."""
-        committed = self._journal.commit(accepted.batch)
-        # Done once the step is finished: a commit may be awaited between its end and the call that finishes the step.
+        """Start to write the rows; the step is finished after the commit, even if no caller waits any more."""
+        committed = self._state.store.commit(accepted.batch)
+        # A future of its own: callers must not continue between the end of the commit and the end of the step.
         entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._claims.update(accepted.keys)
-        for place in accepted.keys:
-            self._archive.known_keys.add(*place)
+        self._pending_keys.update(accepted.keys)
+        for owned_key in accepted.keys:
+            self._state.completed.key_filter.add(*owned_key)
         for job in accepted.jobs():
-            self._under_way[job.id] = (entered, job)
+            self._pending_jobs[job.id] = (entered, job)
         committed.add_done_callback(lambda done: self._committed(accepted, done, entered))
-        for live in accepted.live:
-            work = live.work
-            if work.phase == "queued" and not work.tries and work not in self._scheduler.queue:
-                self._scheduler.add(work)
+        for active in accepted.active:
+            task = active.evaluation_task
+            if task.phase == "queued" and not task.tries and task not in self._scheduler.queue:
+                self._scheduler.add(task)
             else:
-                self._scheduler.update(work)
-            if live.deadline_at is not None:
-                self._deadlines.add(live.deadline_at, live.id)
+                self._scheduler.update(task)
+            if active.deadline_at is not None:
+                self._deadlines.add(active.deadline_at, active.id)
 
     def _committed(self, accepted: Accepted, done: asyncio.Future[None], entered: asyncio.Future[None]) -> None:
         if done.cancelled():
             entered.cancel()
             return
-        for place in accepted.keys:
-            self._claims.pop(place, None)
+        for owned_key in accepted.keys:
+            self._pending_keys.pop(owned_key, None)
         for job in accepted.jobs():
-            self._under_way.pop(job.id, None)
+            self._pending_jobs.pop(job.id, None)
         error = done.exception()
         if error is not None:
             _LOG.error("%d jobs were refused: %s", len(accepted.batch.jobs), error)
             self._undo(accepted)
             entered.set_exception(error)
-            entered.exception()  # nobody may be there to look at it
+            entered.exception()  # mark it as retrieved: perhaps no caller waits any more
             return
         for ended in accepted.ended:
-            self._book.run(ended.run_id).ended += 1
-            self._archive.put(ended)
-            self._watchers.ended(ended)
+            self._state.active.run(ended.run_id).ended += 1
+            self._state.completed.put(ended)
+            self._state.watchers.ended(ended)
         entered.set_result(None)
 
     def _undo(self, accepted: Accepted) -> None:
-        """Forget what will have no row in the journal."""
-        self._ending.forget(accepted.live)
-        self._cache.forget({work.id: work.key for work in accepted.batch.works})
+        """Forget jobs and evaluations that will have no row in the database."""
+        for task in self._completion.discard(accepted.active):
+            self._scheduler.update(task)
+        self._state.cache.forget({task.id: task.key for task in accepted.batch.tasks})
 
-    async def _told(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | RequestRejected:
-        """What a caller is told, once it is in the journal."""
+    async def _answer(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | RequestRejected:
+        """The job as its caller sees it, once it is committed."""
         if isinstance(outcome, RequestRejected):
             return outcome
         if commit is not None:
@@ -222,9 +207,14 @@ class Submission:
                 return not_stored(error)
         if isinstance(outcome, Job):
             return outcome
-        return outcome.shown() if outcome.id in self._book.jobs else self._archived(outcome.id)
+        return outcome.snapshot() if outcome.id in self._state.active.jobs else self._completed(outcome.id)
 
 
 def not_stored(error: StoreError) -> RequestRejected:
-    """How a request is refused that could not be written down."""
-    return RequestRejected(503, "storage", f"this could not be written down: {error}", retry_after_s=5.0)
+    """The refusal of a request that could not be written to the database."""
+    return RequestRejected(503, "storage", f"the database cannot be written: {error}", retry_after_s=5.0)
+
+
+def unknown_job(job_id: str) -> RequestRejected:
+    """The refusal of a job id that is not in memory or in the database."""
+    return RequestRejected(404, "unknown_job", f"there is no job {job_id[:80]!r}, or it is no longer kept")

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from kernelforge.server.base import RewardService
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols import kernelgym, nemo_gym, openenv, openrlhf, slime
 from kernelforge.server.sessions.service import Sessions
 
 __all__ = ["routers"]
 
 
-def routers(core: RewardService, sessions: Sessions) -> list[APIRouter]:
+def routers(service: JobService, sessions: Sessions) -> list[APIRouter]:
     """Every dialect, for :func:`~kernelforge.server.http.app.create_app`."""
     return [
-        openrlhf.router(core),
-        slime.router(core),
-        nemo_gym.router(core),
-        kernelgym.router(core),
-        openenv.router(core, sessions),
+        openrlhf.router(service),
+        slime.router(service),
+        nemo_gym.router(service),
+        kernelgym.router(service),
+        openenv.router(service, sessions),
     ]

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from kernelforge.client.models import Components, Job, JobRequest, Name, Narrow, RewardResult
-from kernelforge.server.base import Caller, RequestRejected, RewardService
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.errors import trouble
 from kernelforge.server.http.long_poll import held_by
+from kernelforge.server.jobs.service import JobService
 
 AGAIN_S = 60.0
 """How long a completion stays in the queue after its request was answered with 504: trainers ask again within 31 s."""
@@ -114,7 +115,7 @@ def job_request(named: Named, wanted: Named, completion: str) -> JobRequest:
 
 
 async def score_all(
-    request: Request, core: RewardService, caller: Caller, jobs: Sequence[JobRequest], *, timeout_s: float
+    request: Request, service: JobService, caller: Caller, jobs: Sequence[JobRequest], *, timeout_s: float
 ) -> list[RewardResult]:
     """Score several completions side by side.
 
@@ -127,21 +128,21 @@ async def score_all(
     """
     async with held_by(request).waiting(request):
         timed = [job.model_copy(update={"deadline_s": timeout_s + AGAIN_S}) for job in jobs]
-        submission = asyncio.ensure_future(core.submit(timed, caller))
+        submission = asyncio.ensure_future(service.submit(timed, caller))
         try:
             accepted = await asyncio.shield(submission)
             names = _names(accepted)
             if names:
-                await core.wait(names, None, timeout_s)
+                await service.wait(names, None, timeout_s)
         except asyncio.CancelledError:
             # The client is gone. What was accepted on the way is ended too.
-            await core.cancel(_names(await submission))
+            await service.cancel(_names(await submission))
             raise
     results = []
     for one in accepted:
         if isinstance(one, RequestRejected):
             raise one
-        job = core.job(one.id)
+        job = service.job(one.id)
         if not job.status.ended:
             raise RequestRejected(
                 504, "infra_error", f"job {job.id} is {job.status} after {timeout_s:g} s; ask again", retry_after_s=1.0
@@ -156,7 +157,7 @@ def _names(accepted: Sequence[Job | RequestRejected]) -> list[str]:
 
 async def ended(
     request: Request,
-    core: RewardService,
+    service: JobService,
     caller: Caller,
     jobs: Sequence[JobRequest],
     *,
@@ -167,7 +168,7 @@ async def ended(
     async with held_by(request).waiting(request):
         found = await asyncio.gather(
             *(
-                core.score(job, caller, timeout_s=timeout_s, key=key)
+                service.score(job, caller, timeout_s=timeout_s, key=key)
                 for job, key in zip(jobs, keys or [None] * len(jobs), strict=True)
             ),
             return_exceptions=True,

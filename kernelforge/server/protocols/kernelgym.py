@@ -24,10 +24,11 @@ from kernelforge.client.models import (
     Narrow,
 )
 from kernelforge.records import Origin
-from kernelforge.server.base import Caller, RequestRejected, RewardService
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
 from kernelforge.server.http.errors import GRACE_S, documented, trouble
 from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import body_of, ended
 
 MAX_TRIES = 8
@@ -127,17 +128,17 @@ class StatusAnswer(BaseModel):
     error_message: str | None = None
 
 
-def router(core: RewardService) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     routes = api_router("kernelgym")
     errors = documented(400, 404, 408, 409, 413, 422, 429, 504)
 
     async def answers(
         request: Request, asked: list[EvaluationRequest], caller: Caller
     ) -> list[tuple[EvaluationRequest, Job | RequestRejected]]:
-        jobs = [_job(core, one) for one in asked]
-        keys = [_key(core, one, caller) for one in asked]
+        jobs = [_job(service, one) for one in asked]
+        keys = [_key(service, one, caller) for one in asked]
         longest = max(one.timeout for one in asked) + GRACE_S
-        return list(zip(asked, await ended(request, core, caller, jobs, timeout_s=longest, keys=keys), strict=True))
+        return list(zip(asked, await ended(request, service, caller, jobs, timeout_s=longest, keys=keys), strict=True))
 
     @routes.post("/kernelgym/evaluate", responses=errors)
     async def evaluate(request: Request, body: EvaluationRequest, caller: Submitter) -> EvaluationAnswer:
@@ -147,7 +148,7 @@ def router(core: RewardService) -> APIRouter:
             raise job
         if job.result is None or job.result.outcome != "scored":
             raise trouble(job)
-        return answer(core, body.task_id, job, not_honoured(body))
+        return answer(service, body.task_id, job, not_honoured(body))
 
     @routes.post("/kernelgym/evaluate/batch", responses=errors)
     async def evaluate_batch(request: Request, body: KernelGymBatch, caller: Submitter) -> KernelGymBatchAnswer:
@@ -156,7 +157,7 @@ def router(core: RewardService) -> APIRouter:
         results = [
             _refused(one, job)
             if isinstance(job, RequestRejected)
-            else answer(core, one.task_id, job, not_honoured(one))
+            else answer(service, one.task_id, job, not_honoured(one))
             for one, job in await answers(request, body.tasks, caller)
         ]
         good = sum(one.status == "completed" for one in results)
@@ -174,31 +175,31 @@ def router(core: RewardService) -> APIRouter:
     @routes.get("/kernelgym/status/{task_id}", responses=errors)
     async def status(task_id: str, caller: Reader) -> StatusAnswer:
         """Where an evaluation is."""
-        job = _known(core, task_id, caller)
+        job = _known(service, task_id, caller)
         message = None if job.result is None or job.result.error is None else job.result.error.message
         return StatusAnswer(task_id=task_id, status=_status(job), error_message=message)
 
     @routes.get("/kernelgym/results/{task_id}", responses=errors)
     async def results(task_id: str, caller: Reader) -> EvaluationAnswer:
         """What came of an evaluation."""
-        job = _known(core, task_id, caller)
+        job = _known(service, task_id, caller)
         if not job.status.ended:
             raise RequestRejected(
                 404, "not_finished", f"task {task_id!r} is {_status(job)}; look again", retry_after_s=1.0
             )
-        return answer(core, task_id, job, {})
+        return answer(service, task_id, job, {})
 
     @routes.delete("/kernelgym/tasks/{task_id}", responses=errors)
     async def cancel(task_id: str, caller: Submitter) -> StatusAnswer:
         """End an evaluation and free what it holds."""
-        job = _known(core, task_id, caller)
-        await core.cancel([job.id])
-        return StatusAnswer(task_id=task_id, status=_status(core.job(job.id)))
+        job = _known(service, task_id, caller)
+        await service.cancel([job.id])
+        return StatusAnswer(task_id=task_id, status=_status(service.job(job.id)))
 
     @routes.get("/kernelgym/health", responses=errors)
     async def health(caller: Anyone) -> dict[str, Any]:
         """Whether evaluations are taken now."""
-        now = core.status()
+        now = service.status()
         if now.state != "ready":
             raise RequestRejected(503, "unavailable", f"the server is {now.state}", retry_after_s=1.0)
         return {
@@ -240,7 +241,7 @@ def not_honoured(asked: EvaluationRequest) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def answer(core: RewardService, task_id: str, job: Job, ignored: dict[str, str]) -> EvaluationAnswer:
+def answer(service: JobService, task_id: str, job: Job, ignored: dict[str, str]) -> EvaluationAnswer:
     """A job that has ended, in KernelGYM's words."""
     result = job.result
     times: dict[str, Any] = {
@@ -265,7 +266,7 @@ def answer(core: RewardService, task_id: str, job: Job, ignored: dict[str, str])
     }
     if ignored:
         metadata["not_honoured"] = ignored
-    kernel_ms = _measured_ms(core, job)
+    kernel_ms = _measured_ms(service, job)
     if kernel_ms is not None and parts.coverage is not None:
         # Its client divides the two; both are of the timed candidate, not of a profiler's run.
         metadata["total_kernel_run_time_in_profiling_us"] = 1e3 * kernel_ms
@@ -296,14 +297,14 @@ _ERRORS = {
 }
 
 
-def _job(core: RewardService, asked: EvaluationRequest) -> JobRequest:
+def _job(service: JobService, asked: EvaluationRequest) -> JobRequest:
     """
     Raises:
         RequestRejected: 422: the reference is no registered task's, or the device is not here. Nothing was executed.
     """
-    reference, _ = core.find_task(None, asked.reference_code)
+    reference, _ = service.find_task(None, asked.reference_code)
     if asked.device_preference is not None:
-        devices = core.status().devices  # counts all that is queued
+        devices = service.status().devices  # counts all that is queued
         if asked.device_preference not in devices:
             raise RequestRejected(
                 422, "no_such_device", f"there is no device {asked.device_preference!r}; there are {devices}"
@@ -336,10 +337,10 @@ def _keys(task_id: str) -> list[str]:
     return [f"kernelgym/{digest}/{turn}" for turn in range(MAX_TRIES)]
 
 
-def _key(core: RewardService, asked: EvaluationRequest, caller: Caller) -> str | None:
+def _key(service: JobService, asked: EvaluationRequest, caller: Caller) -> str | None:
     """The key to evaluate under: that of the job there is, unless trouble of ours ended it or another is wanted."""
     for key in _keys(asked.task_id):
-        job = core.keyed(key, caller)
+        job = service.keyed(key, caller)
         if job is None:
             return key
         if not asked.force_refresh and (job.result is None or job.result.outcome == "scored"):
@@ -347,10 +348,10 @@ def _key(core: RewardService, asked: EvaluationRequest, caller: Caller) -> str |
     return None
 
 
-def _known(core: RewardService, task_id: str, caller: Caller) -> Job:
+def _known(service: JobService, task_id: str, caller: Caller) -> Job:
     """The latest job of a trainer's task."""
     for key in reversed(_keys(task_id)):
-        job = core.keyed(key, caller)
+        job = service.keyed(key, caller)
         if job is not None:
             return job
     raise RequestRejected(404, "unknown_task_id", f"nothing was evaluated under the task_id {task_id[:100]!r}")
@@ -374,9 +375,9 @@ def _refused(asked: EvaluationRequest, refusal: RequestRejected) -> EvaluationAn
     )
 
 
-def _measured_ms(core: RewardService, job: Job) -> float | None:
+def _measured_ms(service: JobService, job: Job) -> float | None:
     """The candidate's time, where it was measured and is believed."""
-    stored = core.stored(job.id)
+    stored = service.stored(job.id)
     speed = None if stored is None else stored.evaluation.performance
     if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:
         return None

@@ -16,10 +16,11 @@ from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.client.models import Narrow
-from kernelforge.server.base import RequestRejected, RewardService
+from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import Named, Wanted, body_of, extras, job_request, plain, score_all
 
 PREFIX = "/nemo-gym"
@@ -49,7 +50,7 @@ class AggregateAnswer(BaseModel):
     key_metrics: dict[str, float]
 
 
-def router(core: RewardService) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     routes = api_router("nemo-gym")
 
     async def seed_session(row: Row, wanted: Wanted, caller: Submitter) -> dict[str, str]:
@@ -57,7 +58,7 @@ def router(core: RewardService) -> APIRouter:
         session = row.get("resources_session_id")
         row = row.get("task_data", {}) if session is not None else row
         job = job_request(_named(row), wanted, "")
-        core.find_task(job.task, job.reference_code)
+        service.find_task(job.task, job.reference_code)
         return {} if session is None else {"resources_session_id": str(session)}
 
     async def close_session(row: Row, caller: Submitter) -> dict[str, str]:
@@ -67,7 +68,7 @@ def router(core: RewardService) -> APIRouter:
     async def verify(request: Request, row: Row, wanted: Wanted, caller: Submitter) -> dict[str, Any]:
         """The row as it came, with its reward."""
         job = job_request(_named(row), wanted, said(row.get("response")))
-        (result,) = await score_all(request, core, caller, [job], timeout_s=HELD_S)
+        (result,) = await score_all(request, service, caller, [job], timeout_s=HELD_S)
         more = result.model_dump(exclude={"outcome", "reward", "components", "error"})
         return row | {"reward": result.reward, "reward_components": extras(result.components), "kernelforge": more}
 

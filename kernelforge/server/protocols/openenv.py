@@ -27,10 +27,11 @@ from kernelforge.client.models import (
     TurnRequest,
 )
 from kernelforge.errors import KernelForgeError
-from kernelforge.server.base import Caller, RequestRejected, RewardService
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router, has_too_many_values
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import body_of, score_all
 from kernelforge.server.sessions.service import TURN_S, Sessions
 from kernelforge.version import __version__
@@ -114,7 +115,7 @@ class State(BaseModel):
     task: str | None = None
 
 
-def router(core: RewardService, sessions: Sessions) -> APIRouter:
+def router(service: JobService, sessions: Sessions) -> APIRouter:
     routes = api_router("openenv")
     errors = documented(400, 408, 413, 422, 429, 504)
     open_episodes: set[Episode] = set()
@@ -122,7 +123,7 @@ def router(core: RewardService, sessions: Sessions) -> APIRouter:
     @routes.post("/openenv/reset", responses=errors)
     async def reset(body: ResetRequest, caller: Submitter) -> Stepped:
         """The prompt of a task. Nothing is kept; episodes of several turns go over ``/openenv/ws``."""
-        reference, _ = core.find_task(body.task, body.reference_code)
+        reference, _ = service.find_task(body.task, body.reference_code)
         prompt = await sessions.first_prompt(reference)
         return Stepped(observation=Observation(task=reference, prompt=prompt, max_turns=1))
 
@@ -135,8 +136,8 @@ def router(core: RewardService, sessions: Sessions) -> APIRouter:
                 422, "no_task", "over HTTP an action names its task; or reset an episode over /openenv/ws"
             )
         job = JobRequest(task=action.task, completion=action.completion, policy=action.policy)
-        (result,) = await score_all(request, core, caller, [job], timeout_s=body.timeout_s or TURN_S)
-        return _single(core.find_task(action.task)[0], result)
+        (result,) = await score_all(request, service, caller, [job], timeout_s=body.timeout_s or TURN_S)
+        return _single(service.find_task(action.task)[0], result)
 
     @routes.get("/openenv/state", responses=errors)
     async def state(caller: Reader) -> State:
@@ -153,8 +154,8 @@ def router(core: RewardService, sessions: Sessions) -> APIRouter:
 
     @routes.get("/openenv/health", responses=errors)
     async def health(caller: Anyone) -> dict[Literal["status"], str]:
-        if core.status().state != "ready":
-            raise RequestRejected(503, "unavailable", f"the server is {core.status().state}", retry_after_s=1.0)
+        if service.status().state != "ready":
+            raise RequestRejected(503, "unavailable", f"the server is {service.status().state}", retry_after_s=1.0)
         return {"status": "healthy"}
 
     @routes.get("/openenv/schema", responses=errors)
@@ -169,7 +170,7 @@ def router(core: RewardService, sessions: Sessions) -> APIRouter:
             await socket.send_json(_error("CAPACITY_REACHED", f"{MAX_EPISODES:,} episodes are open"))
             await socket.close(1013)
             return
-        episode = Episode(core, sessions, caller)
+        episode = Episode(service, sessions, caller)
         open_episodes.add(episode)
         try:
             await _talk(socket, episode)
@@ -183,8 +184,8 @@ def router(core: RewardService, sessions: Sessions) -> APIRouter:
 class Episode:
     """One connection's environment."""
 
-    def __init__(self, core: RewardService, sessions: Sessions, caller: Caller) -> None:
-        self._core = core
+    def __init__(self, service: JobService, sessions: Sessions, caller: Caller) -> None:
+        self._service = service
         self._sessions = sessions
         self._caller = caller
         self._session: str | None = None
@@ -227,7 +228,7 @@ class Episode:
                 await self._sessions.delete(session, self._caller)
 
     async def _reset(self, asked: ResetRequest) -> Stepped:
-        reference, _ = self._core.find_task(asked.task, asked.reference_code)
+        reference, _ = self._service.find_task(asked.task, asked.reference_code)
         await self.end()
         opened = await self._sessions.open(
             SessionRequest(

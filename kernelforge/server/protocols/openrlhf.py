@@ -13,10 +13,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.client.models import MAX_BATCH, MAX_COMPLETION_CHARS, Narrow
-from kernelforge.server.base import RequestRejected, RewardService
+from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import (
     LARGE_CHARS,
     Label,
@@ -56,7 +57,7 @@ class RewardAnswer(BaseModel):
     extra_logs: dict[str, list[float]]
 
 
-def router(core: RewardService) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     routes = api_router("openrlhf")
 
     @routes.post("/openrlhf/reward", responses=documented(400, 404, 408, 413, 422, 429, 504))
@@ -71,7 +72,7 @@ def router(core: RewardService) -> APIRouter:
         large = sum(map(len, body.query)) > LARGE_CHARS
         said = await asyncio.to_thread(_completions, body) if large else _completions(body)
         jobs = [job_request(from_label(label), wanted, text) for text, label in zip(said, body.labels, strict=True)]
-        results = await score_all(request, core, caller, jobs, timeout_s=HELD_S)
+        results = await score_all(request, service, caller, jobs, timeout_s=HELD_S)
         rewards = [result.reward for result in results if result.reward is not None]
         logs = [extras(result.components) for result in results]
         return RewardAnswer(

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict, Field
 
 from kernelforge.client.models import MAX_COMPLETION_CHARS, Narrow
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.auth import Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import Label, Named, extras, from_label, job_request, said_in, score_all
 
 HELD_S = 110.0
@@ -40,7 +40,7 @@ class _Url(Named):
     """``dict``: ``{"reward": 0.3, "correct": 1.0, ...}``, of which ``--reward-key reward`` takes the reward."""
 
 
-def router(core: RewardService) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     routes = api_router("slime")
 
     @routes.post("/slime/reward", responses=documented(400, 408, 413, 422, 429, 504))
@@ -50,7 +50,7 @@ def router(core: RewardService) -> APIRouter:
         """The reward of one sample, as slime's remote reward model."""
         wanted = Named(**url.model_dump(exclude={"form"}))
         job = job_request(from_label(body.label), wanted, await said_in(body.response))
-        (result,) = await score_all(request, core, caller, [job], timeout_s=HELD_S)
+        (result,) = await score_all(request, service, caller, [job], timeout_s=HELD_S)
         assert result.reward is not None
         return result.reward if url.form == "number" else {"reward": result.reward, **extras(result.components)}
 

@@ -19,9 +19,10 @@ from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageErr
 from kernelforge.evaluation.stages.compile_stage import as_told
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
-from kernelforge.server.base import Caller, Evaluated, RequestRejected, RewardService, utc_seconds
+from kernelforge.server.base import Caller, Evaluated, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, trouble
 from kernelforge.server.jobs.results import scored
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 
@@ -39,7 +40,7 @@ TURN_S = 600.0
 """Longest that a turn may take where its request does not say."""
 _SWEEP_S = 60.0
 _ASIDE = 2
-"""Prompts that are written at a time: each takes a core for some milliseconds."""
+"""Prompts that are written at a time: each takes a CPU core for some milliseconds."""
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Sessions:
 
     def __init__(
         self,
-        core: RewardService,
+        service: JobService,
         path: Path,
         *,
         limit: int = MAX_SESSIONS,
@@ -75,7 +76,7 @@ class Sessions:
         idle_s: float = IDLE_S,
         spared_s: float = SPARED_S,
     ) -> None:
-        self._core = core
+        self._service = service
         self._store = SessionStore(path, most_chars)
         self._limit = limit
         self._idle_s = idle_s
@@ -92,9 +93,9 @@ class Sessions:
         Raises:
             RequestRejected: 422: the task is not registered, or has no facts for agents; 429: all sessions are in use.
         """
-        reference, task = self._core.find_task(request.task)
+        reference, task = self._service.find_task(request.task)
         await self._sweep()
-        policy = _policy(request.policy or self._core.default_policy)
+        policy = _policy(request.policy or self._service.default_policy)
         brief = await self._brief(reference)
         first = await self._off(lambda: next_turn(brief, (), request.turns))
         row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
@@ -169,7 +170,7 @@ class Sessions:
             return answered
         asked = _asked(request, row, turns)
         started = utc_seconds()
-        job = await self._core.score(
+        job = await self._service.score(
             JobRequest(
                 task=row.task,
                 completion=request.completion,
@@ -183,7 +184,7 @@ class Sessions:
             caller,
             timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
         )
-        stored = self._core.stored(job.id)
+        stored = self._service.stored(job.id)
         if job.result is None or job.result.outcome != "scored" or stored is None:
             raise trouble(job)
         earlier = [one.attempt for one in turns]
@@ -221,9 +222,9 @@ class Sessions:
         return found
 
     async def _brief(self, reference: str) -> TaskContext:
-        _, task = self._core.find_task(reference)
+        _, task = self._service.find_task(reference)
         try:
-            return await self._core.brief(task)
+            return await self._service.task_context(task)
         except RequestRejected:
             raise
         except TaskError as error:

@@ -19,11 +19,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from kernelforge.client.models import ProblemAnswer
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import RequireScope, Submitter
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.jobs.service import JobService
 
 WORLD = "http://192.0.2.7:8765"
 """A server's address that is not a loopback one."""
@@ -41,7 +41,7 @@ def routes_of(app: FastAPI) -> list[Any]:
     return [context.original_route for context in iter_route_contexts(app.routes)]
 
 
-def full_app(core: RewardService, folder: Path, **options: Any) -> FastAPI:
+def full_app(core: JobService, folder: Path, **options: Any) -> FastAPI:
     """The application as ``kernelforge serve`` makes it."""
     from kernelforge.server import protocols
     from kernelforge.server.sessions import routes as session_routes

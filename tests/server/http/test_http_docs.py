@@ -15,7 +15,7 @@ from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.process import DRAIN_S
 from kernelforge.server.http.routes.jobs import DEFAULT_SCORE_S, MAX_SCORE_S
-from kernelforge.server.jobs.settings import JobServiceSettings
+from kernelforge.server.jobs.state import JobServiceSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 

@@ -26,7 +26,7 @@ from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.process import Ending, Stop, listen, serve
 from kernelforge.server.http.tokens import Tokens
-from kernelforge.server.jobs.registry import reference_hash
+from kernelforge.server.jobs.requests import reference_hash
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -17,7 +17,7 @@ from kernelforge.rewards import POLICIES
 from kernelforge.server.base import Caller
 from kernelforge.server.jobs.completion import completed_jobs
 from kernelforge.server.jobs.service import JobService
-from kernelforge.server.jobs.settings import JobServiceSettings
+from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
 
 CALLER = Caller("local")

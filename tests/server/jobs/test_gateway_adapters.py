@@ -32,7 +32,7 @@ class Engine(InProcessEngine):
     """One whose tasks have facts that a prompt can be written from."""
 
     async def brief(self, task: Task) -> BriefFacts:
-        told = await TinyCore().brief(task)
+        told = await TinyCore().task_context(task)
         return BriefFacts(facts=told.facts, shared={}, graph=told.graph, device={}, spec=told.spec.key)
 
 

@@ -111,7 +111,7 @@ def test_a_candidate_costs_three_workers_at_most(tmp_path: Path, deaths: int, ou
 def test_a_lease_that_runs_out_counts_as_a_dead_worker(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine(slots=1)
-        async with serving(tmp_path, engine, lease_s=0.1) as gateway:
+        async with serving(tmp_path, engine, worker_limit_s=0.1) as gateway:
             [job] = await ended(gateway, request("HANG"))
             assert job.result.error.code == "worker_died"
             assert job.tries == 3
@@ -386,10 +386,10 @@ def test_a_brief_is_asked_of_the_engine_once(tmp_path: Path) -> None:
         engine = InProcessEngine()
         async with serving(tmp_path, engine) as gateway:
             _, task = gateway.find_task("core/gelu")
-            first, second = await asyncio.gather(gateway.brief(task), gateway.brief(task))
+            first, second = await asyncio.gather(gateway.task_context(task), gateway.task_context(task))
             assert first is second
             assert first.task == task
-            await gateway.brief(task)
+            await gateway.task_context(task)
             assert engine.briefs == 1
 
     asyncio.run(main())

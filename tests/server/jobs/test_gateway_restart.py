@@ -80,8 +80,8 @@ def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_path: Pat
     ("change", "named"),
     [
         ("UPDATE jobs SET priority = 'x' WHERE status = 'queued'", "open job"),
-        ("UPDATE works SET choices = '[1, 2]' WHERE state = 'open'", "open work"),
-        ("UPDATE works SET source = NULL WHERE state = 'open'", "open work"),
+        ("UPDATE works SET choices = '[1, 2]' WHERE state = 'open'", "open task"),
+        ("UPDATE works SET source = NULL WHERE state = 'open'", "open task"),
         ("INSERT INTO runs VALUES ('r', 'heavy', NULL, 0)", "the settings of run r"),
         ("INSERT INTO runs VALUES ('r', 9e999, NULL, 0)", "the settings of run r"),
     ],
@@ -128,7 +128,7 @@ def test_a_folder_has_one_gateway(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path):
             second = JobService(InProcessEngine(), CATALOGUE, tmp_path)
-            with pytest.raises(StoreError, match="another gateway"):
+            with pytest.raises(StoreError, match="another server"):
                 await second.start()
         async with serving(tmp_path):
             pass
@@ -190,14 +190,14 @@ def test_a_full_disk_refuses_jobs_and_loses_none_that_were_accepted(tmp_path: Pa
             [kept] = await accepted(gateway, request("kept"))
             await until(lambda: engine.evaluated)
             await asyncio.sleep(0.05)
-            gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
+            gateway._state.store._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
             outcomes = await gateway.submit([request(f"{'x' * 8000} {index}") for index in range(4)], CALLER)
             assert all(
                 isinstance(one, RequestRejected) and (one.status, one.code) == (503, "storage") for one in outcomes
             )
             assert gateway.status().queued + gateway.status().running == 1
             engine.gate.set()
-            gateway._journal._writer._connection.execute("PRAGMA max_page_count = 1000000")
+            gateway._state.store._writer._connection.execute("PRAGMA max_page_count = 1000000")
             await gateway.wait([kept.id], None, 20.0)
             assert gateway.job(kept.id).result.outcome == "scored"
             [after] = await ended(gateway, request("after"))
@@ -214,7 +214,7 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
         engine = InProcessEngine()
         engine.gate.clear()
         async with serving(tmp_path, engine) as gateway:
-            journal, loop = gateway._journal, asyncio.get_running_loop()
+            journal, loop = gateway._state.store, asyncio.get_running_loop()
 
             def fails_later(batch: Batch) -> asyncio.Future[None]:
                 failing: asyncio.Future[None] = loop.create_future()
@@ -242,7 +242,7 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
 def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine, keep_jobs=3, keep_works=2) as gateway:
+        async with serving(tmp_path, engine, keep_jobs=3, keep_evaluations=2) as gateway:
             jobs = [(await ended(gateway, request(f"v{index}")))[0] for index in range(6)]
             [keyed] = await gateway.submit([request("v0")], CALLER, ["k"])
             engine.gate.clear()

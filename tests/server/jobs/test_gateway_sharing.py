@@ -357,7 +357,7 @@ def test_watching_tells_each_change_and_ends_with_the_last(tmp_path: Path) -> No
 
 
 def test_a_job_that_was_accepted_is_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.server.jobs.submission._MOST_AT_A_STRETCH_S", 0.0)
+    monkeypatch.setattr("kernelforge.server.jobs.submission._MAX_STEP_S", 0.0)
 
     async def main() -> None:
         async with serving(tmp_path) as gateway:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewJob, NewKey, NewText, NewWork, WorkEnd
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewJob, NewKey, NewTask, NewText, TaskEnd
 
 
-def new_work(number: int = 1, **changes: Any) -> NewWork:
+def new_task(number: int = 1, **changes: Any) -> NewTask:
     fields: dict[str, Any] = {
         "id": number,
         "key": f"key{number}",
@@ -27,7 +27,7 @@ def new_work(number: int = 1, **changes: Any) -> NewWork:
         "choices": "{}",
         "profiled": False,
     }
-    return NewWork(**(fields | changes))
+    return NewTask(**(fields | changes))
 
 
 def new_job(number: int, **changes: Any) -> NewJob:
@@ -63,7 +63,7 @@ def end(number: int, status: str = "finished", result: str = "{}") -> JobEnd:
 def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         journal = JobStore(tmp_path)
-        await journal.commit(Batch(works=[new_work()]))
+        await journal.commit(Batch(tasks=[new_task()]))
         before = journal.transactions
         commits = [journal.commit(Batch(jobs=[new_job(number)])) for number in range(1, 301)]
         await asyncio.gather(*commits)
@@ -77,7 +77,7 @@ def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_path: Path) -> None:
     async def main() -> None:
         journal = JobStore(tmp_path)
-        good = journal.commit(Batch(works=[new_work()], jobs=[new_job(1)]))
+        good = journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
         bad = journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(2), new_job(1)]))
         also_good = journal.commit(Batch(jobs=[new_job(3)]))
         await good
@@ -95,10 +95,10 @@ def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_pa
 def test_a_job_ends_once(tmp_path: Path) -> None:
     async def main() -> None:
         journal = JobStore(tmp_path)
-        await journal.commit(Batch(works=[new_work()], jobs=[new_job(1)]))
-        await journal.commit(Batch(ended_jobs=[end(1)], ended_works=[WorkEnd(1, "done", 2.0, "{}", None, None)]))
+        await journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
+        await journal.commit(Batch(ended_jobs=[end(1)], ended_tasks=[TaskEnd(1, "done", 2.0, "{}", None, None)]))
         await journal.commit(Batch(ended_jobs=[end(1, "cancelled", "[]")]))
-        await journal.commit(Batch(ended_works=[WorkEnd(1, "dropped", 3.0, None, None, None)]))
+        await journal.commit(Batch(ended_tasks=[TaskEnd(1, "dropped", 3.0, None, None, None)]))
         assert journal.read("SELECT status, result FROM jobs") == [("finished", "{}")]
         assert journal.read("SELECT state, evaluation FROM works") == [("done", "{}")]
         journal.close()
@@ -109,10 +109,10 @@ def test_a_job_ends_once(tmp_path: Path) -> None:
 def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path) -> None:
     async def main() -> None:
         journal = JobStore(tmp_path)
-        commits = [journal.commit(Batch(works=[new_work(number)])) for number in range(1, 50)]
+        commits = [journal.commit(Batch(tasks=[new_task(number)])) for number in range(1, 50)]
         journal.close()
         with pytest.raises(StoreError, match="closed"):
-            await journal.commit(Batch(works=[new_work(99)]))
+            await journal.commit(Batch(tasks=[new_task(99)]))
         await asyncio.gather(*commits)
 
     asyncio.run(main())
@@ -141,10 +141,10 @@ def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or
 
         waiting, journal._waiting = journal._waiting, Waiting()  # type: ignore[assignment]
         async with asyncio.timeout(60):
-            await journal.commit(Batch(works=[new_work()]))
+            await journal.commit(Batch(tasks=[new_task()]))
         await asyncio.to_thread(closing.join)
         with pytest.raises(StoreError, match="closed"):
-            await journal.commit(Batch(works=[new_work(2)]))
+            await journal.commit(Batch(tasks=[new_task(2)]))
 
     asyncio.run(main())
 
@@ -155,10 +155,10 @@ def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it
         texts = [NewText("a", "text"), NewText("b", "more")]
         jobs = [new_job(1, completion="a"), new_job(2, completion="a"), new_job(3, completion="b"), new_job(4)]
         keys = [NewKey("local", "k1", "job1", "r"), NewKey("local", "k2", "job2", "r")]
-        await journal.commit(Batch(texts=texts, works=[new_work()], jobs=jobs, keys=keys))
+        await journal.commit(Batch(texts=texts, tasks=[new_task()], jobs=jobs, keys=keys))
         ends = [end(1), end(2), end(3)]
-        await journal.commit(Batch(ended_jobs=ends, ended_works=[WorkEnd(1, "done", 2.0, "{}", None, None)]))
-        await journal.commit(Batch(pruned_jobs=[1, 3, 4], pruned_works=[1]))
+        await journal.commit(Batch(ended_jobs=ends, ended_tasks=[TaskEnd(1, "done", 2.0, "{}", None, None)]))
+        await journal.commit(Batch(pruned_jobs=[1, 3, 4], pruned_tasks=[1]))
         assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job2",), ("job4",)]
         assert journal.read("SELECT key FROM keys") == [("k2",)]
         assert journal.read("SELECT sha256 FROM texts") == [("a",)]

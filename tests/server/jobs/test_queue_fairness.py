@@ -133,8 +133,8 @@ def test_a_work_of_several_runs_goes_with_the_first_and_is_paid_by_all() -> None
     taken = queue.pop()
     assert taken is not None
     assert taken.item == "shared"
-    assert set(taken.bill.runs) == {"a", "b"}
-    assert taken.bill.share == 1.0
+    assert set(taken.charge.runs) == {"a", "b"}
+    assert taken.charge.share == 1.0
     assert Counter(take(queue).split("/")[0] for _ in range(8)) == {"a": 4, "b": 4}
 
 
@@ -144,11 +144,11 @@ def test_a_work_that_cost_more_than_was_thought_is_paid_for_afterwards() -> None
     fill(queue, "b", 20)
     taken = queue.pop()
     assert taken is not None
-    run = taken.bill.runs[0]
-    bill = queue.settle(taken.bill, 6.0)
+    run = taken.charge.runs[0]
+    charge = queue.settle(taken.charge, 6.0)
     other = "b" if run == "a" else "a"
     assert [take(queue).split("/")[0] for _ in range(6)] == [other] * 6
-    queue.settle(bill, 1.0)
+    queue.settle(charge, 1.0)
     assert take(queue).split("/")[0] == run
 
 
@@ -156,10 +156,10 @@ def test_places_can_change_while_a_work_waits() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.push("first", {"a": (0, 1)})
     queue.push("second", {"a": (0, 2)})
-    queue.place("second", {"a": (3, 2), "b": (0, 3)})
+    queue.move("second", {"a": (3, 2), "b": (0, 3)})
     assert take(queue) == "second"
     queue.push("second", {"b": (0, 4)})
-    queue.place("second", {})
+    queue.move("second", {})
     assert "second" not in queue
     queue.discard("second")
     assert take(queue) == "first"

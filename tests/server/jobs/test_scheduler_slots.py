@@ -13,17 +13,17 @@ from gateway_tools import accepted, serving, until
 from inprocess_engine import InProcessEngine, request
 
 from kernelforge.server.base import utc_seconds
-from kernelforge.server.jobs.models import SharedEvaluation
+from kernelforge.server.jobs.models import EvaluationTask
 from kernelforge.server.jobs.notifications import Deadlines
 from kernelforge.server.jobs.queue import FairQueue
-from kernelforge.server.jobs.registry import Registered
+from kernelforge.server.jobs.requests import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
 from kernelforge.workers.base import Slot
 
 
-def work(number: int, task: str) -> SharedEvaluation:
+def work(number: int, task: str) -> EvaluationTask:
     candidate = make_candidate(str(number))
-    return SharedEvaluation(
+    return EvaluationTask(
         number, f"key{number}", Registered(f"core/{task}", make_task(), task), candidate, candidate.hash, False
     )
 

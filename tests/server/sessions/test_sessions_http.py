@@ -21,7 +21,7 @@ from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
 from kernelforge.server.jobs.service import JobService
-from kernelforge.server.jobs.settings import JobServiceSettings
+from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.catalogue import Catalogue

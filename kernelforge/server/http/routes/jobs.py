@@ -25,12 +25,13 @@ from kernelforge.client.models import (
     WaitRequest,
     WatchRequest,
 )
-from kernelforge.server.base import RequestRejected, RewardService
+from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.long_poll import core_of, held_by, held_score
 from kernelforge.server.http.routes import examples
 from kernelforge.server.http.strict_json import api_router, json_answer
+from kernelforge.server.jobs.service import JobService
 
 DEFAULT_SCORE_S = 300.0
 MAX_SCORE_S = 3_600.0
@@ -43,17 +44,17 @@ JobPath = Annotated[JobId, Path(description="A job's id.")]
 JobBody = Annotated[JobRequest, Body(openapi_examples=examples.SUBMIT)]
 
 
-def router(core: RewardService) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     """Routes of jobs over a gateway."""
     api = api_router("jobs")
-    _submitting(api, core)
-    _following(api, core)
-    _waiting(api, core)
-    _cancelling(api, core)
+    _submitting(api, service)
+    _following(api, service)
+    _waiting(api, service)
+    _cancelling(api, service)
     return api
 
 
-def _submitting(api: APIRouter, core: RewardService) -> None:
+def _submitting(api: APIRouter, service: JobService) -> None:
     @api.post(
         "/v1/jobs",
         status_code=202,
@@ -65,7 +66,7 @@ def _submitting(api: APIRouter, core: RewardService) -> None:
         },
     )
     async def submit(job: JobBody, caller: Submitter, key: Key = None) -> Response:
-        accepted = (await core.submit([job], caller, [key]))[0]
+        accepted = (await service.submit([job], caller, [key]))[0]
         if isinstance(accepted, RequestRejected):
             raise accepted
         return json_answer(accepted, 200 if accepted.status.ended else 202)
@@ -80,7 +81,7 @@ def _submitting(api: APIRouter, core: RewardService) -> None:
         batch: Annotated[BatchRequest, Body(openapi_examples=examples.BATCH)], caller: Submitter
     ) -> Response:
         return json_answer(
-            BatchAnswer(items=[_item(job) for job in await core.submit(batch.jobs, caller, batch.idempotency_keys)])
+            BatchAnswer(items=[_item(job) for job in await service.submit(batch.jobs, caller, batch.idempotency_keys)])
         )
 
     @api.post(
@@ -100,10 +101,10 @@ def _submitting(api: APIRouter, core: RewardService) -> None:
         key: Key = None,
     ) -> Response:
         """The job is cancelled when the connection closes."""
-        return json_answer(await held_score(request, core, job, caller, timeout_s=timeout_s, key=key))
+        return json_answer(await held_score(request, service, job, caller, timeout_s=timeout_s, key=key))
 
 
-def _following(api: APIRouter, core: RewardService) -> None:
+def _following(api: APIRouter, service: JobService) -> None:
     @api.get("/v1/jobs/{job_id}", response_model=Job, summary="How a job is", responses=documented(404, 422))
     async def poll(
         request: Request,
@@ -113,11 +114,11 @@ def _following(api: APIRouter, core: RewardService) -> None:
             float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Hold the answer until the job ends.")
         ] = 0.0,
     ) -> Response:
-        job = core.job(job_id)
+        job = service.job(job_id)
         if wait_s > 0 and not job.status.ended:
             async with held_by(request).waiting(request):
-                await core.wait([job_id], 1, wait_s)
-            job = core.job(job_id)
+                await service.wait([job_id], 1, wait_s)
+            job = service.job(job_id)
         return json_answer(job)
 
     @api.get(
@@ -170,7 +171,7 @@ async def _events(request: Request, ids: list[str]) -> AsyncIterator[ServerSentE
         yield ServerSentEvent(event="job", raw_data=job.model_dump_json())
 
 
-def _waiting(api: APIRouter, core: RewardService) -> None:
+def _waiting(api: APIRouter, service: JobService) -> None:
     @api.post(
         "/v1/jobs/wait",
         response_model=WaitAnswer,
@@ -182,12 +183,12 @@ def _waiting(api: APIRouter, core: RewardService) -> None:
     ) -> Response:
         ids = list(dict.fromkeys(wanted.ids))
         async with held_by(request).waiting(request):
-            ended = await core.wait(ids, wanted.k, wanted.timeout_s)
+            ended = await service.wait(ids, wanted.k, wanted.timeout_s)
         done = {job.id for job in ended}
         return json_answer(WaitAnswer(ended=ended, pending=[job_id for job_id in ids if job_id not in done]))
 
 
-def _cancelling(api: APIRouter, core: RewardService) -> None:
+def _cancelling(api: APIRouter, service: JobService) -> None:
     @api.delete(
         "/v1/jobs/{job_id}",
         response_model=Job,
@@ -196,9 +197,9 @@ def _cancelling(api: APIRouter, core: RewardService) -> None:
     )
     async def cancel_one(job_id: JobPath, caller: Submitter) -> Response:
         """Gives the job as it then is. One that has ended stays as it was."""
-        core.job(job_id)
-        await core.cancel([job_id])
-        return json_answer(core.job(job_id))
+        service.job(job_id)
+        await service.cancel([job_id])
+        return json_answer(service.job(job_id))
 
     @api.post(
         "/v1/jobs/cancel",
@@ -210,9 +211,9 @@ def _cancelling(api: APIRouter, core: RewardService) -> None:
         wanted: Annotated[CancelRequest, Body(openapi_examples=examples.CANCEL)], caller: Submitter
     ) -> Response:
         if wanted.run_id is not None:
-            cancelled = await core.cancel_run(wanted.run_id, wanted.older_than)
+            cancelled = await service.cancel_run(wanted.run_id, wanted.older_than)
         else:
-            cancelled = await core.cancel(list(dict.fromkeys(wanted.ids or ())))
+            cancelled = await service.cancel(list(dict.fromkeys(wanted.ids or ())))
         return json_answer(CancelAnswer(cancelled=cancelled))
 
 

@@ -9,14 +9,14 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from kernelforge.client.models import ServerStatus
-from kernelforge.server.base import RewardService
 from kernelforge.server.http.auth import Admin, Anyone, Reader
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.metrics import CONTENT_TYPE_LATEST, Metrics
 from kernelforge.server.http.strict_json import api_router, json_answer
+from kernelforge.server.jobs.service import JobService
 
 
-def router(core: RewardService, metrics: Metrics) -> APIRouter:
+def router(service: JobService, metrics: Metrics) -> APIRouter:
     """Routes of operation over a gateway."""
     api = api_router("operations")
     drains: set[asyncio.Task[None]] = set()
@@ -40,7 +40,7 @@ def router(core: RewardService, metrics: Metrics) -> APIRouter:
         },
     )
     async def readyz(caller: Anyone) -> Response:
-        status = core.status()
+        status = service.status()
         return json_answer(status, 200 if status.state == "ready" and status.workers else 503)
 
     @api.get(
@@ -62,9 +62,9 @@ def router(core: RewardService, metrics: Metrics) -> APIRouter:
     async def drain(caller: Admin) -> Response:
         """What is queued stays for the next start. The process goes on until it is told to end."""
         if not drains:
-            drains.add(asyncio.create_task(core.drain()))
+            drains.add(asyncio.create_task(service.drain()))
             await asyncio.sleep(0)  # so that the state below is the new one
-        return json_answer(core.status(), 202)
+        return json_answer(service.status(), 202)
 
     @api.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request, caller: Anyone) -> Response:

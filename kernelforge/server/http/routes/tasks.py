@@ -15,16 +15,17 @@ from kernelforge.client.models import PolicyRow, TaskPage, TaskRow
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Operator, Task
 from kernelforge.rewards import POLICIES
-from kernelforge.server.base import RequestRejected, RewardService
+from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router, json_answer
-from kernelforge.server.jobs.registry import reference_hash
+from kernelforge.server.jobs.requests import reference_hash
+from kernelforge.server.jobs.service import JobService
 
 _ROWS = TypeAdapter(list[TaskRow])
 
 
-def router(core: RewardService, default_policy: str) -> APIRouter:
+def router(service: JobService, default_policy: str) -> APIRouter:
     """Routes of what a gateway offers."""
     api = api_router("tasks")
     pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
@@ -32,8 +33,8 @@ def router(core: RewardService, default_policy: str) -> APIRouter:
     @cache
     def rows(suite: str | None) -> bytes:
         """The answer as it is sent: there may be thousands, and they do not change."""
-        names = core.catalogue.names if suite is None else (suite,)
-        return _ROWS.dump_json([row_of(name, task) for name in names for task in core.catalogue.tasks(name)])
+        names = service.catalogue.names if suite is None else (suite,)
+        return _ROWS.dump_json([row_of(name, task) for name in names for task in service.catalogue.tasks(name)])
 
     @api.get(
         "/v1/tasks", response_model=list[TaskRow], summary="The tasks that are offered", responses=documented(404, 422)
@@ -41,8 +42,8 @@ def router(core: RewardService, default_policy: str) -> APIRouter:
     async def list_tasks(
         caller: Reader, suite: Annotated[str | None, Query(max_length=200, description="Of this suite alone.")] = None
     ) -> Response:
-        if suite is not None and suite not in core.catalogue.names:
-            raise RequestRejected(404, "unknown_suite", f"suites here: {', '.join(core.catalogue.names)}")
+        if suite is not None and suite not in service.catalogue.names:
+            raise RequestRejected(404, "unknown_suite", f"suites here: {', '.join(service.catalogue.names)}")
         return Response(rows(suite), media_type="application/json")
 
     @api.get(
@@ -56,11 +57,11 @@ def router(core: RewardService, default_policy: str) -> APIRouter:
     ) -> Response:
         """The reference is run once, for the prompt's shapes; the answer is kept."""
         try:
-            offered, task = core.catalogue.task(f"{suite}/{name}")
+            offered, task = service.catalogue.task(f"{suite}/{name}")
         except UsageError as error:
             raise RequestRejected(404, "unknown_task", f"there is no task {suite}/{name} here") from error
         if task.digest not in pages:
-            pages[task.digest] = await _page(core, offered.name, task)
+            pages[task.digest] = await _page(service, offered.name, task)
         return json_answer(pages[task.digest])
 
     @api.get("/v1/policies", summary="Reward policies", responses=documented())
@@ -86,15 +87,15 @@ def row_of(suite: str, task: Task) -> TaskRow:
     )
 
 
-async def _page(core: RewardService, suite: str, task: Task) -> TaskPage:
+async def _page(service: JobService, suite: str, task: Task) -> TaskPage:
     try:
-        brief = await core.brief(task)
+        brief = await service.task_context(task)
     except TaskError as error:
         raise RequestRejected(422, "bad_task", str(error)) from error
     prompt = coder_prompt(CoderRequest(brief=brief, operator=Operator.SEED, parent=None, finding=None, history=()))
     return TaskPage(
         **row_of(suite, task).model_dump(),
-        device=next(iter(core.status().devices), ""),
+        device=next(iter(service.status().devices), ""),
         prompt=prompt.text,
         reference_sha256=reference_hash(task.source),
     )

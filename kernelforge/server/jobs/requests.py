@@ -1,0 +1,222 @@
+"""Parse job requests: find the task and the reward policy, and read the candidate out of the completion.
+
+A completion is split into its blocks here; workers interpret the blocks. Parsed completions are cached by the hash of
+their text, because rollouts of a group repeat them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from kernelforge.candidate import parse_reply
+from kernelforge.client.models import CandidateText, JobRequest
+from kernelforge.errors import CandidateError, UsageError
+from kernelforge.records import Candidate, Fingerprint, Task, content_hash, evaluation_key, first_fault
+from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.rewards import find_policy
+from kernelforge.server.base import LRUCache, RequestRejected
+from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.constants import plain_text
+
+_LARGE_CHARS = 16 << 10
+"""A longer completion is parsed in a thread, so that it does not block the event loop."""
+
+_PIECE_BYTES = 2_047
+"""The most that hashlib hashes without releasing the GIL (one byte less than CPython's ``HASHLIB_GIL_MINSIZE``)."""
+
+
+class Registered(NamedTuple):
+    """A task that the server offers."""
+
+    name: str
+    """``suite/name``."""
+    task: Task
+    digest: str
+
+
+def reference_hash(text: str) -> str:
+    """SHA-256 of a task file in hex. Line ends and surrounding space do not change it."""
+    return hashlib.sha256(plain_text(text).strip().encode()).hexdigest()
+
+
+class Registry:
+    """The tasks of a catalogue by name, by digest and by the text of their files. Nothing is opened or executed."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._by_name: dict[str, Registered] = {}
+        self._by_digest: dict[str, Registered] = {}
+        self._by_code: dict[str, Registered] = {}
+        for suite in catalogue.names:
+            for task in catalogue.tasks(suite):
+                registered = Registered(f"{suite}/{task.name}", task, task.digest)
+                self._by_name[registered.name] = registered
+                self._by_digest.setdefault(registered.digest, registered)
+                self._by_code.setdefault(reference_hash(task.source), registered)
+        for task in catalogue.tasks(catalogue.default):
+            self._by_name.setdefault(task.name, self._by_name[f"{catalogue.default}/{task.name}"])
+
+    def of_digest(self, digest: str) -> Registered | None:
+        return self._by_digest.get(digest)
+
+    def find(self, reference: str | None, reference_code: str | None = None) -> Registered:
+        """The task of a name or digest, or of the text of its file.
+
+        Raises:
+            RequestRejected: 422: the task is not registered, or the code belongs to another task.
+        """
+        if reference is None:
+            return self._of_code(reference_code or "")
+        registered = self._by_name.get(reference) or self._by_digest.get(reference)
+        if registered is None:
+            raise RequestRejected(
+                422, "unknown_task", f"there is no task {reference[:80]!r} here; GET /v1/tasks lists those there are"
+            )
+        if reference_code is not None and reference_hash(reference_code) != reference_hash(registered.task.source):
+            raise RequestRejected(
+                422, "other_reference", f"the reference code is not that of {registered.name}; it was not executed"
+            )
+        return registered
+
+    def _of_code(self, code: str) -> Registered:
+        registered = self._by_code.get(reference_hash(code))
+        if registered is None:
+            raise RequestRejected(
+                422,
+                "unknown_reference",
+                "the reference code belongs to no registered task and was not executed; name a task, or offer its "
+                "suite when the server is started",
+            )
+        return registered
+
+
+class ParsedCompletion(NamedTuple):
+    """The evaluation that a request asks for."""
+
+    registered: Registered
+    candidate: str
+    """Hash of the candidate, or of a completion without one."""
+    key: str
+    """Key of the evaluation."""
+    text: str | None
+    """SHA-256 of the completion."""
+    fault: str | None
+    """Why the completion holds no candidate; None if it holds one."""
+
+
+class RequestParser:
+    """Parses requests and caches parsed completions.
+
+    Args:
+        most_cached: number of completions in the cache.
+    """
+
+    def __init__(self, registry: Registry, default_policy: str, most_cached: int) -> None:
+        self.registry = registry
+        self.default_policy = find_policy(default_policy).name
+        # One thread: several threads would compete for the GIL and delay the event loop.
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
+        self._parsed: LRUCache[tuple[str, str], ParsedCompletion] = LRUCache(most_cached)
+
+    def policy(self, request: JobRequest) -> str:
+        """Name of the policy that the request asks for.
+
+        Raises:
+            RequestRejected: 422: there is no policy of that name.
+        """
+        if request.policy is None:
+            return self.default_policy
+        try:
+            return find_policy(request.policy).name
+        except UsageError as error:
+            raise RequestRejected(422, "unknown_policy", str(error)) from error
+
+    def close(self) -> None:
+        self._reader.shutdown(cancel_futures=True)
+
+    async def parse(self, request: JobRequest, fingerprint: Fingerprint) -> tuple[ParsedCompletion, Candidate | None]:
+        """The requested evaluation, and the candidate unless the completion was in the cache.
+
+        Raises:
+            RequestRejected: 422: unknown task; 413: a candidate given in parts is too large.
+        """
+        registered = self.registry.find(request.task, request.reference_code)
+        text = request.completion
+        if text is None:
+            assert request.candidate is not None  # JobRequest validates this
+            candidate = candidate_of(request.candidate)
+            return _parsed(registered, candidate, fingerprint), candidate
+        sha256 = _sha256(text.encode())
+        cache_key = (registered.digest, sha256)
+        cached = self._parsed.get(cache_key)
+        if cached is not None:
+            return cached, None
+        if len(text) > _LARGE_CHARS:
+            loop = asyncio.get_running_loop()
+            parsed = await loop.run_in_executor(self._reader, _parse_text, registered, text, sha256, fingerprint)
+        else:
+            parsed = _parse_text(registered, text, sha256, fingerprint)
+        self._parsed.put(cache_key, parsed[0])
+        return parsed
+
+    async def candidate(self, request: JobRequest) -> Candidate:
+        """The candidate of a request that was parsed without a fault before."""
+        if len(request.completion or "") > _LARGE_CHARS:
+            return await asyncio.get_running_loop().run_in_executor(self._reader, candidate_in, request)
+        return candidate_in(request)
+
+
+def candidate_in(request: JobRequest) -> Candidate:
+    """The candidate of a request that was parsed without a fault before."""
+    if request.completion is not None:
+        return parse_reply(request.completion)
+    assert request.candidate is not None
+    return candidate_of(request.candidate)
+
+
+def candidate_of(parts: CandidateText) -> Candidate:
+    """The candidate that a request gives as source and plan.
+
+    Raises:
+        RequestRejected: 413 or 422: the parts are not a candidate.
+    """
+    for part, text, most in (("source", parts.source, MAX_SOURCE_BYTES), ("plan", parts.plan, MAX_PLAN_BYTES)):
+        size = len(text.encode())
+        if size > most:
+            raise RequestRejected(413, "too_large", f"the {part} has {size:,} bytes; the limit is {most:,}")
+    try:
+        return Candidate(source=parts.source, plan=parts.plan, choices=parts.choices)
+    except ValidationError as error:
+        raise RequestRejected(422, "invalid", f"this is not a candidate: {first_fault(error)}") from error
+
+
+def _sha256(data: bytes) -> str:
+    """SHA-256 in hex without releasing the GIL, which hashlib does for larger pieces: to get it back from a busy
+    database thread can take milliseconds."""
+    digest = hashlib.sha256()
+    for start in range(0, len(data), _PIECE_BYTES):
+        digest.update(data[start : start + _PIECE_BYTES])
+    return digest.hexdigest()
+
+
+def _parse_text(
+    registered: Registered, text: str, sha256: str, fingerprint: Fingerprint
+) -> tuple[ParsedCompletion, Candidate | None]:
+    try:
+        candidate = parse_reply(text)
+    except CandidateError as error:
+        digest = content_hash("reply", text)
+        key = evaluation_key(digest, registered.digest, fingerprint)
+        return ParsedCompletion(registered, digest, key, sha256, str(error)), None
+    return _parsed(registered, candidate, fingerprint, sha256), candidate
+
+
+def _parsed(
+    registered: Registered, candidate: Candidate, fingerprint: Fingerprint, text: str | None = None
+) -> ParsedCompletion:
+    digest = candidate.hash
+    return ParsedCompletion(registered, digest, evaluation_key(digest, registered.digest, fingerprint), text, None)
