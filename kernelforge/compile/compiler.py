@@ -16,8 +16,8 @@ from kernelforge.compile import policy_gate
 from kernelforge.compile.cache import Artifact, BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas, too_much_static_shared
-from kernelforge.compile.fingerprint import ptx_hash
 from kernelforge.compile.nvrtc import INVALID_OPTION
+from kernelforge.compile.ptx_text import ptx_hash
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError

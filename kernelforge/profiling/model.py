@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.instruction_mix import by_class
+from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts, by_class
 
 PROTOCOL = "emulated/1"
 """Version of the model; changes when a modelled time could."""

@@ -3,8 +3,8 @@
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.limits import ExitReport, Limits
 from kernelforge.sandbox.policy import RolePolicy, data_folder, role_policy
-from kernelforge.sandbox.self_test import EscapeAttempt, JailReport, select_tier
-from kernelforge.sandbox.zygote import Child, Zygote
+from kernelforge.sandbox.self_test import EscapeAttempt, JailReport, Zygote, select_tier
+from kernelforge.sandbox.zygote import Child
 
 __all__ = [
     "Channel",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelforge.sandbox import landlock, procfs, seccomp, syscalls
+from kernelforge.sandbox import landlock, seccomp, syscalls
 from kernelforge.sandbox.limits import Limits
 
 Tier = Literal["namespaces", "landlock", "none"]
@@ -29,6 +29,12 @@ _FIRST_UID = 0x70000000
 _NOBODY = 65534
 _COMPILER_INODES = 65536
 _OPEN_FILES, _OPEN_FILES_OF_PROGRAMS = 256, 4096
+_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+_PROC_HIDDEN = (
+    "kcore", "keys", "key-users", "kmsg", "kallsyms", "sched_debug", "timer_list", "slabinfo", "vmallocinfo",
+    "kpagecount", "kpageflags", "kpagecgroup", "config.gz",
+)  # fmt: skip
+_PROC_MACHINE = ("driver", "devices", "cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def confine(grant: JailSpec, keep: set[int], outer_pid: int) -> list[str]:
     if grant.tier == "namespaces":
         _build_root(grant)
         layers += ["namespaces", "private root"]
-        if grant.needs_proc and procfs.mount_private(_STAGE + "/proc"):
+        if grant.needs_proc and mount_private_proc(_STAGE + "/proc"):
             layers.append("private proc")
         _enter_root()
     _working_folder(grant)
@@ -358,9 +364,52 @@ def _landlock(grant: JailSpec) -> int:
         readable = [path for path in grant.mounts if os.path.exists(path)]
         writable = [grant.tmp] if grant.tmp else []
         if grant.needs_proc:
-            readable += procfs.readable_paths()
+            readable += readable_proc_paths()
             writable.append("/proc/self/task")
         if grant.programs:
             readable += writable[:1]  # reading includes running
     writable += [f"/dev/{name}" for name in grant.devices]
     return landlock.restrict(readable, writable, drivable=[f"/dev/{name}" for name in grant.gpu_nodes])
+
+
+def mount_private_proc(folder: str) -> bool:
+    """Mount the ``/proc`` of this process's own namespace on ``folder``; false if the kernel refuses.
+
+    A kernel refuses in a user namespace if the ``/proc`` outside is partly hidden, as in most containers. Files of the
+    machine are read-only or hidden, as by default in the OCI runtime specification. CUDA needs a ``/proc`` to name
+    threads and to read driver settings.
+    """
+    os.makedirs(folder, exist_ok=True)
+    try:
+        syscalls.mount("proc", folder, "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+    except PermissionError:
+        return False
+    _make_no_devices(folder)
+    for name in _PROC_READ_ONLY:
+        if os.path.exists(f"{folder}/{name}"):
+            syscalls.bind_read_only(f"{folder}/{name}", f"{folder}/{name}")
+    for name in _PROC_HIDDEN:
+        if os.path.exists(f"{folder}/{name}"):
+            syscalls.bind_read_only("/dev/null", f"{folder}/{name}")  # without the right to open devices
+    return True
+
+
+def _make_no_devices(folder: str) -> None:
+    """Configure the driver's library not to make device nodes: those of other GPUs are missing on purpose.
+
+    Source: the driver's README, "ModifyDeviceFiles"; NVIDIA's container toolkit sets it in the same way.
+    """
+    parameters = f"{folder}/driver/nvidia/params"
+    if not os.path.exists(parameters):
+        return
+    with open(parameters) as file:
+        text = file.read()
+    changed = f"{os.path.dirname(folder)}/.driver-parameters"
+    with open(changed, "w") as file:
+        file.write(text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
+    syscalls.bind_read_only(changed, parameters)
+
+
+def readable_proc_paths() -> list[str]:
+    """Paths of ``/proc`` for a child without a private one: its own process, and facts of the machine."""
+    return [path for path in ("/proc/self", *(f"/proc/{name}" for name in _PROC_MACHINE)) if os.path.exists(path)]

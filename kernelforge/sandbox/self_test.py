@@ -1,7 +1,7 @@
-"""Select the strongest jail tier that withstands an escape test on this machine.
+"""Select the strongest jail tier that withstands an escape test on this machine, and start zygotes in it.
 
-The self-test plants canaries (files, sockets, memory, processes of the parent), sends a child after each of them,
-and fails closed: a tier counts only when every door stayed shut.
+The self-test plants canaries (files, sockets, memory, processes of the parent), and a child tries to reach each of
+them. It fails closed: a tier counts only if every attempt failed.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import secrets
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox.jail import Tier
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.policy import RolePolicy, role_policy
-from kernelforge.sandbox.zygote import Child, Zygote
+from kernelforge.sandbox.zygote import Child, ZygoteProcess
 
 _ADVICE = (
     "Allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, or "
@@ -30,12 +30,12 @@ _ADVICE = (
     "or use Linux 5.13 or newer with Landlock."
 )
 _LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=256 << 20, tmp_bytes=1 << 20, file_bytes=1 << 20)
-"""Far above what any door takes: on a busy machine, a wait that ran out would pass for a jail that does not work."""
+"""Far above the need of any attempt: on a busy machine, a timeout would count as a jail that does not work."""
 
 
 @dataclass(frozen=True)
 class EscapeAttempt:
-    """One way out that was tried, and how it ended."""
+    """One attempt to escape, and its outcome."""
 
     name: str
     closed: bool
@@ -44,7 +44,7 @@ class EscapeAttempt:
 
 @dataclass(frozen=True)
 class TierReport:
-    """One tier's self-test: ``doors`` tried, or ``error`` where the tier cannot be built."""
+    """Self-test of one tier: the attempts on its ``doors``, or ``error`` if the tier cannot be built."""
 
     tier: Tier
     layers: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class TierReport:
 
     @property
     def reason(self) -> str:
-        """Why it does not work; empty when it does."""
+        """Reason of a tier that does not work; empty for one that does."""
         return self.error or "; ".join(f"{d.name}: {d.detail}" for d in self.doors if not d.closed)
 
 
@@ -74,14 +74,14 @@ class JailReport:
 
     @property
     def detail(self) -> str:
-        """What holds, layer by layer, or why nothing does."""
+        """Layers in force, or the reasons why no tier works."""
         if self.tier != "none":
             return ", ".join(self.layers)
         return "; ".join(f"{report.tier}: {report.reason}" for report in self.tried)
 
     @property
     def advice(self) -> str:
-        """What to do to get a stronger tier; empty for the strongest."""
+        """Advice for getting a stronger tier; empty for the strongest."""
         return "" if self.tier == "namespaces" else _ADVICE
 
     def usable_tier(self, allow_unconfined: bool) -> Tier:
@@ -102,11 +102,11 @@ _lock = threading.Lock()
 _report: JailReport | None = None
 
 
-def select_tier(*, again: bool = False) -> JailReport:
-    """Find the strongest tier whose self-test passes; about 0.2 s, remembered for the life of the process."""
+def select_tier(*, repeat: bool = False) -> JailReport:
+    """Find the strongest tier whose self-test passes; takes about 0.2 s, once per process unless ``repeat``."""
     global _report
     with _lock:
-        if _report is None or again:
+        if _report is None or repeat:
             tried: list[TierReport] = []
             for tier in ("namespaces", "landlock"):
                 tried.append(run_self_test(tier))
@@ -117,11 +117,12 @@ def select_tier(*, again: bool = False) -> JailReport:
 
 
 def run_self_test(tier: Tier, role: str = "probe") -> TierReport:
-    """Try every door of ``tier`` from a child with the grants of ``role``, some of which are doors left open."""
+    """Try every escape from ``tier`` in a child with the grants of ``role``, which may allow some."""
     policy = replace(role_policy(role), module=role_policy("probe").module)
     try:
-        with Zygote(role, tier=tier, policy=policy) as zygote, zygote.spawn(_LIMITS) as child, _canaries() as planted:
-            doors = tuple(_try(child, policy, name, *trial) for name, trial in _trials(planted, zygote).items())
+        zygote = ZygoteProcess(role, lambda: tier, policy=policy)
+        with zygote, zygote.spawn(_LIMITS) as child, _canaries() as planted:
+            doors = tuple(_try(child, policy, name, *attempt) for name, attempt in _attempts(planted, zygote).items())
             return TierReport(tier, child.layers, doors)
     except (KernelForgeError, OSError) as error:
         return TierReport(tier, error=str(error))
@@ -129,17 +130,17 @@ def run_self_test(tier: Tier, role: str = "probe") -> TierReport:
 
 @cache
 def gpu_tier() -> Tier | None:
-    """The tier for processes that use a GPU, where it is not the strongest: None where that one will do.
+    """The tier for processes that use a GPU, if it differs from the strongest; None if it does not.
 
     CUDA needs a ``/proc`` to name its threads in, and some containers allow namespaces and no private ``/proc``.
 
     Raises:
-        SandboxError: no tier has one here.
+        SandboxError: no tier has a ``/proc`` here.
     """
     if select_tier().tier != "namespaces":
         return None
     policy = replace(role_policy("probe"), gpu=True)
-    with Zygote("probe", tier="namespaces", policy=policy) as zygote, zygote.spawn(_LIMITS) as child:
+    with ZygoteProcess("probe", lambda: "namespaces", policy=policy) as zygote, zygote.spawn(_LIMITS) as child:
         complete = "private proc" in child.layers
     if complete:
         return None
@@ -153,6 +154,36 @@ def gpu_tier() -> Tier | None:
             "(--security-opt systempaths=unconfined), or --device emulated."
         )
     return "landlock"
+
+
+def _tier_for(policy: RolePolicy, allow_unconfined: bool) -> Tier:
+    """The strongest tier that works for a role's processes."""
+    strongest = select_tier().usable_tier(allow_unconfined)
+    return (gpu_tier() if policy.gpu else None) or strongest
+
+
+class Zygote(ZygoteProcess):
+    """A zygote in the strongest jail tier whose self-test passes.
+
+    Args:
+        role: See :class:`~kernelforge.sandbox.zygote.ZygoteProcess`, also for the arguments not named here.
+        tier: Force a jail tier.
+        allow_unconfined: Run with resource limits alone if no tier works, rather than refuse.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        tier: Tier | None = None,
+        allow_unconfined: bool = False,
+        policy: RolePolicy | None = None,
+    ) -> None:
+        policy = policy or role_policy(role)
+        find_tier = partial(_tier_for, policy, allow_unconfined) if tier is None else lambda: tier
+        super().__init__(role, find_tier, options=options, environment=environment, policy=policy)
 
 
 @dataclass(frozen=True)
@@ -204,8 +235,8 @@ def _canaries() -> Iterator[_Canaries]:
         )
 
 
-def _trials(planted: _Canaries, zygote: Zygote) -> dict[str, tuple[str, list[Any]]]:
-    """Name of each trial → door and arguments."""
+def _attempts(planted: _Canaries, zygote: ZygoteProcess) -> dict[str, tuple[str, list[Any]]]:
+    """Name of each attempt → its function in the worker, and arguments."""
     parent = os.getpid()
     others = [pid for pid in (parent, zygote.pid) if pid is not None]
     trials: dict[str, tuple[str, list[Any]]] = {

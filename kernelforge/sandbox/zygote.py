@@ -13,10 +13,10 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from kernelforge import errors
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
@@ -40,37 +40,34 @@ _MAX_JSON_BYTES = 16 << 20
 _MAX_TRACE = 8000
 
 
-class Zygote:
+class ZygoteProcess:
     """One warm, trusted process that forks confined children of one role in a few milliseconds.
 
-    It starts on first use, in a session of its own (Ctrl-C does not reach it), with the environment its role
-    declares and no descriptor but its control socket. A zygote that died is started again by the next
-    :meth:`spawn`. Safe to use from several threads.
+    It starts on first use, in its own session (Ctrl-C does not reach it), with the environment of its role and no
+    descriptor but its control socket. The next :meth:`spawn` restarts a zygote that died. Safe to use from several
+    threads.
 
     Args:
-        role: a table of ``sandbox/jail.toml``: ``compiler``, ``runner``, ``oracle``, ``gpu-runner``...
-        options: passed to the role's ``warm_up``.
-        environment: variables added to the role's own, of those that it ``passes``: ``CUDA_VISIBLE_DEVICES`` with
+        role: A table of ``sandbox/jail.toml``: ``compiler``, ``runner``, ``oracle``, ``gpu-runner``...
+        tier: Returns the jail tier of the children; called at the first start.
+        options: Passed to the role's ``warm_up``.
+        environment: Variables added to the role's own, of those that it ``passes``: ``CUDA_VISIBLE_DEVICES`` with
             the UUID of a GPU gives the children that GPU's device node alone.
-        tier: force a jail tier; by default the strongest that :func:`~kernelforge.sandbox.self_test` finds working.
-        allow_unconfined: run with resource limits alone where no tier works, rather than refuse.
-        policy: grants to use instead of the role's own.
+        policy: Grants to use instead of the role's own.
     """
 
     def __init__(
         self,
         role: str,
+        tier: Callable[[], Tier],
         *,
         options: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
-        tier: Tier | None = None,
-        allow_unconfined: bool = False,
         policy: RolePolicy | None = None,
     ) -> None:
         self.role = role
         self._options = dict(options or {})
-        self._tier = tier
-        self._allow_unconfined = allow_unconfined
+        self._find_tier = tier
         self._policy = policy or role_policy(role)
         self._environment = self._policy.environment | extra_environment(self._policy, environment or {})
         self._lock = threading.Lock()
@@ -80,19 +77,14 @@ class Zygote:
         self._children: weakref.WeakSet[Child] = weakref.WeakSet()
         self._children_lock = threading.Lock()
 
-    @property
+    @cached_property
     def tier(self) -> Tier:
-        """The jail tier of the children; decided when first asked for.
+        """The jail tier of the children.
 
         Raises:
             SandboxError: no tier works here and running unconfined was not allowed.
         """
-        if self._tier is None:
-            from kernelforge.sandbox.self_test import gpu_tier, select_tier
-
-            strongest = select_tier().usable_tier(self._allow_unconfined)
-            self._tier = (gpu_tier() if self._policy.gpu else None) or strongest
-        return self._tier
+        return self._find_tier()
 
     @property
     def pid(self) -> int | None:
@@ -140,12 +132,10 @@ class Zygote:
         with self._lock:
             self._stop()
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _fork(self, limits: Limits, tmp: str | None) -> Child:
@@ -440,9 +430,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _died(self, trace: str = "") -> ChildDied:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from kernelforge.devices import replies
+from kernelforge.devices import wire
 from kernelforge.devices.cuda.tools.fallback_profile import _medians
 from kernelforge.devices.cuda.tools.sanitizer import MAX_FINDINGS, parse_log
 from kernelforge.devices.gpu_locks import GpuLocks, _Wait
@@ -19,18 +19,18 @@ HUGE = 10**400
 @pytest.mark.parametrize("value", [HUGE, -1, -0.5, float("nan"), float("inf"), True, None, "1", [], 1 << 2000])
 def test_a_time_that_is_none_is_refused(value):
     with pytest.raises(SandboxError) as caught:
-        replies.time_in(value)
+        wire.read_time(value)
     assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("value", [HUGE, 1 << 63, -1, True, 0.5, "1", None])
 def test_a_count_that_no_record_holds_is_none(value):
-    assert replies.count_in(Frame({"n": value}), "n") is None
+    assert wire.read_count(Frame({"n": value}), "n") is None
 
 
 @pytest.mark.parametrize("value", [HUGE, float("nan"), float("inf"), -1, "1"])
 def test_seconds_that_are_none_are_zero(value):
-    assert replies.seconds_in(Frame({"seconds": value})) == 0.0
+    assert wire.read_seconds(Frame({"seconds": value})) == 0.0
 
 
 def launch(**changes):

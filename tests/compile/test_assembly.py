@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelforge.compile.assembly import written_inline
+from kernelforge.compile.ptx_text import written_inline
 
 PTX = """
 	add.s32 %r1, %r2, 1;

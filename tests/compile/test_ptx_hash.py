@@ -3,7 +3,7 @@
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.fingerprint import ptx_hash
+from kernelforge.compile.ptx_text import ptx_hash
 from kernelforge.records import Build
 
 PLAIN = """

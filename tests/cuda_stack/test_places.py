@@ -112,11 +112,11 @@ def test_without_a_proc_for_cuda_a_gpu_is_refused_in_a_sentence_and_the_rest_wor
 def test_the_driver_is_told_to_make_no_device_nodes_in_a_private_proc() -> None:
     script = (
         "import os\n"
-        "from kernelforge.sandbox import procfs\n"
+        "from kernelforge.sandbox import jail\n"
         "os.makedirs('jail/proc/driver/nvidia')\n"
         "path = 'jail/proc/driver/nvidia/params'\n"
         "open(path, 'w').write('ModifyDeviceFiles: 1\\nDeviceFileMode: 438\\n')\n"
-        "procfs._make_no_devices(os.path.abspath('jail/proc'))\n"
+        "jail._make_no_devices(os.path.abspath('jail/proc'))\n"
         "print(open(path).read().split('\\n'))\n"
     )
     outcome = run_in(Place("root"), ["{python}", "-c", script])

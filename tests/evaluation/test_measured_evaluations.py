@@ -63,9 +63,9 @@ class TimedDevice(CudaDevice):
         self.session: type[CudaSession] = Session
 
     def open(self, artifact: Artifact) -> CudaSession:
-        self.refuse_unhealthy()
+        self.runners.require_healthy()
         self.opened += 1
-        return self.session(self, with_ptx(artifact))
+        return self.session(self.target, self.runners, with_ptx(artifact))
 
     def clocks(self) -> None:
         return None

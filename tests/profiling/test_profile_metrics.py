@@ -8,8 +8,7 @@ import pytest
 
 from kernelforge.errors import SandboxError
 from kernelforge.hardware.specs import A100, H100
-from kernelforge.profiling.counts import KernelCounts, MemoryCounts, PlanCounts
-from kernelforge.profiling.instruction_mix import CLASSES, by_class, instruction_class
+from kernelforge.profiling.counts import CLASSES, KernelCounts, MemoryCounts, PlanCounts, by_class, instruction_class
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
 from kernelforge.records import DType, Origin, Performance, Profile, SizeFacts, TensorSpec

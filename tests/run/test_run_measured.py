@@ -80,7 +80,7 @@ class Unprofiled(CudaSession):
             flops=0, dram_bytes=0, compulsory_bytes=1, arithmetic_intensity=0, ridge=1, bound="dram", time_us=1,
             time_origin=Origin.MEASURED,
         )  # fmt: skip
-        return Profile(size=facts.size, device=self._device.name, kernels=(), metrics=(), roofline=roofline), None
+        return Profile(size=facts.size, device=self._target.name, kernels=(), metrics=(), roofline=roofline), None
 
 
 class Gpu(CudaDevice):
@@ -91,8 +91,8 @@ class Gpu(CudaDevice):
         self.profiled = profiled
 
     def open(self, artifact: Artifact) -> CudaSession:
-        self.refuse_unhealthy()
-        return (CudaSession if self.profiled else Unprofiled)(self, with_ptx(artifact))
+        self.runners.require_healthy()
+        return (CudaSession if self.profiled else Unprofiled)(self.target, self.runners, with_ptx(artifact))
 
     def clocks(self) -> None:
         return None

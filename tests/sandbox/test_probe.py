@@ -17,7 +17,7 @@ from kernelforge.sandbox.self_test import TierReport, run_self_test
 
 
 def test_the_strongest_tier_that_holds_is_reported():
-    report = select_tier(again=True)
+    report = select_tier(repeat=True)
     assert report.tier in ("namespaces", "landlock")
     tried = next(one for one in report.tried if one.tier == report.tier)
     assert tried.works

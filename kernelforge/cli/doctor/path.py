@@ -222,7 +222,7 @@ class _Path:
         device = self._workshop.device
         device.start()
         if isinstance(device, CudaDevice):
-            device.recover()
+            device.runners.recover()
 
     def oracle(self) -> None:
         """The reference runs with the installed torch, on the device where that is a GPU."""

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from statistics import median, quantiles
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from kernelforge.candidate.resolved import Library
 from kernelforge.compile.cache import Artifact
 from kernelforge.compile.cubin import read_cubin
-from kernelforge.devices import replies
-from kernelforge.devices.base import RunFailed, RunFailure, RunRequest, RunResult, TuningTime
-from kernelforge.devices.cuda.timed_plan import RemoteTimedPlan
-from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.devices import wire
+from kernelforge.devices.base import (
+    RunFailed,
+    RunFailure,
+    RunRequest,
+    RunResult,
+    SampleWork,
+    TimedPlan,
+    TuningTime,
+)
+from kernelforge.devices.cuda.runner_pool import RunnerPool
+from kernelforge.devices.cuda.target import GpuTarget
+from kernelforge.errors import ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
 from kernelforge.sandbox.shared_memory import Blob
 
-if TYPE_CHECKING:
-    from kernelforge.devices.cuda.device import CudaDevice
-
 COPY_BYTES_PER_S = 200e6
-"""Slower than this no tensor moves between parent and GPU; a deadline allows for it."""
+"""Lowest rate at which tensors move between parent and GPU; deadlines allow for it."""
 RATE_SAMPLES = 40
 SETTLED_SPREAD = 0.02
 """A rating is settled when half of its samples lie within this part of their median."""
@@ -37,45 +43,46 @@ EVENT_RESOLUTION_US = 0.5
 class CudaSession:
     """See :class:`kernelforge.devices.base.Session`."""
 
-    def __init__(self, device: CudaDevice, artifact: Artifact) -> None:
-        self._device = device
+    def __init__(self, target: GpuTarget, runners: RunnerPool, artifact: Artifact) -> None:
+        self._target = target
+        self._runners = runners
         self._artifact = artifact
         self._child: Child | None = None
-        self._armed: RemoteTimedPlan | None = None
+        self._timed: RemoteTimedPlan | None = None
         self._has_torch = False
         """Whether the child has imported torch."""
         self._lock = threading.RLock()
 
     def run(self, request: RunRequest) -> RunResult:
-        """Run a plan; what goes wrong in it is in the result.
+        """Run a plan; its faults are in the result.
 
         Raises:
             DeviceError: the GPU is unhealthy.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        replies.check_tensors(request)
+        wire.check_tensors(request)
         try:
-            self._refuse_excess([request])
+            self._check_memory([request])
             order = sorted(request.tensors)
-            data = {"op": "run", "tensors": order, **self.plan_of(request)}
-            reply = self.ask(data, [request.tensors[b] for b in order], request)
+            data = {"op": "run", "tensors": order, **_plan_data(request)}
+            reply = self._ask(data, [request.tensors[b] for b in order], request)
         except RunFailed as error:
             return RunResult((), (error.fault,))
-        faults = replies.faults_in(reply)
+        faults = wire.read_faults(reply)
         if faults:
-            return RunResult((), faults, None, replies.seconds_in(reply))
-        self.check(request, reply)
-        return RunResult(reply.blobs, (), None, replies.seconds_in(reply))
+            return RunResult((), faults, None, wire.read_seconds(reply))
+        self._check_outputs(request, reply)
+        return RunResult(reply.blobs, (), None, wire.read_seconds(reply))
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance | None]:
-        """Nsight Compute's metrics, or what stands in for them; this device models no time.
+        """Profile by Nsight Compute, or by the fallback; this device models no time.
 
         Raises:
             RunFailed: a launch faulted.
         """
         from kernelforge.devices.cuda.tools.ncu import profile
 
-        return profile(self._device, self._artifact, request, facts, self._device.counters), None
+        return profile(self._target, self._runners, self._artifact, request, facts), None
 
     def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Median time of a share of :data:`RATE_SAMPLES` samples, the L2 flushed before each.
@@ -84,19 +91,19 @@ class CudaSession:
             RunFailed: a launch faulted.
         """
         samples = max(4, round(effort * RATE_SAMPLES))
-        armed = self.arm([request], flush_bytes=2 * self._device.l2_bytes)
+        timed = self.arm([request], flush_bytes=2 * self._target.facts.l2_bytes)
         try:
-            armed.block(1)
-            times = armed.block(samples)
-            flush = median(armed.flush_block(samples))
+            timed.block(1)
+            times = timed.block(samples)
+            flush = median(timed.flush_block(samples))
         finally:
-            armed.close()
+            timed.close()
         own = [max(time - flush, EVENT_RESOLUTION_US) for time in times]
         low, middle, high = quantiles(own, n=4)
         return TuningTime(middle, settled=high - low <= SETTLED_SPREAD * middle)
 
     def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> RemoteTimedPlan:
-        """Make ready to time a plan; one request per set, all of the same plan.
+        """Prepare a plan for timing; one request per set, all of the same plan.
 
         Raises:
             RunFailed: the sets do not fit into memory, or the first execution faulted.
@@ -106,25 +113,27 @@ class CudaSession:
             raise ValueError("a plan is armed on at least one set of tensors")
         if any(request.plan != requests[0].plan for request in requests):
             raise ValueError("all sets are of one plan")
-        self._refuse_armed()
+        self._require_unarmed()
         for request in requests:
-            replies.check_tensors(request)
+            wire.check_tensors(request)
         # Each set keeps a second copy of the inputs that it writes.
         copies = sum(len(request.tensors[buffer]) for request in requests for buffer in request.mutable)
-        self._refuse_excess(requests, flush_bytes + copies)
-        self._device.spares.hold()
+        self._check_memory(requests, flush_bytes + copies)
+        self._runners.hold()
         try:
-            self._armed = RemoteTimedPlan(self, requests, flush_bytes, flush_each)
+            self._timed = RemoteTimedPlan(
+                self._ask, self._check_outputs, self._disarmed, requests, flush_bytes, flush_each
+            )
         except BaseException:
-            self._device.spares.release()
+            self._runners.release()
             raise
-        return self._armed
+        return self._timed
 
-    def disarmed(self) -> None:
-        """An armed plan was closed: the session is free again, and contexts may be made."""
-        if self._armed is not None:
-            self._armed = None
-            self._device.spares.release()
+    def _disarmed(self) -> None:
+        """Free the session after its timed plan was closed; the pool may make contexts again."""
+        if self._timed is not None:
+            self._timed = None
+            self._runners.release()
 
     def interrupt(self) -> None:
         """End the call of the runner that another thread waits for."""
@@ -135,44 +144,37 @@ class CudaSession:
     def close(self) -> None:
         """End the runner."""
         with self._lock:
-            if self._armed is not None:
-                self._armed.close()
+            if self._timed is not None:
+                self._timed.close()
             self._drop()
 
     def __enter__(self) -> CudaSession:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    @staticmethod
-    def plan_of(request: RunRequest) -> dict[str, Any]:
-        """What a request says of its plan, for the channel."""
-        return {"plan": request.plan.to_wire(), "poison": request.poison, "mutable": sorted(request.mutable)}
-
-    def ask(self, data: dict[str, Any], blobs: Sequence[Blob], request: RunRequest, *, idle_s: float = 0.0) -> Frame:
+    def _ask(self, data: dict[str, Any], blobs: Sequence[Blob], request: RunRequest, idle_s: float = 0.0) -> Frame:
         """The child's reply.
 
         Args:
             data: The request's frame.
-            blobs: Of the frame.
-            request: Whose deadline it runs under.
-            idle_s: Time beside that, in which the GPU is meant to wait.
+            blobs: Blobs of the frame.
+            request: The run whose deadline applies.
+            idle_s: Time added to the deadline, in which the GPU is idle on purpose.
 
         Raises:
             RunFailed: the child ended, or did not answer in time.
             DeviceError: the GPU does not pass its probe afterwards.
         """
         moved = sum(len(blob) for blob in blobs) + sum(output.nbytes for output in request.plan.outputs)
-        wait = request.deadline_s + self._device.grace_s + idle_s + moved / COPY_BYTES_PER_S
+        wait = request.deadline_s + self._target.grace_s + idle_s + moved / COPY_BYTES_PER_S
         with self._lock:
-            self._device.refuse_unhealthy()
+            self._runners.require_healthy()
             if data["op"] in ("run", "arm"):
-                self._refuse_armed()
-                self._loaded(wait)
-                self._with_torch(request)
+                self._require_unarmed()
+                self._load(wait)
+                self._import_torch(request)
             if self._child is None:
                 raise RunFailed(RunFailure("crash", "the runner was lost"))
             reply = self._call(self._child, data, blobs, wait, request)
@@ -180,14 +182,14 @@ class CudaSession:
                 self._lose()
             return reply
 
-    def check(self, request: RunRequest, reply: Frame) -> None:
+    def _check_outputs(self, request: RunRequest, reply: Frame) -> None:
         """Refuse outputs that cannot be the plan's.
 
         Raises:
-            SandboxError: they are not.
+            SandboxError: their lengths differ from the plan's.
         """
         try:
-            replies.check_outputs(request, reply.blobs)
+            wire.check_outputs(request, reply.blobs)
         except SandboxError:
             self._drop()
             raise
@@ -196,23 +198,20 @@ class CudaSession:
         self, child: Child, data: dict[str, Any], blobs: Sequence[Blob], wait: float, request: RunRequest | None = None
     ) -> Frame:
         try:
-            cap = None if request is None else replies.reply_bytes(request)
+            cap = None if request is None else wire.reply_bytes(request)
             return child.call(data, blobs, timeout_s=wait, reply_bytes=cap)
         except ChildTimeout as error:
             self._lose()
-            raise RunFailed(
-                RunFailure(
-                    "timeout", f"the plan did not end within {wait if request is None else request.deadline_s:g} s"
-                )
-            ) from error
+            limit = wait if request is None else request.deadline_s
+            raise RunFailed(RunFailure("timeout", f"the plan did not end within {limit:g} s")) from error
         except ChildDied as error:
-            self._died(child, error)
+            self._raise_for_death(child, error)
         except (SandboxError, KeyboardInterrupt):
             self._drop()
             raise
 
-    def _died(self, child: Child, error: ChildDied) -> NoReturn:
-        """What the end of a child says about the plan that it ran."""
+    def _raise_for_death(self, child: Child, error: ChildDied) -> NoReturn:
+        """Raise the failure of the plan that a child's end stands for."""
         death = child.death()
         cause = None if death is None else death.cause
         self._lose()
@@ -222,28 +221,22 @@ class CudaSession:
             raise RunFailed(RunFailure("crash", f"the runner was ended while the plan ran: {death}")) from error
         raise SandboxError(f"the runner itself failed, which is not the candidate's doing: {error}") from error
 
-    def _loaded(self, wait: float) -> None:
-        """Have a child with the build loaded. The lock is held.
+    def _load(self, wait: float) -> None:
+        """Take a child and load the build into it. The lock is held.
 
         Raises:
             RunFailed: the build cannot be loaded.
         """
         if self._child is not None:
             return
-        self._child = self._device.spares.take()
-        kernels = {
-            kernel.expression: (
-                kernel.symbol,
-                kernel.registers_per_thread,
-                kernel.static_shared_bytes,
-                kernel.max_threads_per_block,
-            )
-            for kernel in self._artifact.build.kernels
+        self._child = self._runners.take()
+        data = {
+            "op": "load",
+            "kernels": wire.kernel_limits(self._artifact),
+            "unwritten": sorted(self._unwritten),
         }
-        unwritten = sorted(self._unwritten)
-        data = {"op": "load", "kernels": kernels, "unwritten": unwritten}
         reply = self._call(self._child, data, [self._artifact.cubin], wait)
-        faults = replies.faults_in(reply)
+        faults = wire.read_faults(reply)
         if faults:
             self._lose()
             raise RunFailed(faults[0])
@@ -251,17 +244,17 @@ class CudaSession:
     @cached_property
     def _unwritten(self) -> frozenset[str]:
         """Module variables that the build cannot write."""
-        # Imported here: the parent's side loads nothing that it may not need.
+        # Imported here: most builds have no variables, and the parent then needs no PTX parser.
         from kernelforge.devices.cuda.worker.module_globals import unwritten_variables
 
         return unwritten_variables(self._artifact.ptx) if read_cubin(self._artifact.cubin).variables else frozenset()
 
-    def _with_torch(self, request: RunRequest) -> None:
-        """Have torch in the child where the plan calls its operators: no deadline of a run is for importing it. The
-        lock is held.
+    def _import_torch(self, request: RunRequest) -> None:
+        """Import torch in the child if the plan calls its operators: no run's deadline is for importing it. The lock is
+        held.
 
         Raises:
-            SandboxError: it cannot be had in time, which is nothing that the candidate did.
+            SandboxError: the import did not end in time, for which no candidate is to blame.
             RunFailed: torch has no GPU.
         """
         plan = request.plan
@@ -280,34 +273,160 @@ class CudaSession:
             raise
         if reply.data.get("lost"):
             self._lose()
-        faults = replies.faults_in(reply)
+        faults = wire.read_faults(reply)
         if faults:
             raise RunFailed(faults[0])
         self._has_torch = True
 
-    def _refuse_excess(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
-        """Raise :class:`RunFailed` where a plan takes more memory than it may, or all sets more than there is."""
-        request, there = requests[0], self._device.memory_bytes
+    def _check_memory(self, requests: Sequence[RunRequest], more_bytes: int = 0) -> None:
+        """Raise :class:`RunFailed` if a plan takes more memory than it may, or all sets more than the device has."""
+        request, available = requests[0], self._target.memory_bytes
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
-        allowed = there if request.memory_bytes is None else min(request.memory_bytes, there)
+        allowed = available if request.memory_bytes is None else min(request.memory_bytes, available)
         if needed > allowed:
             text = f"the plan needs {needed} bytes of device memory, {allowed} are allowed"
             raise RunFailed(RunFailure("memory", text))
-        if len(requests) * needed + more_bytes > there:
-            text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {there} of the device"
+        if len(requests) * needed + more_bytes > available:
+            text = f"{len(requests)} sets of {needed} bytes and {more_bytes} more exceed the {available} of the device"
             raise RunFailed(RunFailure("memory", text))
 
-    def _refuse_armed(self) -> None:
-        if self._armed is not None:
+    def _require_unarmed(self) -> None:
+        if self._timed is not None:
             raise ValueError("the session is armed: close that before anything else runs in it")
 
     def _lose(self) -> None:
-        """End the child, and see whether the GPU outlived what it ran."""
+        """End the child, and probe the GPU."""
         self._drop()
-        self._device.recover()
+        self._runners.recover()
 
     def _drop(self) -> None:
         if self._child is not None:
             self._child.close()
             self._child = None
             self._has_torch = False
+
+
+class RemoteTimedPlan(TimedPlan):
+    """A plan prepared for timing in a session's runner.
+
+    Args:
+        ask: Sends a frame to the runner, with the run whose deadline applies and idle seconds to add to it.
+        check_outputs: Refuses outputs that cannot be the plan's.
+        closed: Called once the sets are freed.
+        requests: Tensors of each set.
+        flush_bytes: Bytes read in every sample, to empty the L2; 0 for none.
+        flush_each: Flush before each execution rather than once before all.
+
+    Raises:
+        RunFailed: the sets do not fit into memory, or the first execution faulted.
+    """
+
+    name = "candidate"
+
+    def __init__(
+        self,
+        ask: Callable[[dict[str, Any], Sequence[Blob], RunRequest, float], Frame],
+        check_outputs: Callable[[RunRequest, Frame], None],
+        closed: Callable[[], None],
+        requests: Sequence[RunRequest],
+        flush_bytes: int,
+        flush_each: bool,
+    ) -> None:
+        self._send = ask
+        self._check_outputs = check_outputs
+        self._closed = closed
+        self._requests = tuple(requests)
+        self._open = True
+        self._samples = 0
+        self._ask({"op": "arm", "flush_bytes": flush_bytes, "flush_each": flush_each, **_plan_data(requests[0])})
+        for request in requests:
+            self._send_tensors("add", request)
+        started = self._ask({"op": "start"})
+        self._captured = started.data.get("captured") is True
+        self.setup_us: float | None = _read_setup(started)
+
+    @property
+    def captured(self) -> bool:
+        """Whether samples are replays of a graph."""
+        return self._captured
+
+    def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
+        """Run ``samples`` samples, each of K executions, and wait for them."""
+        if samples < 1 or (gaps_us and len(gaps_us) != samples):
+            raise ValueError(f"{samples} samples with {len(gaps_us)} gaps: at least one, and a gap for each or none")
+        self._samples = samples
+        data = {"op": "block", "work": work, "samples": samples, "gaps_us": list(gaps_us)}
+        self._ask(data, idle_s=sum(gaps_us) / 1e6)
+
+    def times(self) -> tuple[float, ...]:
+        """Time of each sample of the last block, in µs."""
+        raw = self._ask({"op": "times"}).data.get("times_us")
+        if not isinstance(raw, list) or len(raw) != self._samples:
+            raise SandboxError(f"the runner sent other times than those of {self._samples} samples")
+        return tuple(wire.read_time(value) for value in raw)
+
+    def refresh(self, requests: Sequence[RunRequest]) -> None:
+        """Put new values into every set, and run its setup again."""
+        if len(requests) != len(self._requests):
+            raise ValueError(f"{len(requests)} requests for {len(self._requests)} sets")
+        for request in requests:
+            wire.check_tensors(request)
+            self._send_tensors("stage", request)
+        self.setup_us = _read_setup(self._ask({"op": "refresh"}))
+
+    def outputs(self) -> tuple[tuple[Blob, ...], ...]:
+        """Outputs of one execution on each set; after a block without executions one more sample is run."""
+        outputs = []
+        for number, request in enumerate(self._requests):
+            reply = self._ask({"op": "outputs", "set": number})
+            self._check_outputs(request, reply)
+            outputs.append(reply.blobs)
+        return tuple(outputs)
+
+    def coverage(self) -> float:
+        """Share of device time in the candidate's own kernels."""
+        share = wire.read_time(self._ask({"op": "coverage"}).data.get("coverage"))
+        if share > 1:
+            raise SandboxError(f"the runner sent {share!r} for a share")
+        return share
+
+    def close(self) -> None:
+        """Free the sets; the session may run other plans again."""
+        if not self._open:
+            return
+        try:
+            # A lost runner or GPU has no sets to free.
+            with suppress(RunFailed, DeviceError):
+                self._ask({"op": "disarm"})
+        finally:
+            self._open = False
+            self._closed()
+
+    def __enter__(self) -> RemoteTimedPlan:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _send_tensors(self, op: str, request: RunRequest) -> None:
+        order = sorted(request.tensors)
+        self._ask({"op": op, "tensors": order}, [request.tensors[b] for b in order])
+
+    def _ask(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, idle_s: float = 0.0) -> Frame:
+        if not self._open:
+            raise ValueError("this armed plan was closed")
+        reply = self._send(data, blobs, self._requests[0], idle_s)
+        faults = wire.read_faults(reply)
+        if faults:
+            raise RunFailed(faults[0])
+        return reply
+
+
+def _plan_data(request: RunRequest) -> dict[str, Any]:
+    """A request's plan as frames hold it."""
+    return {"plan": request.plan.to_wire(), "poison": request.poison, "mutable": sorted(request.mutable)}
+
+
+def _read_setup(reply: Frame) -> float | None:
+    value = reply.data.get("setup_us")
+    return None if value is None else wire.read_time(value)

@@ -1,4 +1,4 @@
-"""Facts about a GPU: what discovery finds before anything runs on it, and what the runner reports."""
+"""Facts of a GPU: those that discovery finds before anything runs on it, and those that the runner reports."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from kernelforge.devices.base import Capabilities
-from kernelforge.devices.cuda.worker.driver import GpuFacts
+from kernelforge.devices.cuda.worker.driver import Feature, GpuFacts
 from kernelforge.errors import SandboxError
 from kernelforge.hardware.generations import MULTIPROCESSORS
 from kernelforge.hardware.specs import GIB, KIB, MIB, NearestSpec, nearest_spec
+from kernelforge.profiling.ncu.catalogue import MetricSet
 
 ComputeMode = Literal["default", "exclusive process", "prohibited"]
 
@@ -19,7 +20,7 @@ _MODES: Mapping[int, ComputeMode] = {1: "exclusive process", 2: "prohibited", 3:
 
 
 def compute_mode(number: int) -> ComputeMode:
-    """The compute mode that CUDA and NVML number so; one that is not known counts as the default."""
+    """Compute mode by its number in CUDA and NVML; an unknown number counts as the default."""
     return _MODES.get(number, "default")
 
 
@@ -28,25 +29,57 @@ class GpuInfo:
     """One GPU, or MIG instance, that CUDA would see."""
 
     ordinal: int
-    """CUDA's number of it in this process's environment: ``cuda:0``."""
+    """Its number in CUDA, in the environment of this process: 0 in ``cuda:0``."""
     name: str
     uuid: str
     """``GPU-...``, or ``MIG-...`` of a MIG instance: as ``CUDA_VISIBLE_DEVICES`` and NVML have it."""
     memory_bytes: int
     driver: str
-    """Release of the driver: ``580.159.03``; empty where nothing says it."""
+    """Release of the driver: ``580.159.03``; empty if unknown."""
     cuda: str
     """Version of CUDA that the driver supports: ``13.0``."""
     compute_capability: tuple[int, int] | None = None
-    """None where nothing says it."""
+    """None if unknown."""
     compute_mode: ComputeMode = "default"
-    """Who may have a context on it: every process, one process at a time, or none."""
+    """Processes that may have a context on it: all, one at a time, or none."""
 
     @classmethod
     def from_wire(cls, raw: Mapping[str, Any]) -> GpuInfo:
         """A GPU from the JSON of its fields."""
         capability = raw.get("compute_capability")
         return cls(**{**raw, "compute_capability": None if capability is None else (capability[0], capability[1])})
+
+
+USABLE_SHARE = 0.9
+"""Of the GPU's memory; contexts, modules and the other processes of an evaluation take the rest."""
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """One GPU as sessions and tools use it."""
+
+    name: str
+    """``cuda:0``."""
+    facts: GpuFacts
+    lacks: frozenset[Feature]
+    """Features that its driver lacks."""
+    arch: str
+    """Real architecture to compile for: see :meth:`kernelforge.compile.Toolchain.architecture`."""
+    driver_options: Mapping[str, Any]
+    """How a process opens the GPU: see :func:`kernelforge.devices.cuda.worker.main.open_driver`."""
+    environment: Mapping[str, str]
+    """Environment in which a process sees this GPU alone."""
+    counters: MetricSet
+    """Metrics that a profile collects."""
+    grace_s: float
+    """Time after its deadline in which a child may still answer: allocating, loading, comparing."""
+    allow_unconfined: bool
+    """Run children without a jail where none works."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that one run may use."""
+        return int(USABLE_SHARE * self.facts.memory_bytes)
 
 
 _WARP = 32
@@ -57,7 +90,7 @@ def facts_from_wire(raw: Mapping[str, Any]) -> GpuFacts:
     """Inverse of ``dataclasses.asdict``.
 
     Raises:
-        SandboxError: it is not one's.
+        SandboxError: a field is missing or malformed.
     """
     values = {field.name: raw.get(field.name) for field in fields(GpuFacts)}
     capability = values["compute_capability"]
@@ -67,16 +100,16 @@ def facts_from_wire(raw: Mapping[str, Any]) -> GpuFacts:
 
 
 def nearest_figures(facts: GpuFacts) -> NearestSpec:
-    """Public figures of a GPU, or of the one that is most like it."""
+    """Public figures of a GPU, or of the GPU nearest to it."""
     return nearest_spec(facts.name, facts.arch, facts.sm_count)
 
 
 def figures_note(facts: GpuFacts, *, launch_overhead: bool) -> tuple[str, ...]:
-    """A note on the figures of another GPU that a profile rests on; none where all are the GPU's own.
+    """A note that names the figures of another GPU in a profile; empty if all are the GPU's own.
 
     Args:
         facts: The GPU.
-        launch_overhead: Whether the profile rests on it; on the peak bandwidth it does where the driver gives none.
+        launch_overhead: Whether the profile uses it; it uses the peak bandwidth if the driver gives none.
     """
     nearest = nearest_figures(facts)
     borrowed = ["launch overhead"] if launch_overhead else []
@@ -88,7 +121,7 @@ def figures_note(facts: GpuFacts, *, launch_overhead: bool) -> tuple[str, ...]:
 
 
 def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Capabilities) -> Mapping[str, str]:
-    """Facts for a Coder, under the names that every device uses. What is not known of a GPU is left out."""
+    """Facts for a Coder, under the names that every device uses; unknown facts are omitted."""
     sm = MULTIPROCESSORS.get(facts.compute_capability)
     nearest = nearest_figures(facts)
     lacking = {
@@ -97,7 +130,7 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         "tensor maps": capabilities.tensor_maps,
         "library calls": capabilities.library,
     }
-    told = {
+    rows = {
         "device": f"{facts.name} ({name})",
         "architecture": facts.arch,
         "multiprocessors": str(facts.sm_count),
@@ -113,18 +146,18 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         "not supported here": ", ".join(name for name, there in lacking.items() if not there),
     }
     if facts.memory_bandwidth_gbps:
-        told["memory bandwidth"] = f"{facts.memory_bandwidth_gbps:.0f} GB/s"
+        rows["memory bandwidth"] = f"{facts.memory_bandwidth_gbps:.0f} GB/s"
     if sm is not None:
         flops = 2e6 * sm.fp32_lanes * facts.sm_count * facts.max_clock_mhz
-        told["fp32"] = f"{flops / 1e12:.1f} TFLOPS" if flops else ""
-        told["L1 and shared memory per multiprocessor"] = f"{sm.unified_l1_kib} KiB"
-        told["blocks per multiprocessor"] = str(sm.blocks)
+        rows["fp32"] = f"{flops / 1e12:.1f} TFLOPS" if flops else ""
+        rows["L1 and shared memory per multiprocessor"] = f"{sm.unified_l1_kib} KiB"
+        rows["blocks per multiprocessor"] = str(sm.blocks)
     if not nearest.exact:
-        told["modelled as"] = nearest.label
+        rows["modelled as"] = nearest.label
     order = [
         "device", "architecture", "multiprocessors", "clock", "fp32", "memory", "memory bandwidth", "L2 cache",
         "L1 and shared memory per multiprocessor", "shared memory per multiprocessor", "shared memory per block",
         "registers per multiprocessor", "registers per thread", "warps per multiprocessor", "blocks per multiprocessor",
         "threads per block", "not supported here", "modelled as",
     ]  # fmt: skip
-    return {key: told[key] for key in order if told.get(key)}
+    return {key: rows[key] for key in order if rows.get(key)}

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from kernelforge.compile.cache import Artifact
-from kernelforge.devices import replies
+from kernelforge.devices import wire
 from kernelforge.devices.base import (
     Capabilities,
     PartResult,
@@ -148,18 +148,18 @@ class EmulatedSession:
         reply = self._ask("run", request)
         if isinstance(reply, RunFailure):
             return RunResult(outputs=(), faults=(reply,))
-        faults, outputs = replies.faults_in(reply), reply.blobs
+        faults, outputs = wire.read_faults(reply), reply.blobs
         if faults:
             outputs = ()
         else:
             try:
-                replies.check_outputs(request, outputs)
+                wire.check_outputs(request, outputs)
             except SandboxError:
                 self.close()
                 raise
-        executed = replies.count_in(reply, "thread_instructions")
-        sectors = replies.count_in(reply, "global_sectors")
-        return RunResult(outputs, faults, executed, replies.seconds_in(reply), sectors)
+        executed = wire.read_count(reply, "thread_instructions")
+        sectors = wire.read_count(reply, "global_sectors")
+        return RunResult(outputs, faults, executed, wire.read_seconds(reply), sectors)
 
     def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
         """Run only the blocks that some elements of the outputs need; what goes wrong is in the result.
@@ -171,7 +171,7 @@ class EmulatedSession:
         if isinstance(reply, RunFailure):
             return PartResult((), faults=(reply,))
         try:
-            return replies.part_in(request, reply)
+            return wire.read_part(request, reply)
         except SandboxError:
             self.close()
             raise
@@ -213,7 +213,7 @@ class EmulatedSession:
         reply = self._ask("profile", request, effort)
         if isinstance(reply, RunFailure):
             raise RunFailed(reply)
-        faults = replies.faults_in(reply)
+        faults = wire.read_faults(reply)
         if faults:
             raise RunFailed(faults[0])
         counts = PlanCounts.from_wire(reply.data.get("counts"))
@@ -248,7 +248,7 @@ class EmulatedSession:
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
             return RunFailure("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
-        replies.check_tensors(request)
+        wire.check_tensors(request)
         order = sorted(request.tensors)
         data: dict[str, Any] = {
             "op": op,
@@ -265,7 +265,7 @@ class EmulatedSession:
             "sample_seed": request.sample_seed,
             "variation": request.variation,
         }
-        wait, cap = PATIENCE * request.deadline_s + GRACE_S, replies.reply_bytes(request)
+        wait, cap = PATIENCE * request.deadline_s + GRACE_S, wire.reply_bytes(request)
         tensors = [request.tensors[b] for b in order]
         failures: list[ChildDied] = []
         with self._lock:

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact
-from kernelforge.compile.assembly import written_inline
+from kernelforge.compile.ptx_text import written_inline
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailure, RunRequest, RunResult, Session
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX

@@ -21,7 +21,7 @@ class Numbered(TimedDriver):
 class Dying(Numbered):
     """Runs plans, takes its process with it when it is timed, and does not pass its probe afterwards."""
 
-    def event(self, again: int | None = None) -> int:
+    def event(self, reuse: int | None = None) -> int:
         os.abort()
 
     def copy(self, target: int, source: int, nbytes: int) -> None:

@@ -232,7 +232,7 @@ class SoftwareDriver:
     def capture(self) -> Capturing:
         return Capturing(self)
 
-    def event(self, again: int | None = None) -> int:
+    def event(self, reuse: int | None = None) -> int:
         self._check()
         return self._clock_ns
 

@@ -138,7 +138,7 @@ def test_what_setup_prepared_may_not_be_written(compiler: Compiler, device: Soft
     with device.open(build(compiler, plans.SCALE, plan)) as session:
         with pytest.raises(RunFailed, match="write to what setup prepared"):
             session.arm([request(plan, x, weights={"weight": weight})])
-        assert device.spares._quiet == 0
+        assert device.runners._holds == 0
 
 
 def test_mutated_inputs_start_as_given(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -309,7 +309,7 @@ def test_a_hang_while_timed_is_a_timeout(compiler: Compiler, device: SoftwareDev
         with pytest.raises(RunFailed, match="the runner was lost"):
             armed.block(1)
         armed.close()
-        assert device.spares._quiet == 0
+        assert device.runners._holds == 0
 
 
 def test_an_armed_session_runs_nothing_else(compiler: Compiler, device: SoftwareDevice) -> None:

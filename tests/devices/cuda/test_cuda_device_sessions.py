@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,11 +14,11 @@ from devices.cuda import plans
 from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
 from devices.cuda.software import FACTS, SoftwareDevice
 
-from kernelforge.compile import Compiler
+from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import TORCH_S, CudaSession
-from kernelforge.devices.cuda.target import description
+from kernelforge.devices.cuda.target import USABLE_SHARE, GpuTarget, description
 from kernelforge.devices.cuda.worker import main
 from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.errors import ChildTimeout, DeviceError, SandboxError
@@ -216,19 +217,19 @@ def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: Software
 def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) -> None:
     with SoftwareDevice() as device:
         assert device.arch == "sm_90a"
-        device.spares.hold()
-        spare = device.spares._ready[0].pid
-        device.spares.release()
+        device.runners.hold()
+        spare = device.runners._ready[0].pid
+        device.runners.release()
         a = randoms(10)
         plan = resolve(ADD_PLAN, [a, a])
         with device.open(build(compiler, ADD, plan)) as session:
             session.run(request(plan, a, a))
             assert session._child is not None
             assert session._child.pid == spare
-            device.spares.hold()
-            assert [child.pid for child in device.spares._ready] != [spare]
-            assert len(device.spares._ready) == 1
-            device.spares.release()
+            device.runners.hold()
+            assert [child.pid for child in device.runners._ready] != [spare]
+            assert len(device.runners._ready) == 1
+            device.runners.release()
 
 
 @pytest.mark.usefixtures("warm_zygotes")
@@ -239,13 +240,13 @@ def test_no_context_is_made_while_the_gpu_is_timed(compiler: Compiler) -> None:
         artifact = build(compiler, ADD, plan)
         with device.open(artifact) as session:
             armed = session.arm([request(plan, a, a)])
-            device.spares.take().close()
-            assert device.spares._filling is None
-            assert device.spares._ready == []
+            device.runners.take().close()
+            assert device.runners._filling is None
+            assert device.runners._ready == []
             armed.close()
-            device.spares.hold()
-            assert len(device.spares._ready) == 1
-            device.spares.release()
+            device.runners.hold()
+            assert len(device.runners._ready) == 1
+            device.runners.release()
 
 
 def test_sessions_run_side_by_side(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -350,59 +351,63 @@ class Recording:
         """Nothing to end."""
 
 
-class Lending:
-    """A device whose spare runners are given."""
-
-    grace_s, memory_bytes = 5.0, 1 << 40
+class PreparedRunners:
+    """A pool of these runners on a healthy GPU."""
 
     def __init__(self, *children: Recording) -> None:
         self._children = list(children)
-        self.spares = self
 
     def take(self) -> Recording:
         return self._children.pop(0)
 
-    def refuse_unhealthy(self) -> None:
-        """It is well."""
+    def require_healthy(self) -> None:
+        """Healthy."""
 
     def recover(self) -> None:
-        """It is well."""
+        """Healthy."""
+
+
+def session_on(*children: Recording, artifact: Artifact, usable_bytes: int = 1 << 40) -> CudaSession:
+    """A session on a GPU whose runs may use so much memory."""
+    facts = replace(FACTS, memory_bytes=math.ceil(usable_bytes / USABLE_SHARE))
+    target = GpuTarget("cuda:0", facts, frozenset(), "sm_90a", {}, {}, "default", 5.0, allow_unconfined=False)
+    assert target.memory_bytes == usable_bytes
+    return CudaSession(target, PreparedRunners(*children), artifact)  # type: ignore[arg-type]
 
 
 def test_torch_is_imported_before_the_deadline_of_a_run_begins(compiler: Compiler) -> None:
     a, b = randoms(12, 12), randoms(12, 12, seed=1)
     plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
     child = Recording()
-    session = CudaSession(Lending(child), build(compiler, ADD, plan))  # type: ignore[arg-type]
+    session = session_on(child, artifact=build(compiler, ADD, plan))
     for _ in range(2):
         session.run(request(plan, a, b, deadline_s=0.5))
     assert [op for op, _ in child.asked] == ["load", "torch", "run", "run"]
     limits = dict(child.asked)
     assert limits["torch"] == TORCH_S > 60 > limits["run"]
     alone, plain = Recording(), resolve(ADD_PLAN, [a, b])
-    CudaSession(Lending(alone), build(compiler, ADD, plain)).run(request(plain, a, b))  # type: ignore[arg-type]
+    session_on(alone, artifact=build(compiler, ADD, plain)).run(request(plain, a, b))
     assert [op for op, _ in alone.asked] == ["load", "run"], "who calls no operator of torch does not wait for it"
 
 
 def test_torch_that_does_not_come_in_time_is_not_the_candidates_doing(compiler: Compiler) -> None:
     a, b = randoms(12, 12), randoms(12, 12, seed=1)
     plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
-    session = CudaSession(Lending(Recording("torch")), build(compiler, ADD, plan))  # type: ignore[arg-type]
+    session = session_on(Recording("torch"), artifact=build(compiler, ADD, plan))
     with pytest.raises(SandboxError, match="did not import torch within"):
         session.run(request(plan, a, b))
 
 
 def test_a_plan_may_take_all_memory_that_the_device_gives(compiler: Compiler) -> None:
-    """12 GB of inputs and outputs on a GPU of a terabyte; whoever wants less says so."""
+    """12 GB of inputs and outputs on a GPU of a terabyte; a request may allow less."""
     x = randoms(4)
     plan = resolve(plans.SPIN_PLAN, [x])
-    large = replace(plan, buffers=tuple(replace(one, nbytes=6 << 30) for one in plan.buffers))
-    device = Lending()
-    session = CudaSession(device, build(compiler, plans.SPIN, plan))  # type: ignore[arg-type]
+    large = replace(plan, buffers=tuple(replace(buffer, nbytes=6 << 30) for buffer in plan.buffers))
+    artifact = build(compiler, plans.SPIN, plan)
+    session = session_on(artifact=artifact)
     asked = replace(request(plan, x), plan=large)
-    session._refuse_excess([asked])
+    session._check_memory([asked])
     with pytest.raises(RunFailed, match="8589934592 are allowed"):
-        session._refuse_excess([replace(asked, memory_bytes=8 << 30)])
-    device.memory_bytes = 11 << 30
+        session._check_memory([replace(asked, memory_bytes=8 << 30)])
     with pytest.raises(RunFailed, match="12884901888 bytes of device memory, 11811160064 are allowed"):
-        session._refuse_excess([asked])
+        session_on(artifact=artifact, usable_bytes=11 << 30)._check_memory([asked])

@@ -15,10 +15,11 @@ from devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
+from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.cuda.worker.driver import DriverError
-from kernelforge.devices.cuda.worker.errors import faulted
+from kernelforge.devices.cuda.worker.errors import plan_failure
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
-from kernelforge.devices.cuda.worker.runner import PlanRun, Runner, RunOutput
+from kernelforge.devices.cuda.worker.runner import Runner
 
 
 def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:
@@ -30,9 +31,9 @@ def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:
     return Runner(made, with_ptx(artifact).cubin, kernels, made.tensor)
 
 
-def work(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> PlanRun:
+def work(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> RunRequest:
     given_fields = {"plan": plan, "tensors": given(plan, arrays, weights), "poison": 0xA5, "mutable": frozenset()}
-    return PlanRun(**(given_fields | changes))
+    return RunRequest(**(given_fields | changes))
 
 
 def run(
@@ -44,7 +45,7 @@ def run(
     weights: Weights | None = None,
     library: Sequence[str] = (),
     **changes: Any,
-) -> RunOutput:
+) -> RunResult:
     plan = resolve(text, arrays, weights, library)
     made = runner(plans.build(compiler, source, plan), driver)
     return made.run(work(plan, *arrays, weights=weights, **changes))
@@ -249,7 +250,7 @@ def test_out_of_memory_is_told_and_ends_the_context(compiler: Compiler) -> None:
     ],
 )
 def test_every_error_of_a_plan_has_its_kind(code: str, kind: str, lost: bool) -> None:
-    fault = faulted(DriverError(code, "testing"), "here")
+    fault = plan_failure(DriverError(code, "testing"), "here")
     assert (fault.faults[0].kind, fault.lost) == (kind, lost)
     assert f"({code}): here" in fault.faults[0].message
 
@@ -259,4 +260,4 @@ def test_every_error_of_a_plan_has_its_kind(code: str, kind: str, lost: bool) ->
 )
 def test_an_error_of_the_machine_is_no_fault_of_a_plan(code: str) -> None:
     with pytest.raises(DriverError, match=code):
-        faulted(DriverError(code, "testing"), "here")
+        plan_failure(DriverError(code, "testing"), "here")

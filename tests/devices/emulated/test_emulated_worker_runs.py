@@ -8,7 +8,7 @@ import pytest
 from emulated_plans import ADD, ADD_PLAN, randoms, resolve, run, runner, work
 
 from kernelforge.candidate.resolved import ScalarArg
-from kernelforge.devices.kernel_arguments import pack_scalar
+from kernelforge.devices.wire import pack_scalar
 
 
 def test_a_plan_computes_what_it_says() -> None:

@@ -28,7 +28,7 @@ from kernelforge.devices.base import RunFailed
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.discovery import gpus
 from kernelforge.devices.cuda.tools import fallback_profile, ncu, replay, tool_process
-from kernelforge.devices.cuda.tools.ncu import chosen_launches, profile, profiler_status
+from kernelforge.devices.cuda.tools.ncu import profile, profiler_status, select_launches
 from kernelforge.devices.cuda.tools.tool_process import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
@@ -101,7 +101,7 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     plan = resolve(TWICE_PLAN, arrays)
-    found = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    found = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     (kernel,) = found.kernels
     assert (kernel.kernel, kernel.launches, kernel.grid) == ("add", 6, (4, 1, 1))
     # Launches 0 and 1 stand for five, launch 5 for itself: 2.5 * (1 + 2) + 6 times the made-up unit.
@@ -123,7 +123,7 @@ def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_wi
 ) -> None:
     scene.play("denied")
     plan = resolve(ADD_PLAN, arrays)
-    found = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    found = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     assert "ERR_NVGPUCTRPERM" in found.notes[0]
     assert "NVreg_RestrictProfilingToAdminUsers=0" in found.notes[0]
     by_origin = {metric.name: metric.origin for metric in (*found.metrics, *found.kernels[0].metrics)}
@@ -143,7 +143,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     reasons: list[str] = []
 
     def note(*arguments: object) -> None:
-        reasons.append(str(arguments[4]))
+        reasons.append(str(arguments[5]))
 
     monkeypatch.setattr(ncu, "estimate_profile", note)
     return reasons
@@ -156,7 +156,7 @@ def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
 ) -> None:  # fmt: skip
     scene.play(played)
     plan = resolve(ADD_PLAN, arrays)
-    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     (why,) = stood_in
     assert says in why
 
@@ -196,7 +196,7 @@ def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
     monkeypatch.setattr(ncu, "START_S", 1.0)
     monkeypatch.setattr(ncu, "SECONDS_PER_LAUNCH", 0.1)
     plan = resolve(ADD_PLAN, arrays)
-    profile(device, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
     (why,) = stood_in
     assert "did not end within" in why
 
@@ -213,7 +213,7 @@ def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
     compiler: Compiler, device: CudaDevice, arrays: list[Array]
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
-    result = profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     assert "ncu was not found" in result.notes[0]
     assert "the replay program ended with status 1: no CUDA" in result.notes[1]
     assert result.roofline.time_origin is Origin.MODELLED
@@ -226,7 +226,7 @@ def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_
     compiler: Compiler, device: CudaDevice, arrays: list[Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
-    arguments = (device, built(compiler, plan), request(plan, *arrays), facts())
+    arguments = (device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     monkeypatch.setattr(fallback_profile, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
     with pytest.raises(UnsupportedError, match=r"no hardware counters.*No times of single launches.*cannot run"):
         profile(*arguments)
@@ -234,7 +234,7 @@ def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_
     def sick() -> None:
         raise DeviceError("cuda:0 is unhealthy")
 
-    monkeypatch.setattr(device, "recover", sick)
+    monkeypatch.setattr(device.runners, "recover", sick)
     with pytest.raises(DeviceError, match="unhealthy"):
         profile(*arguments)
 
@@ -248,7 +248,7 @@ def test_without_ncu_the_profile_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(ncu, "find_tool", lambda name: None)
     plan = resolve(ADD_PLAN, arrays)
-    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     (why,) = stood_in
     assert "install Nsight Compute" in why
 
@@ -258,7 +258,7 @@ def test_a_plan_that_faults_is_a_fault_and_no_profile(
 ) -> None:
     plan = resolve(OVERRUN_PLAN, arrays)
     with pytest.raises(RunFailed) as caught:
-        profile(device, built(compiler, plan), request(plan, *arrays), facts())
+        profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     assert caught.value.fault.kind == "crash"
     assert "'add'" in caught.value.fault.message
 
@@ -376,15 +376,15 @@ def launches(*grids: int, expression: str = "f") -> list[Launch]:
 
 
 def test_two_launches_of_each_shape_are_profiled() -> None:
-    assert chosen_launches(launches(1, 1, 1, 2, 1, 2, 2)) == [0, 1, 3, 5]
+    assert select_launches(launches(1, 1, 1, 2, 1, 2, 2)) == [0, 1, 3, 5]
 
 
 def test_never_more_launches_than_the_bound_and_every_kernel_among_them() -> None:
     many = [*launches(*range(1, 200)), *launches(7, expression="last")]
-    chosen = chosen_launches(many)
+    chosen = select_launches(many)
     assert len(chosen) == ncu.MAX_PROFILED
     assert 199 in chosen
-    assert len(chosen_launches(launches(*range(1, 50), *range(1, 50)))) == 49
+    assert len(select_launches(launches(*range(1, 50), *range(1, 50)))) == 49
 
 
 def test_the_status_tells_people_what_is_there(scene: Stage, tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_the_status_tells_people_what_is_there(scene: Stage, tmp_path: Path) -> 
 
 def test_a_missing_tool_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("kernelforge.devices.cuda.tools.tool_process._PLACES", {"ncu": (), "compute-sanitizer": ()})
+    monkeypatch.setattr("kernelforge.devices.cuda.tools.tool_process._PATTERNS", {"ncu": (), "compute-sanitizer": ()})
     assert find_tool("ncu") is None
 
 
@@ -414,7 +414,7 @@ def test_an_endless_kernel_ends_with_the_deadline(
     plan = resolve("def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n", [x])
     # It was right and was timed before: that a tool does not end with it costs the profile, and nothing else.
     with pytest.raises(UnsupportedError, match="the replay program did not end within 4 s"):
-        profile(device, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
+        profile(device.target, device.runners, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
 
 
 @pytest.mark.skipif(find_tool("ncu") is None or bool(gpus()), reason="needs ncu, and no GPU")
@@ -422,7 +422,7 @@ def test_the_real_ncu_without_a_gpu_is_stood_in_for(
     compiler: Compiler, device: CudaDevice, arrays: list[Array], stood_in: list[str]
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
-    profile(device, built(compiler, plan), request(plan, *arrays), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
     (why,) = stood_in
     assert "ncu profiled no launch" in why
     assert "failed to connect to the CUDA driver" in why
@@ -433,5 +433,5 @@ def test_a_plan_without_kernels_of_its_own_has_nothing_to_profile(
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
     bare = replace(plan, steps=())
-    profile(device, built(compiler, plan), request(bare, *arrays), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(bare, *arrays), facts())
     assert stood_in == ["the plan launches no kernel of its own"]

@@ -67,7 +67,7 @@ def test_ncu_measures_a_streaming_kernel(
     arrays = [randoms(ELEMENTS), randoms(ELEMENTS, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    found = profile(device, artifact, request(plan, *arrays), facts(ELEMENTS))
+    found = profile(device.target, device.runners, artifact, request(plan, *arrays), facts(ELEMENTS))
     if any("No hardware counters" in note for note in found.notes):
         pytest.skip(found.notes[0])
     warps = ELEMENTS / 32
@@ -85,7 +85,9 @@ def test_events_and_the_emulator_stand_in(compiler: Compiler, device: CudaDevice
     arrays = [randoms(1 << 20), randoms(1 << 20, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    found = estimate_profile(device, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0)
+    found = estimate_profile(
+        device.target, device.runners, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0
+    )
     assert 1 < (found.value(TIME) or 0) < 10_000
     assert [metric.name for metric in found.metrics if metric.origin is Origin.MEASURED] == [TIME]
 
@@ -107,7 +109,7 @@ def test_the_sanitizer_finds_what_was_planted_and_nothing_else(
         ADD_PLAN.replace("ceil_div(n, 256)", "ceil_div(n + 1, 256)") if source is BEYOND else ADD_PLAN, arrays
     )
     artifact = build(compiler, source, plan, device.arch)
-    faults = sanitize(device, artifact, request(plan, *arrays), TOOLS)
+    faults = sanitize(device.target, device.runners, artifact, request(plan, *arrays), TOOLS)
     if tool is None:
         assert faults == ()
     else:

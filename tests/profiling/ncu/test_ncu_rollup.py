@@ -209,7 +209,7 @@ def samples() -> Path | None:
 @pytest.mark.skipif(samples() is None, reason="no sample reports of Nsight Compute (NSIGHT_COMPUTE_SAMPLES)")
 def test_a_report_reads_as_its_csv_does_with_every_instruction_at_its_address() -> None:
     module = pytest.importorskip("ncu_report")
-    from kernelforge.profiling.ncu.report_reader import read_report
+    from kernelforge.profiling.ncu.parse import read_report
 
     folder = samples()
     assert folder is not None

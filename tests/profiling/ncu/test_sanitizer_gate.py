@@ -116,7 +116,7 @@ def test_the_wheel_of_either_cuda_is_found_with_its_libraries(
     library.touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(tool.shutil, "which", lambda name: None)
-    monkeypatch.setattr(tool, "_PLACES", {"compute-sanitizer": ()})
+    monkeypatch.setattr(tool, "_PATTERNS", {"compute-sanitizer": ()})
     assert find_tool("compute-sanitizer") == str(program)
     command = arguments(str(program), "memcheck", ["f"], "/t/log", ["x"])
     asked = [after for option, after in pairwise(command) if option == "--injection-path"]
@@ -130,7 +130,7 @@ def test_the_wheel_of_the_cuda_that_compiles_is_taken_first(tmp_path: Path, monk
         program.touch(0o755)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(tool.shutil, "which", lambda name: None)
-    monkeypatch.setattr(tool, "_PLACES", {"compute-sanitizer": ()})
+    monkeypatch.setattr(tool, "_PATTERNS", {"compute-sanitizer": ()})
     for major, folder in ((12, "cuda_sanitizer_api"), (13, "cu13")):
         monkeypatch.setattr(tool, "installed_cuda", lambda major=major: InstalledCuda(major, None, None))
         assert f"/nvidia/{folder}/" in str(find_tool("compute-sanitizer"))
@@ -236,9 +236,9 @@ def test_a_plan_is_checked_in_a_process_of_its_own(
     artifact = with_ptx(build(compiler, ADD, plan))
     with CudaDevice(0, driver=DRIVER) as device:
         speak(tmp_path, monkeypatch, CLEAN, 0)
-        assert sanitize(device, artifact, request(plan, *arrays), ("memcheck",)) == ()
+        assert sanitize(device.target, device.runners, artifact, request(plan, *arrays), ("memcheck",)) == ()
         speak(tmp_path, monkeypatch, SYNC, ERROR_EXIT)
-        (fault,) = sanitize(device, artifact, request(plan, *arrays))
+        (fault,) = sanitize(device.target, device.runners, artifact, request(plan, *arrays))
         assert "memcheck: Barrier error" in fault.message
 
 
@@ -251,7 +251,7 @@ def test_buffers_have_no_guards_when_accesses_are_checked(
     speak(tmp_path, monkeypatch, CLEAN, 0)
     with CudaDevice(0, driver=DRIVER) as device:
         artifact = with_ptx(build(compiler, ADD, plan))
-        (fault,) = sanitize(device, artifact, request(plan, *arrays), ("memcheck",))
+        (fault,) = sanitize(device.target, device.runners, artifact, request(plan, *arrays), ("memcheck",))
     assert fault.kind == "crash"
 
 
@@ -262,7 +262,7 @@ def test_a_missing_tool_says_what_to_install(
     arrays = [randoms(4), randoms(4)]
     plan = resolve(ADD_PLAN, arrays)
     with CudaDevice(0, driver=DRIVER) as device, pytest.raises(UnsupportedError, match="nvidia-cuda-sanitizer-api"):
-        sanitize(device, build(compiler, ADD, plan), request(plan, *arrays))
+        sanitize(device.target, device.runners, build(compiler, ADD, plan), request(plan, *arrays))
     settings = MeasureSettings(sanitizer=True)
     monkeypatch.setattr(devices, "check_device", lambda name: name)
     monkeypatch.setattr(discovery, "require_packages", lambda runtime: None)
@@ -280,8 +280,8 @@ def test_a_tool_without_a_result_is_no_fault_of_the_gpu_or_the_plan(
     with CudaDevice(0, driver=DRIVER) as device:
         artifact = with_ptx(build(compiler, ADD, plan))
         with pytest.raises(UnsupportedError, match="came to no result"):
-            sanitize(device, artifact, request(plan, *arrays), ("memcheck",))
-        device.refuse_unhealthy()  # still in use
+            sanitize(device.target, device.runners, artifact, request(plan, *arrays), ("memcheck",))
+        device.runners.require_healthy()  # still in use
 
 
 @pytest.mark.skipif(find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed")

@@ -1,7 +1,6 @@
 """Profile without hardware counters: kernel times by CUDA events, the rest from the emulator.
 
-Every metric keeps its own origin: the times are measured, the emulator's numbers are counted, modelled or the
-compiler's.
+Every metric keeps its origin: times are measured; the emulator's numbers are counted, modelled or the compiler's.
 """
 
 from __future__ import annotations
@@ -10,49 +9,48 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelforge.candidate.resolved import Fill
 from kernelforge.compile.cache import Artifact
 from kernelforge.devices.base import RunFailed, RunRequest
-from kernelforge.devices.cuda.target import figures_note, nearest_figures
-from kernelforge.devices.cuda.tools.tool_process import (
-    read_result,
-    replay_command,
-    request_folder,
-    run_tool,
-    tool_environment,
-)
+from kernelforge.devices.cuda.runner_pool import RunnerPool
+from kernelforge.devices.cuda.target import GpuTarget, figures_note, nearest_figures
+from kernelforge.devices.cuda.tools.tool_process import replay_command, request_folder, run_replay
 from kernelforge.errors import DeviceError, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.profiling.merge import UNPROFILED, with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
-if TYPE_CHECKING:
-    from kernelforge.devices.cuda.device import CudaDevice
-
 TIME = "kernelforge__time_by_events.sum"
-"""Time between CUDA events around each launch, summed, in µs. Unlike ``gpu__time_duration.sum`` it holds what lies
-between two launches on the GPU."""
+"""Time between CUDA events around each launch, summed, in µs. Unlike ``gpu__time_duration.sum`` it includes the gaps
+between launches on the GPU."""
 REPEATS = 5
 START_S = 60.0
-"""What importing, opening a context and copying tensors may take beside the run's deadline."""
+"""Time for imports, opening a context and copying tensors, added to the run's deadline."""
 
 
 def estimate_profile(
-    device: CudaDevice, artifact: Artifact, request: RunRequest, facts: SizeFacts, why: str, ridge: float
+    target: GpuTarget,
+    runners: RunnerPool,
+    artifact: Artifact,
+    request: RunRequest,
+    facts: SizeFacts,
+    reason: str,
+    ridge: float,
 ) -> Profile:
     """Times by events, and the emulator's counters on the same PTX and sizes.
 
+    If the replay program cannot be run, the profile holds the emulator's numbers alone, modelled times included.
+
     Args:
-        device: The GPU.
+        target: The GPU.
+        runners: Its runners, which probe its health.
         artifact: The build.
         request: The run.
-        facts: What the oracle found at this size.
-        why: Why there are no hardware counters; the profile's first note.
+        facts: Facts of the task at this size, from the oracle.
+        reason: The reason for the missing hardware counters; the profile's first note.
         ridge: Flop per byte where the GPU's FP32 roof begins to bind.
-
-    Where the replay program cannot be run, the profile has the emulator's numbers alone, modelled times included.
 
     Raises:
         RunFailed: a launch faulted.
@@ -60,26 +58,26 @@ def estimate_profile(
         DeviceError: the GPU no longer passes its health probe.
     """
     try:
-        times = _times(device, artifact, request)
+        times = _launch_times(target, artifact, request)
     except DeviceError as error:
-        device.recover()
-        emulated, said = _emulated(device, artifact, request, facts)
+        runners.recover()
+        emulated, note = _emulated(target, artifact, request, facts)
         no_times = f"No times of single launches: {error}"
         if emulated is None:
-            raise UnsupportedError(f"no hardware counters: {why}. {no_times}. {said}") from error
-        notes = (f"No hardware counters: {why}.", f"{no_times}.", said)
-        return emulated.model_copy(update={"device": device.name, "notes": (*notes, *emulated.notes)})
-    emulated, said = _emulated(device, artifact, request, facts)
+            raise UnsupportedError(f"no hardware counters: {reason}. {no_times}. {note}") from error
+        notes = (f"No hardware counters: {reason}.", f"{no_times}.", note)
+        return emulated.model_copy(update={"device": target.name, "notes": (*notes, *emulated.notes)})
+    emulated, note = _emulated(target, artifact, request, facts)
     by_kernel: dict[str, float] = {}
     for launch, time_us in zip(request.plan.launches, times, strict=True):
         by_kernel[launch.expression] = by_kernel.get(launch.expression, 0.0) + time_us
     total = sum(times)
     timed = Profile(
         size=facts.size,
-        device=device.name,
+        device=target.name,
         kernels=tuple(
-            one.model_copy(update={"metrics": (_time(by_kernel[one.kernel]), *one.metrics)})
-            for one in _kernels(artifact, request)
+            kernel.model_copy(update={"metrics": (_time(by_kernel[kernel.kernel]), *kernel.metrics)})
+            for kernel in _kernels(artifact, request)
         ),
         metrics=(_time(total), *_plan_metrics(request)),
         roofline=Roofline(
@@ -93,10 +91,10 @@ def estimate_profile(
             time_origin=Origin.MEASURED,
         ),
         notes=(
-            f"No hardware counters: {why}.",
+            f"No hardware counters: {reason}.",
             "Times are CUDA events around each launch.",
-            said,
-            *figures_note(device.facts, launch_overhead=False),
+            note,
+            *figures_note(target.facts, launch_overhead=False),
         ),
     )
     return timed if emulated is None else with_counts(timed, emulated)
@@ -106,17 +104,15 @@ def _time(time_us: float) -> Metric:
     return Metric(name=TIME, value=time_us, unit="us", origin=Origin.MEASURED)
 
 
-def _times(device: CudaDevice, artifact: Artifact, request: RunRequest) -> list[float]:
+def _launch_times(target: GpuTarget, artifact: Artifact, request: RunRequest) -> list[float]:
     """Median time of every launch of forward, in µs."""
-    with request_folder("time", device.driver_options, artifact, request, repeats=REPEATS) as folder:
+    with request_folder("time", target.driver_options, artifact, request, repeats=REPEATS) as folder:
         deadline_s = START_S + REPEATS * request.deadline_s
-        environment = tool_environment(folder, device.environment)
-        ended = run_tool(replay_command(folder), folder=folder, environment=environment, deadline_s=deadline_s)
-        result = read_result(folder)
-    if result is None and ended.timed_out:
+        program, result = run_replay(replay_command(folder), folder, target.environment, deadline_s)
+    if result is None and program.timed_out:
         raise DeviceError(f"the replay program did not end within {deadline_s:g} s")
     if result is None:
-        raise DeviceError(f"the replay program ended with status {ended.status}: {ended.output.strip()[-600:]}")
+        raise DeviceError(f"the replay program ended with status {program.status}: {program.output.strip()[-600:]}")
     if result.faults:
         raise RunFailed(result.faults[0])
     return _medians(result.data.get("times_us"), len(request.plan.launches))
@@ -124,10 +120,10 @@ def _times(device: CudaDevice, artifact: Artifact, request: RunRequest) -> list[
 
 def _medians(raw: Any, launches: int) -> list[float]:
     try:
-        times = [median(float(one) for one in repeats) for repeats in raw]
+        times = [median(float(time) for time in repeats) for repeats in raw]
     except (TypeError, ValueError, OverflowError) as error:
         raise DeviceError(f"the replay program left times that cannot be read: {error}") from error
-    if len(times) != launches or not all(0 <= one < math.inf for one in times):
+    if len(times) != launches or not all(0 <= time < math.inf for time in times):
         raise DeviceError("the replay program left other times than the plan has launches")
     return times
 
@@ -141,13 +137,13 @@ def _emulator(key: str, allow_unconfined: bool) -> Any:
 
 
 def _emulated(
-    device: CudaDevice, artifact: Artifact, request: RunRequest, facts: SizeFacts
+    target: GpuTarget, artifact: Artifact, request: RunRequest, facts: SizeFacts
 ) -> tuple[Profile | None, str]:
-    """The emulator's profile, and a sentence on it. A plan that the emulator cannot run has none."""
-    nearest = nearest_figures(device.facts)
-    modelled = nearest.label if nearest.exact else f"another GPU than {device.facts.name} ({nearest.label})"
+    """The emulator's profile, or None for a plan that it cannot run; and a sentence about it."""
+    nearest = nearest_figures(target.facts)
+    modelled = nearest.label if nearest.exact else f"another GPU than {target.facts.name} ({nearest.label})"
     try:
-        with _emulator(nearest.spec.key, device.allow_unconfined).open(artifact) as session:
+        with _emulator(nearest.spec.key, target.allow_unconfined).open(artifact) as session:
             profile, _ = session.profile(request, facts)
     except (RunFailed, UnsupportedError, SandboxError, DeviceError) as error:
         return None, f"No counters at all: the emulator cannot run this plan ({error})."
@@ -168,9 +164,9 @@ def _plan_metrics(request: RunRequest) -> tuple[Metric, ...]:
 
 
 def _kernels(artifact: Artifact, request: RunRequest) -> Sequence[KernelProfile]:
-    """What is known of each kernel without running it."""
+    """Facts of each kernel that need no run."""
     registers = {kernel.expression: kernel.registers_per_thread for kernel in artifact.build.kernels}
-    found = []
+    kernels = []
     for expression in dict.fromkeys(launch.expression for launch in request.plan.launches):
         launches = [launch for launch in request.plan.launches if launch.expression == expression]
         largest = max(launches, key=lambda launch: math.prod(launch.grid))
@@ -179,7 +175,7 @@ def _kernels(artifact: Artifact, request: RunRequest) -> Sequence[KernelProfile]
             ("launch__block_size", math.prod(largest.block), "thread", Origin.COUNTED),
             ("launch__registers_per_thread", registers[expression], "register/thread", Origin.COMPILER),
         )
-        found.append(
+        kernels.append(
             KernelProfile(
                 kernel=expression,
                 launches=len(launches),
@@ -192,4 +188,4 @@ def _kernels(artifact: Artifact, request: RunRequest) -> Sequence[KernelProfile]
                 ),
             )
         )
-    return found
+    return kernels

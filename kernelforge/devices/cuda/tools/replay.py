@@ -1,19 +1,19 @@
-"""The program that ncu and compute-sanitizer start: one plan, run from a folder of files.
+"""The program that ncu and compute-sanitizer start: runs one plan from a folder of files.
 
 ``python -m kernelforge.devices.cuda.tools.replay FOLDER`` reads ``request.json``, ``cubin`` and ``<buffer>.bin`` from
-the folder and leaves ``result.json`` there. Its modes:
+the folder and writes ``result.json``. Its modes:
 
-- ``profile``: setup and forward once as a warm-up, then forward once, with the launches that were chosen inside the
-  driver's profiler region;
-- ``check``: setup and forward once, on allocations of exactly the plan's sizes, with nothing written beforehand but
-  inputs and weights: a guard would hide an access out of bounds, a poison one of memory never written;
+- ``profile``: setup and forward once as a warm-up, then forward once, with the selected launches inside the driver's
+  profiler region;
+- ``check``: setup and forward once, on allocations of exactly the plan's sizes that hold nothing but inputs and
+  weights: a guard would hide an access out of bounds, poison a read of memory that was never written;
 - ``time``: as ``profile``, with events around every launch instead of a region.
 
-No code of the candidate runs on the host: what is loaded is its cubin. The program is started with an environment
-made for it and no inherited descriptor. In mode ``time``, where no tool shares the process, it also gives up root and,
-through Landlock, writing to any file but its folder's and driving any device but the GPU's. Under ncu and
-compute-sanitizer it cannot: the tool's library in this process talks to the tool over its own descriptors and
-sockets, and a driver that restricts counters to administrators asks for root in this process.
+No code of the candidate runs on the host: only its cubin is loaded. The program gets its own environment and no
+inherited descriptor. In mode ``time``, where no tool shares the process, it also gives up root and, through Landlock,
+access to files outside its folder and to devices other than the GPU's. Under ncu and compute-sanitizer it cannot: the
+tool's library in this process needs descriptors and sockets, and a driver that restricts counters to administrators
+requires root in this process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Any, Literal
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Pointer
-from kernelforge.devices.cuda.worker.errors import PlanFailed, faulted, placed
+from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
 from kernelforge.devices.cuda.worker.launch_binding import BoundStep, StepBinder
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits, launch_error
 from kernelforge.devices.cuda.worker.main import open_driver, warm_up
 from kernelforge.devices.library_calls import cuda_tensor
-from kernelforge.sandbox import gpu_access, landlock, procfs, syscalls
-from kernelforge.sandbox.jail import others_can_read
+from kernelforge.sandbox import gpu_access, landlock, syscalls
+from kernelforge.sandbox.jail import others_can_read, readable_proc_paths
 from kernelforge.sandbox.shared_memory import Blob
 
 Mode = Literal["profile", "check", "time"]
@@ -43,7 +43,7 @@ _NOBODY = 65534
 
 
 class ExactTensors:
-    """Buffers of a plan, each an allocation of exactly its size; only inputs and weights hold anything."""
+    """Buffers of a plan, each an allocation of exactly its size; only inputs and weights are initialised."""
 
     def __init__(self, driver: Driver, plan: ResolvedPlan, contents: Mapping[int, Blob]) -> None:
         self._driver = driver
@@ -65,7 +65,7 @@ class ExactTensors:
 
 
 class Replay:
-    """One plan on one GPU, run again as it is asked for.
+    """One plan on one GPU, for repeated runs.
 
     Raises:
         PlanFailed: CUDA refuses the build or the plan, or its tensors do not fit.
@@ -83,43 +83,43 @@ class Replay:
             self._tensors = ExactTensors(driver, self._plan, contents)
         except DriverError as error:
             needed = sum(buffer.nbytes for buffer in self._plan.buffers)
-            raise faulted(error, f"loading the build and {needed} bytes of tensors") from error
+            raise plan_failure(error, f"loading the build and {needed} bytes of tensors") from error
         self._mutable = {number: contents[number] for number in request["mutable"]}
         binder = StepBinder(driver, module, kernels, getattr(driver, "tensor", cuda_tensor))
         self._setup = binder.bind(self._plan.setup, self._tensors)
         self._steps = binder.bind(self._plan.steps, self._tensors)
 
     def once(self) -> None:
-        """Setup and forward, waiting after every step so that a fault has a name."""
+        """Run setup and forward, and wait after every step, so that a fault can be attributed to it."""
         for bound in (*self._setup, *self._steps):
             bound.run()
             self._wait(bound)
 
-    def profiled(self, chosen: Sequence[int]) -> int:
-        """Forward, with the launches of these ordinals inside profiler regions; how many those were.
+    def profiled(self, ordinals: Sequence[int]) -> int:
+        """Run forward, with the launches of these ordinals inside profiler regions; returns the number profiled.
 
-        Launches that follow each other share a region.
+        Consecutive launches share a region.
         """
-        wanted, seen, regions = set(chosen), 0, 0
+        selected, seen, profiled = set(ordinals), 0, 0
         self._tensors.renew(self._mutable)
         with contextlib.ExitStack() as region:
             inside = False
             for bound in self._steps:
                 if isinstance(bound.step, Launch):
-                    if (seen in wanted) != inside:
+                    if (seen in selected) != inside:
                         region.close()
                         inside = not inside
                         if inside:
                             region.enter_context(self._region(bound))
-                    regions += seen in wanted
+                    profiled += seen in selected
                     seen += 1
                 bound.run()
             if self._steps:
                 self._wait(self._steps[-1])
-        return regions
+        return profiled
 
     def timed(self, repeats: int) -> list[list[float]]:
-        """Time of every launch of forward in µs, by events around it; one list per launch, one number per repeat."""
+        """Time of every launch of forward in µs, by events around it: [launch][repeat]."""
         times: list[list[float]] = [[] for bound in self._steps if isinstance(bound.step, Launch)]
         for _ in range(repeats):
             self._tensors.renew(self._mutable)
@@ -133,8 +133,8 @@ class Replay:
                     bound.run()
             if self._steps:
                 self._wait(self._steps[-1])
-            for one, (start, end) in zip(times, events, strict=True):
-                one.append(self._driver.elapsed_us(start, end))
+            for launch_times, (start, end) in zip(times, events, strict=True):
+                launch_times.append(self._driver.elapsed_us(start, end))
         return times
 
     @contextlib.contextmanager
@@ -143,35 +143,35 @@ class Replay:
             with self._driver.profiler_region():
                 yield
         except DriverError as error:
-            raise faulted(error, placed(bound.step)) from error
+            raise plan_failure(error, describe_step(bound.step)) from error
 
     def _wait(self, bound: BoundStep) -> None:
         try:
             self._driver.synchronize()
         except DriverError as error:
-            raise faulted(error, placed(bound.step)) from error
+            raise plan_failure(error, describe_step(bound.step)) from error
 
 
 def confine(folder: Path, readable: Sequence[str]) -> list[str]:
-    """Give up root, reading anything but what is granted, and writing to anything but this folder and the GPU's nodes.
+    """Give up root, reading except granted paths, and writing except to this folder and the GPU's nodes.
 
-    CUDA names its threads through ``/proc/self/task`` and does not start where it may not (drivers 570 and newer).
+    CUDA names its threads through ``/proc/self/task``, and drivers from 570 on do not start without it.
 
     Args:
-        folder: The request's.
-        readable: Paths that a runner is granted.
+        folder: The request's folder.
+        readable: Paths that a runner may read.
 
     Returns:
         The layers in force.
     """
-    layers, kept = [], None
+    layers, capability = [], None
     if os.geteuid() == 0:
         try:
-            kept = None if others_can_read(readable) else syscalls.reading_capability()
+            capability = None if others_can_read(readable) else syscalls.reading_capability()
             for path in (folder, *folder.iterdir()):
                 os.chown(path, _NOBODY, _NOBODY)
             os.setgroups([])
-            if kept is not None:
+            if capability is not None:
                 syscalls.prctl("prctl(KEEPCAPS)", syscalls.PR_SET_KEEPCAPS, 1)
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
@@ -179,12 +179,12 @@ def confine(folder: Path, readable: Sequence[str]) -> list[str]:
         except PermissionError:
             layers.append("root without the right to change its user")
     syscalls.prctl("prctl(NO_NEW_PRIVS)", syscalls.PR_SET_NO_NEW_PRIVS, 1)
-    syscalls.drop_capabilities(but=kept)
+    syscalls.drop_capabilities(but=capability)
     nodes = [f"/dev/{name}" for name in (*gpu_access.device_nodes(), "null", "zero", "urandom")]
     nodes = [node for node in nodes if os.path.exists(node)]
     shared = [path for path in ("/dev/shm",) if os.path.isdir(path)]
     version = landlock.restrict(
-        readable=[*(path for path in readable if os.path.exists(path)), *procfs.readable_paths()],
+        readable=[*(path for path in readable if os.path.exists(path)), *readable_proc_paths()],
         writable=[str(folder), *shared, "/proc/self/task"],
         drivable=nodes,
     )
@@ -192,7 +192,7 @@ def confine(folder: Path, readable: Sequence[str]) -> list[str]:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Carry out a folder's request; what the plan did wrong is in the result."""
+    """Carry out a folder's request; the plan's faults are in the result."""
     request = json.loads((folder / REQUEST).read_text())
     contents = {number: (folder / f"{number}.bin").read_bytes() for number in request["tensors"]}
     cubin = (folder / CUBIN).read_bytes()
@@ -213,10 +213,10 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Leave the result in the folder; 0 where the plan ran to its end, 3 where it faulted."""
+    """Write the result into the folder; 0 if the plan ran to its end, 3 if it faulted."""
     folder = Path(arguments[0])
     result = run(folder)
-    # Whole or not at all: this process may be killed at its deadline while it writes.
+    # Written atomically: this process may be killed at its deadline.
     part = folder / f"{RESULT}.part"
     part.write_text(json.dumps(result))
     part.replace(folder / RESULT)

@@ -6,29 +6,25 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from kernelforge.compile.cache import Artifact
 from kernelforge.compile.source import CANDIDATE_FILE
 from kernelforge.devices.base import RunFailure, RunRequest
+from kernelforge.devices.cuda.runner_pool import RunnerPool
+from kernelforge.devices.cuda.target import GpuTarget
 from kernelforge.devices.cuda.tools.tool_process import (
     ToolResult,
     find_tool,
-    read_result,
     replay_command,
     request_folder,
-    run_tool,
-    tool_environment,
+    run_replay,
 )
 from kernelforge.errors import DeviceError, UnsupportedError
 
-if TYPE_CHECKING:
-    from kernelforge.devices.cuda.device import CudaDevice
-
-
 _PREFIX = "========="
 _MAX_LINE, _MAX_REST, MAX_FINDINGS = 2048, 24, 64
-"""More of a line, of a report, or of reports is not read: patterns that look for names take the square of a length."""
+"""Limits on the length of a line, the lines of a report, and the reports: some patterns take quadratic time."""
 _FINDINGS = re.compile(
     r"(?:Potential )?[Ii]nvalid __\w+__ |Uninitialized "
     r"|(?:(?:ERROR|WARNING|Error|Warning): )?(?:\([^)]*\) )?(?:Race reported|Potential \w+ hazard)"
@@ -55,9 +51,9 @@ class Finding:
     what: str
     """Its first line: ``Invalid __global__ write of size 4 bytes``."""
     detail: str = ""
-    """What it says of the address: ``Address 0x... is out of bounds and is ...``."""
+    """Facts of the address: ``Address 0x... is out of bounds and is ...``."""
     kernel: str | None = None
-    """As the tool names it: mangled, where it was started so."""
+    """Mangled name, if the tool was started with ``--demangle no``."""
     file: str | None = None
     line: int | None = None
     address: int | None = None
@@ -67,17 +63,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class SanitizerLog:
-    """A whole log."""
+    """A parsed log."""
 
     findings: tuple[Finding, ...]
     errors: int | None
-    """Of its summary; None where it has none: the tool did not come to its end."""
+    """Count in its summary; None without a summary: the tool did not finish."""
     trouble: str | None
-    """What the tool says of itself: it could not do its work."""
+    """The tool's own failure."""
 
 
 def parse_log(text: str) -> SanitizerLog:
-    """Read a log, whatever of it there is."""
+    """Read a log, which may be cut short."""
     findings: list[Finding] = []
     errors: int | None = None
     trouble: str | None = None
@@ -92,22 +88,22 @@ def parse_log(text: str) -> SanitizerLog:
     return SanitizerLog(tuple(findings), errors, trouble)
 
 
-def _reports(text: str) -> Iterator[tuple[str, list[str]]]:
+def _reports(log: str) -> Iterator[tuple[str, list[str]]]:
     """First line and indented lines of every report."""
     first: str | None = None
     rest: list[str] = []
-    for line in text.splitlines():
+    for line in log.splitlines():
         line = line[:_MAX_LINE].strip("\r")
         at = line.find(_PREFIX)
         if at not in (0, 1):
             continue
-        said = line[at + len(_PREFIX) :]
-        if said.startswith("     ") and first is not None:
-            rest += [said.strip()] if len(rest) < _MAX_REST else []
+        text = line[at + len(_PREFIX) :]
+        if text.startswith("     ") and first is not None:
+            rest += [text.strip()] if len(rest) < _MAX_REST else []
             continue
         if first is not None:
             yield first, rest
-        first, rest = (said.strip() or None), []
+        first, rest = (text.strip() or None), []
     if first is not None:
         yield first, rest
 
@@ -116,12 +112,12 @@ def _finding(first: str, rest: list[str]) -> Finding:
     at = next((match for line in (first, *rest) if (match := _AT.search(line))), None)
     by = next((match for line in rest if (match := _BY.search(line))), None)
     address = next((match for line in (first, *rest) if (match := _ADDRESS.search(line))), None)
-    told = [line for line in rest if line.startswith(("Address", "and ", "Current Value", "Sync mask"))]
+    detail = [line for line in rest if line.startswith(("Address", "and ", "Current Value", "Sync mask"))]
     named = {} if at is None else at.groupdict()
     line = named.get("line") or named.get("line0")
     return Finding(
         what=first[:300],
-        detail=" ".join(told)[:400],
+        detail=" ".join(detail)[:400],
         kernel=named.get("kernel") or named.get("kernel0"),
         file=named.get("file") or named.get("file0"),
         line=int(line) if line else None,
@@ -135,10 +131,10 @@ Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 TOOLS: tuple[Tool, ...] = get_args(Tool)
 
 ERROR_EXIT = 86
-"""What compute-sanitizer is asked to exit with when it found errors; its default is the program's own status."""
+"""Exit status of compute-sanitizer after errors; by default it is the program's own."""
 PRINT_LIMIT = 50
 PADDING_BYTES = 4096
-"""Between allocations, so that an access just past one lands in no other."""
+"""Padding between allocations, so that an access just past one lands in no other."""
 SLOWDOWN = 50.0
 START_S = 90.0
 MAX_FAULTS = 8
@@ -173,18 +169,23 @@ def arguments(sanitizer: str, tool: Tool, symbols: Sequence[str], log: str, prog
 
 
 def sanitize(
-    device: CudaDevice, artifact: Artifact, request: RunRequest, tools: Sequence[Tool] = TOOLS
+    target: GpuTarget,
+    runners: RunnerPool,
+    artifact: Artifact,
+    request: RunRequest,
+    tools: Sequence[Tool] = TOOLS,
 ) -> tuple[RunFailure, ...]:
-    """What compute-sanitizer reports of one run, at the size of the request, as faults of kind ``sanitizer``.
+    """Reports of compute-sanitizer on one run, as faults of kind ``sanitizer``.
 
     Args:
-        device: The GPU.
+        target: The GPU.
+        runners: Its runners, which probe its health.
         artifact: The build.
         request: The run. Choose a small size: every access is checked, at a fiftieth of the speed or less.
-        tools: Which checks; the first that finds something ends it.
+        tools: The checks; the first that reports something is the last to run.
 
     Raises:
-        UnsupportedError: compute-sanitizer is missing, or did not come to a result. Never taken for a clean run.
+        UnsupportedError: compute-sanitizer is missing, or has no result. Never a clean run.
         DeviceError: the GPU no longer passes its health probe.
     """
     sanitizer = find_tool("compute-sanitizer")
@@ -195,9 +196,9 @@ def sanitize(
         return ()
     for tool in tools:
         try:
-            faults = _check(sanitizer, tool, device, artifact, request, symbols)
+            faults = _check(sanitizer, tool, target, artifact, request, symbols)
         except DeviceError as error:
-            device.recover()
+            runners.recover()
             raise UnsupportedError(str(error)) from error
         if faults:
             return faults
@@ -205,16 +206,14 @@ def sanitize(
 
 
 def _check(
-    sanitizer: str, tool: Tool, device: CudaDevice, artifact: Artifact, request: RunRequest, symbols: Mapping[str, str]
+    sanitizer: str, tool: Tool, target: GpuTarget, artifact: Artifact, request: RunRequest, symbols: Mapping[str, str]
 ) -> tuple[RunFailure, ...]:
     deadline_s = START_S + SLOWDOWN * request.deadline_s
-    with request_folder("check", device.driver_options, artifact, request) as folder:
+    with request_folder("check", target.driver_options, artifact, request) as folder:
         path = folder / "sanitizer.log"
         command = arguments(sanitizer, tool, list(symbols), str(path), replay_command(folder))
-        environment = tool_environment(folder, device.environment)
-        ended = run_tool(command, folder=folder, environment=environment, deadline_s=deadline_s)
+        ended, result = run_replay(command, folder, target.environment, deadline_s)
         log = parse_log(path.read_text(errors="replace")[: 4 << 20] if path.is_file() else ended.output)
-        result = read_result(folder)
     return verdict(tool, log, ended, None if result is None else result.faults, symbols, deadline_s)
 
 
@@ -226,16 +225,16 @@ def verdict(
     symbols: Mapping[str, str],
     deadline_s: float,
 ) -> tuple[RunFailure, ...]:
-    """What a check found, from its log, its status and the program's own result together.
+    """Faults of a check, from its log, its status and the program's own result together.
 
-    A clean run has a summary without errors, a status other than :data:`ERROR_EXIT`, and a program that came to its
+    A clean run has a summary without errors, a status other than :data:`ERROR_EXIT`, and a program that ran to its
     end. The status alone proves nothing: without ``--error-exitcode`` it is the program's.
 
     Raises:
         DeviceError: there is evidence neither of an error nor of a clean run.
     """
     if log.findings:
-        return _told(tool, log.findings, symbols)
+        return _grouped(tool, log.findings, symbols)
     if program:
         return program
     if ended.timed_out:
@@ -245,36 +244,36 @@ def verdict(
         text = f"compute-sanitizer {tool} reports {count}, which cannot be read here: {ended.output[-500:]}"
         return (RunFailure("sanitizer", text),)
     if log.errors is None or program is None:
-        said = log.trouble or ended.output.strip()[-500:] or "nothing"
+        output = log.trouble or ended.output.strip()[-500:] or "nothing"
         raise DeviceError(
-            f"compute-sanitizer {tool} came to no result (status {ended.status}): {said}. "
+            f"compute-sanitizer {tool} came to no result (status {ended.status}): {output}. "
             "Evaluate without it, or see whether it runs on a program of your own"
         )
     return ()
 
 
-def _told(tool: Tool, findings: Sequence[Finding], symbols: Mapping[str, str]) -> tuple[RunFailure, ...]:
-    """One fault for all reports of one kind at one place."""
-    alike: dict[tuple[str, str | None, int | None], list[Finding]] = {}
+def _grouped(tool: Tool, findings: Sequence[Finding], symbols: Mapping[str, str]) -> tuple[RunFailure, ...]:
+    """One fault for all reports of one kind at one line."""
+    groups: dict[tuple[str, str | None, int | None], list[Finding]] = {}
     for finding in findings:
-        alike.setdefault((finding.what.partition(" in block")[0], finding.kernel, finding.line), []).append(finding)
+        groups.setdefault((finding.what.partition(" in block")[0], finding.kernel, finding.line), []).append(finding)
     return tuple(
         RunFailure("sanitizer", f"compute-sanitizer {tool}: {_message(group, symbols)}")
-        for group in list(alike.values())[:MAX_FAULTS]
+        for group in list(groups.values())[:MAX_FAULTS]
     )
 
 
 def _message(group: Sequence[Finding], symbols: Mapping[str, str]) -> str:
-    one = group[0]
-    parts = [one.what]
-    if one.kernel is not None:
-        name = one.kernel.partition("(")[0]
+    finding = group[0]
+    parts = [finding.what]
+    if finding.kernel is not None:
+        name = finding.kernel.partition("(")[0]
         parts.append(f"in {symbols.get(name, name)!r}")
-    if one.line is not None and (one.file or "").rpartition("/")[2] == CANDIDATE_FILE:
-        parts.append(f"at line {one.line}")
-    elif one.line is not None:
-        parts.append(f"at {one.file}:{one.line}")
-    if one.thread is not None:
-        parts.append(f"by thread {one.thread} in block {one.block}")
-    told = " ".join(parts) + (f". {one.detail}" if one.detail else "")
-    return told + (f" ({len(group)} reports alike)" if len(group) > 1 else "")
+    if finding.line is not None and (finding.file or "").rpartition("/")[2] == CANDIDATE_FILE:
+        parts.append(f"at line {finding.line}")
+    elif finding.line is not None:
+        parts.append(f"at {finding.file}:{finding.line}")
+    if finding.thread is not None:
+        parts.append(f"by thread {finding.thread} in block {finding.block}")
+    text = " ".join(parts) + (f". {finding.detail}" if finding.detail else "")
+    return text + (f" ({len(group)} reports alike)" if len(group) > 1 else "")

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 from kernelforge.compile.cache import Artifact
 from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.cuda.tools.replay import CUBIN, REQUEST, RESULT, Mode
-from kernelforge.devices.replies import MAX_MESSAGE, FaultKind
+from kernelforge.devices.wire import MAX_MESSAGE, FaultKind, kernel_limits
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folder
 from kernelforge.sandbox.policy import import_path, role_policy
@@ -30,12 +30,12 @@ from kernelforge.sandbox.policy import import_path, role_policy
 OUTPUT_BYTES = 4 << 20
 _MAX_RESULT_BYTES = 16 << 20
 _GONE_S = 5.0
-"""Longest wait for killed processes to be gone."""
+"""Longest wait for killed processes to end."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelforge.devices.cuda.tools.replay import main; sys.exit(main(sys.argv[1:2]))"
 )
-_PLACES: Mapping[str, tuple[str, ...]] = {
+_PATTERNS: Mapping[str, tuple[str, ...]] = {
     "ncu": ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu"),
     "compute-sanitizer": (
         "/usr/local/cuda/bin/compute-sanitizer",
@@ -46,12 +46,12 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ToolResult:
-    """How a tool ended."""
+    """Exit status and output of a tool."""
 
     status: int | None
-    """Exit status; None where it was killed at its deadline."""
+    """None if the tool was killed at its deadline."""
     output: str
-    """What it and the program printed, from the start."""
+    """Output of the tool and its program, from the start."""
 
     @property
     def timed_out(self) -> bool:
@@ -59,24 +59,24 @@ class ToolResult:
 
 
 def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
-    """Where a tool is: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer. Of two such wheels
-    it is that of the CUDA which candidates are compiled with."""
-    found = shutil.which(name)
-    if found:
-        return found
-    places = [path for pattern in _PLACES[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
+    """Path of a tool: on the PATH, in the CUDA toolkit, or in NVIDIA's wheel of compute-sanitizer, preferably the wheel
+    of the CUDA that candidates are compiled with."""
+    on_path = shutil.which(name)
+    if on_path:
+        return on_path
+    paths = [path for pattern in _PATTERNS[name] for path in sorted(glob.glob(pattern), key=_versions, reverse=True)]
     if name == "compute-sanitizer":
         compiler = installed_cuda().compiler
         releases = sorted(RELEASES.values(), key=lambda release: release.major != compiler)
         folders = [nvidia_folder(release.sanitizer) for release in releases]
-        places += [str(folder / name) for folder in folders if folder is not None]
-    return next((path for path in places if os.access(path, os.X_OK)), None)
+        paths += [str(folder / name) for folder in folders if folder is not None]
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def report_folders(ncu: str) -> list[str]:
     """Folders that may hold Nsight Compute's own ``ncu_report``, those of this ncu first.
 
-    The CUDA toolkit's ``bin/ncu`` is a script that looks for the real one, so places are searched as it does.
+    The CUDA toolkit's ``bin/ncu`` is a script that searches for the program; this searches the same folders.
     """
     roots = [os.path.dirname(os.path.realpath(ncu))]
     for pattern in ("/usr/local/cuda*/nsight-compute-*", "/opt/nvidia/nsight-compute/*"):
@@ -97,16 +97,16 @@ def run_tool(
     deadline_s: float,
     output_bytes: int = OUTPUT_BYTES,
 ) -> ToolResult:
-    """Run a command to its end or to its deadline; then whatever it started and left running is killed.
+    """Run a command until it ends or its deadline passes; then kill every process that it started.
 
-    It gets no descriptor but ``/dev/null`` and a pipe, whose excess is read and dropped.
+    Its only descriptors are ``/dev/null`` and a pipe; output beyond the limit is read and dropped.
 
     Args:
         command: Program and arguments.
-        folder: Where it runs. Private to it: what is still at work there afterwards is taken for its own.
-        environment: The whole of it; by default :func:`tool_environment`.
+        folder: Working directory, private to the command: processes that still run there afterwards are killed.
+        environment: Complete environment; by default :func:`tool_environment`.
         deadline_s: Wall time.
-        output_bytes: How much of its output is kept.
+        output_bytes: Longest output to keep.
 
     Raises:
         DeviceError: it cannot be started.
@@ -141,45 +141,45 @@ def run_tool(
 
 
 def _kill_in(folder: Path) -> None:
-    """Kill processes that work in the folder until none is left: a tool may give its program a session of its own, and
-    one of them may start another while they are looked for."""
-    here, end = os.path.realpath(folder), time.monotonic() + _GONE_S
-    while found := _working_in(here):
-        for pid in found:
+    """Kill processes that work in the folder until there is none: a tool may start its program in another session, and
+    a process may start another during the search."""
+    path, end = os.path.realpath(folder), time.monotonic() + _GONE_S
+    while pids := _working_in(path):
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > end:
-            return  # the kernel does not let go of it
+            return  # a process that the kernel cannot end
         time.sleep(0.002)
 
 
 def _working_in(folder: str) -> list[int]:
-    """Processes whose working directory that is, this one aside."""
-    found = []
+    """Processes with this working directory, except this process."""
+    pids = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             if entry.isdigit() and int(entry) != os.getpid() and os.readlink(f"/proc/{entry}/cwd") == folder:
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 def _drain(process: subprocess.Popen[bytes], kept: bytearray, end: float, output_bytes: int) -> None:
-    """Read what is printed until nobody holds the pipe, or the deadline."""
+    """Read output until every writer has closed the pipe, or until the deadline."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while (left := end - time.monotonic()) > 0:
-            if selector.select(min(left, 0.2)):
+        while (remaining := end - time.monotonic()) > 0:
+            if selector.select(min(remaining, 0.2)):
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 if not chunk:
                     return
                 kept += chunk[: output_bytes - len(kept)]
             elif process.poll() is not None:
-                return  # it ended, and a daemon of its holds the pipe
+                return  # it ended, and its daemon keeps the pipe open
 
 
 def ask_tool(command: Sequence[str], deadline_s: float = 60.0) -> ToolResult:
-    """Run a tool that answers without a program: for its version, for a chip's metrics.
+    """Run a tool without a program, such as for its version or a chip's metrics.
 
     Raises:
         DeviceError: it cannot be started.
@@ -189,7 +189,7 @@ def ask_tool(command: Sequence[str], deadline_s: float = 60.0) -> ToolResult:
 
 
 def tool_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The whole environment of a tool and its program: that of GPU runners, with the C locale and a private home."""
+    """Complete environment of a tool and its program: that of GPU runners, with the C locale and a private home."""
     policy = role_policy("gpu-runner").environment
     environment = {name: value.replace("{tmp}", str(folder)) for name, value in policy.items()}
     private = {"TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C"}
@@ -200,26 +200,17 @@ def tool_environment(folder: Path, extra: Mapping[str, str] | None = None) -> di
 def request_folder(
     mode: Mode, driver: Mapping[str, Any], artifact: Artifact, request: RunRequest, **more: Any
 ) -> Iterator[Path]:
-    """A private folder with a request for the replay program; removed afterwards."""
+    """Make a private folder with a request for the replay program; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="kernelforge-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / CUBIN).write_bytes(artifact.cubin)
         for number, content in request.tensors.items():
             (folder / f"{number}.bin").write_bytes(content)
-        kernels = {
-            kernel.expression: (
-                kernel.symbol,
-                kernel.registers_per_thread,
-                kernel.static_shared_bytes,
-                kernel.max_threads_per_block,
-            )
-            for kernel in artifact.build.kernels
-        }
         wire = {
             "mode": mode,
             "driver": dict(driver),
             "plan": request.plan.to_wire(),
-            "kernels": kernels,
+            "kernels": kernel_limits(artifact),
             "tensors": sorted(request.tensors),
             "mutable": sorted(request.mutable),
             "readable": role_policy("gpu-runner").mounts,
@@ -236,17 +227,35 @@ def replay_command(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What the replay program left behind."""
+    """Result of the replay program."""
 
     faults: tuple[RunFailure, ...]
     data: Mapping[str, Any]
 
 
-def read_result(folder: Path) -> ReplayResult | None:
-    """The result in a folder; None where the program left none.
+def run_replay(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], deadline_s: float
+) -> tuple[ToolResult, ReplayResult | None]:
+    """Run a command that carries out a folder's request; its end, and the result if the program wrote one.
+
+    Args:
+        command: :func:`replay_command`, or a tool's command around it.
+        folder: From :func:`request_folder`.
+        environment: Variables that make the GPU visible.
+        deadline_s: Wall time.
 
     Raises:
-        DeviceError: it is not one.
+        DeviceError: the command cannot be started, or its result cannot be read.
+    """
+    ended = run_tool(command, folder=folder, environment=tool_environment(folder, environment), deadline_s=deadline_s)
+    return ended, read_result(folder)
+
+
+def read_result(folder: Path) -> ReplayResult | None:
+    """The result in a folder; None if the program wrote none.
+
+    Raises:
+        DeviceError: the result cannot be read.
     """
     path = folder / RESULT
     try:

@@ -1,7 +1,7 @@
 """The CUDA driver API through cuda-bindings: launches, graphs, events, copies, tensor maps and facts.
 
-What owns the context, its memory, its modules and its stream is handed in (:class:`Owner`): cupy in production. Each
-call of CUDA is made in one of the two places, never in both.
+An :class:`Owner` (cupy in production) provides the context, its memory, its modules and its stream. Each call of CUDA
+is made either by the owner or here, never by both.
 """
 
 from __future__ import annotations
@@ -9,27 +9,50 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelforge.devices.cuda import libcuda
-from kernelforge.devices.cuda.worker import tensor_map, torch_stream
 from kernelforge.devices.cuda.worker.driver import (
     DriverError,
     Feature,
     GpuFacts,
     Graph,
+    KernelFunction,
     LaunchShape,
     Pointer,
     TensorMapSpec,
+    cuda_library,
+    gpu_facts,
+    on_torch_stream,
+    torch_pool,
 )
 
 PORTABLE_CLUSTER = 8
 """Blocks per cluster that every GPU with clusters runs (CUDA C++ Programming Guide, *Thread Block Clusters*)."""
 
+_MAP_BYTES = 128
+_MAP_ALIGNMENT = 128
+"""Alignment in host memory: CUDA requires 64 bytes; its header aligns the type to 128 from CUDA 13 on."""
+
+_MAP_ELEMENTS = {
+    "float64": "FLOAT64",
+    "float32": "FLOAT32",
+    "float16": "FLOAT16",
+    "bfloat16": "BFLOAT16",
+    "int64": "INT64",
+    "int32": "INT32",
+    # A tile is copied bit for bit; CUDA names no signed types of 8 and 16 bits.
+    "int16": "UINT16",
+    "int8": "UINT8",
+    "uint8": "UINT8",
+    "bool": "UINT8",
+}
+
+_MAP_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+
 
 class Owner(Protocol):
-    """Owns the context, which is current on the calling thread, and what lives in it."""
+    """Owns the context, which is current on the calling thread, and its memory and modules."""
 
     runtime: str
     """Name and version: ``cupy 14.2.0``."""
@@ -55,19 +78,8 @@ class Owner(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
-class KernelFunction:
-    """A kernel with what was set on it so far."""
-
-    handle: Any
-    symbol: str
-    dynamic_shared_bytes: int
-    """What its attribute allows."""
-    non_portable_cluster: bool = False
-
-
 class BindingsEvent:
-    """A timing event; it is destroyed with the object."""
+    """A timing event, destroyed with the object."""
 
     __slots__ = ("_destroy", "handle")
 
@@ -76,7 +88,7 @@ class BindingsEvent:
         self._destroy = cuda.cuEventDestroy
 
     def __del__(self) -> None:
-        # A destructor has nobody to report to; a lost context shows in the next call.
+        # A destructor cannot report an error; a lost context shows in the next call.
         self._destroy(self.handle)
 
 
@@ -87,7 +99,7 @@ class BindingsGraph:
         self._driver = driver
         self._handle: Any | None = handle
         self._torch_pool = torch_pool
-        """Memory that torch operators took while they were captured: the graph writes there again at each replay."""
+        """Memory that torch operators allocated during the capture; each replay writes to it."""
 
     def launch(self) -> None:
         if self._handle is None:
@@ -102,7 +114,7 @@ class BindingsGraph:
 
 
 class BindingsCapture:
-    """``with driver.capture() as held: ...``, then ``held.graph``."""
+    """``with driver.capture() as capture: ...``, then ``capture.graph``."""
 
     graph: Graph
 
@@ -112,7 +124,7 @@ class BindingsCapture:
 
     def __enter__(self) -> BindingsCapture:
         driver = self._driver
-        # Thread-local: calls that a capture cannot hold are refused on this thread, other threads are left alone.
+        # Thread-local: calls that cannot be captured are refused on this thread only.
         mode = driver.cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         driver.call("beginning a capture", "cuStreamBeginCapture", driver.stream, mode)
         driver.capturing = self
@@ -122,7 +134,7 @@ class BindingsCapture:
         driver = self._driver
         driver.capturing = None
         if error[0] is not None:
-            # The stream must leave capture mode; why the capture failed is the error that is on its way.
+            # The stream must leave capture mode; the error that is being raised says why the capture failed.
             status, template = driver.cuda.cuStreamEndCapture(driver.stream)
             if not status and int(template):
                 driver.call("destroying a graph", "cuGraphDestroy", template)
@@ -133,7 +145,7 @@ class BindingsCapture:
         finally:
             driver.call("destroying a graph's template", "cuGraphDestroy", template)
         self.graph = BindingsGraph(driver, handle, self.torch_pool)
-        # The first replay must cost what the others do.
+        # The first replay must take as long as the others.
         driver.call("uploading a graph", "cuGraphUpload", handle, driver.stream)
 
 
@@ -159,15 +171,15 @@ class BindingsDriver:
         """Call a function of the driver API.
 
         Returns:
-            Its one result, or a tuple of several, or None.
+            Its result, a tuple of several, or None.
 
         Raises:
-            DriverError: it did not answer ``CUDA_SUCCESS``.
+            DriverError: the result is not ``CUDA_SUCCESS``.
         """
         try:
             status, *results = getattr(self.cuda, name)(*arguments)
         except (KeyError, ValueError) as error:
-            # Bindings older than the driver do not know its newest errors: they raise the number, or a text with it.
+            # Bindings older than the driver lack its newest errors: they raise the number, or a text with it.
             number = str(error).removesuffix(" is not a valid CUresult")
             if not number.isdecimal():
                 raise
@@ -189,30 +201,20 @@ class BindingsDriver:
 
         name = self.call("asking for the GPU's name", "cuDeviceGetName", 256, device)
         version = self.call("asking for the driver's version", "cuDriverGetVersion")
-        return GpuFacts(
+        return gpu_facts(
+            attribute,
             name=name.split(b"\0")[0].decode(),
             uuid=self._uuid(int(device)),
             compute_capability=(attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
-            sm_count=attribute("MULTIPROCESSOR_COUNT"),
-            max_clock_mhz=attribute("CLOCK_RATE") // 1000,
-            memory_clock_mhz=attribute("MEMORY_CLOCK_RATE") // 1000,
-            memory_bus_bits=attribute("GLOBAL_MEMORY_BUS_WIDTH"),
             memory_bytes=self.call("asking for the GPU's memory", "cuDeviceTotalMem", device),
-            l2_bytes=attribute("L2_CACHE_SIZE"),
-            shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-            registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-            threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             driver=libcuda.version_text(version),
             runtime=self.owner.runtime,
         )
 
     def _uuid(self, device: int) -> str:
-        """The UUID by the same function that lists GPUs: which UUID ``cuDeviceGetUuid`` of the bindings gives on a MIG
-        instance depends on their version."""
-        library = libcuda.library()
-        if library is None:
-            raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
+        """The UUID by the function that lists GPUs: on a MIG instance, ``cuDeviceGetUuid`` of the bindings depends on
+        their version."""
+        library = cuda_library()
         try:
             return libcuda.uuid(library, device)
         except RuntimeError as error:
@@ -270,7 +272,7 @@ class BindingsDriver:
         return int(pointer), int(nbytes)
 
     def tensor_map(self, spec: TensorMapSpec) -> bytes:
-        return tensor_map.encode(self.cuda, spec)
+        return encode_tensor_map(self.cuda, spec)
 
     def launch(self, function: KernelFunction, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
         self._allow(function, shape)
@@ -290,7 +292,7 @@ class BindingsDriver:
         )  # fmt: skip
 
     def _allow(self, function: KernelFunction, shape: LaunchShape) -> None:
-        """Set what the kernel must have set before it may be launched like this."""
+        """Set the attributes that the kernel needs for this launch."""
         names = self.cuda.CUfunction_attribute
         if shape.shared_bytes > function.dynamic_shared_bytes:
             self.call(
@@ -323,8 +325,8 @@ class BindingsDriver:
     def capture(self) -> BindingsCapture:
         return BindingsCapture(self)
 
-    def event(self, again: BindingsEvent | None = None) -> BindingsEvent:
-        event = again
+    def event(self, reuse: BindingsEvent | None = None) -> BindingsEvent:
+        event = reuse
         if event is None:
             # The event exists before it is recorded, so that a failure there destroys it.
             handle = self.call("creating an event", "cuEventCreate", int(self.cuda.CUevent_flags.CU_EVENT_DEFAULT))
@@ -340,9 +342,9 @@ class BindingsDriver:
 
     def torch_stream(self) -> AbstractContextManager[None]:
         if self.capturing is not None and self.capturing.torch_pool is None:
-            self.capturing.torch_pool = torch_stream.pool()
+            self.capturing.torch_pool = torch_pool()
         pool = self.capturing.torch_pool if self.capturing is not None else None
-        return torch_stream.on_stream(self.ordinal, int(self.stream), pool)
+        return on_torch_stream(self.ordinal, int(self.stream), pool)
 
     @contextmanager
     def profiler_region(self) -> Iterator[None]:
@@ -355,3 +357,46 @@ class BindingsDriver:
 
     def close(self) -> None:
         self.owner.close()
+
+
+def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
+    """The 128 bytes of a tiled tensor map, for the GPU of the current context.
+
+    Not interleaved, element strides of 1, zeros outside, and L2 fetches of 128 bytes (CUDA driver API, *Tensor Map
+    Object Management*). By ctypes: CUDA needs the map aligned to 64 bytes, and cuda-bindings 13.5 holds it in a Python
+    object, which is aligned to 16 (NVIDIA/cuda-python, pull request 1692).
+
+    Args:
+        cuda: ``cuda.bindings.driver``, for CUDA's numbers.
+        spec: The map.
+
+    Raises:
+        DriverError: CUDA refuses it, or has no such element type.
+    """
+    doing = (
+        f"encoding a tensor map ({spec.element}, extents {spec.extents}, strides of {spec.strides_bytes} bytes, "
+        f"box {spec.box}, swizzle {spec.swizzle_bytes}, at {spec.pointer:#x})"
+    )
+    if spec.element not in _MAP_ELEMENTS:
+        raise DriverError("CUDA_ERROR_INVALID_VALUE", f"{doing}: CUDA has no such element type")
+    library = cuda_library()
+    storage = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
+    address = -(-ctypes.addressof(storage) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+    rank = len(spec.extents)
+    status = library.cuTensorMapEncodeTiled(
+        ctypes.c_void_p(address),
+        ctypes.c_int(getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_ELEMENTS[spec.element]}")),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(spec.pointer),
+        (ctypes.c_uint64 * rank)(*spec.extents),
+        (ctypes.c_uint64 * rank)(*spec.strides_bytes),
+        (ctypes.c_uint32 * rank)(*spec.box),
+        (ctypes.c_uint32 * rank)(*(1 for _ in spec.extents)),
+        ctypes.c_int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        ctypes.c_int(getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_MAP_SWIZZLES[spec.swizzle_bytes]}")),
+        ctypes.c_int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+        ctypes.c_int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    )
+    if status:
+        raise DriverError(libcuda.error_name(library, status), doing)
+    return ctypes.string_at(address, _MAP_BYTES)

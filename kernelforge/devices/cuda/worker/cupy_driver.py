@@ -9,11 +9,11 @@ from typing import Any
 
 from kernelforge.devices.cuda.discovery import require_packages
 from kernelforge.devices.cuda.worker.bindings_driver import BindingsDriver
-from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Pointer
+from kernelforge.devices.cuda.worker.driver import Driver, DriverError, LoadedModule, Pointer
 
 
 def warm_up() -> None:
-    """Import cupy and cuda-bindings. This starts no CUDA; in a child it would be most of the time to open a GPU.
+    """Import cupy and cuda-bindings, which takes most of the time to open a GPU. Does not start CUDA.
 
     Raises:
         DeviceError: a package is missing.
@@ -34,21 +34,8 @@ def make(ordinal: int) -> Driver:
     return BindingsDriver(CupyOwner(ordinal), ordinal)
 
 
-class _Loaded:
-    """A module that can be let go of while others hold this object."""
-
-    def __init__(self, module: Any) -> None:
-        self.module: Any | None = module
-
-    @property
-    def alive(self) -> Any:
-        if self.module is None:
-            raise DriverError("CUDA_ERROR_INVALID_HANDLE", "using a module that was unloaded")
-        return self.module
-
-
 class CupyOwner:
-    """Context, memory, modules and stream of one GPU, held by cupy."""
+    """Context, memory, modules and stream of one GPU, by cupy."""
 
     def __init__(self, ordinal: int) -> None:
         import cupy
@@ -58,27 +45,27 @@ class CupyOwner:
         self._blocks: dict[Pointer, Any] = {}
         with self._named(f"opening GPU {ordinal}"):
             cupy.cuda.Device(ordinal).use()
-            # Not the default stream, which cannot be captured, and not one that waits for it.
+            # The default stream cannot be captured; this one does not wait for it.
             stream = cupy.cuda.Stream(non_blocking=True)
         self._stream: Any | None = stream
         self.stream = int(stream.ptr)
 
     @contextmanager
     def _named(self, doing: str) -> Iterator[None]:
-        """Turn cupy's errors into ours, by CUDA's names."""
+        """Translate cupy's errors to :class:`DriverError`, by CUDA's names."""
         from cuda.bindings import driver as cuda
 
         backends = self._cupy.cuda
         try:
             yield
         except (backends.runtime.CUDARuntimeError, backends.driver.CUDADriverError) as error:
-            # The runtime and the driver API number alike what both have; the text begins with the runtime's own name.
-            known = error.status in list(cuda.CUresult)
-            name = cuda.CUresult(error.status).name if known else str(error).split(":")[0]
+            # Runtime and driver API share the numbers of common errors; the text begins with the runtime's own name.
+            common = error.status in list(cuda.CUresult)
+            name = cuda.CUresult(error.status).name if common else str(error).split(":")[0]
             raise DriverError(name, f"{doing} ({error})") from error
 
     def allocate(self, nbytes: int) -> Pointer:
-        # Not from cupy's pool: it rounds sizes up, which would hide from a sanitizer where a buffer ends.
+        # Not from cupy's pool: it rounds sizes up, which hides the end of a buffer from a sanitizer.
         with self._named(f"allocating {nbytes} bytes"):
             block = self._cupy.cuda.Memory(max(1, nbytes))
         self._blocks[int(block.ptr)] = block
@@ -90,20 +77,20 @@ class CupyOwner:
         # cupy frees a block with its object.
         del self._blocks[pointer]
 
-    def load(self, image: bytes) -> _Loaded:
+    def load(self, image: bytes) -> LoadedModule:
         module = self._cupy.cuda.function.Module()
         with self._named("loading a module"):
             module.load(image)
-        return _Loaded(module)
+        return LoadedModule(module)
 
-    def handle(self, module: _Loaded) -> int:
+    def handle(self, module: LoadedModule) -> int:
         return int(module.alive.ptr)
 
-    def function(self, module: _Loaded, symbol: str) -> int:
+    def function(self, module: LoadedModule, symbol: str) -> int:
         with self._named(f"looking for the kernel {symbol}"):
             return int(module.alive.get_function(symbol).ptr)
 
-    def unload(self, module: _Loaded) -> None:
+    def unload(self, module: LoadedModule) -> None:
         # cupy unloads a module with its object.
         module.module = None
 

@@ -1,20 +1,24 @@
-"""The CUDA calls that a runner needs, as a protocol that cupy and pycuda implement.
+"""The CUDA calls that a runner needs, as a protocol that cupy and pycuda implement, and code that both share.
 
-A driver owns one context on one GPU and one stream; everything asynchronous goes to that stream, in order.
+A driver owns one context on one GPU and one stream; asynchronous work goes to that stream, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, Protocol
+
+from kernelforge.devices.cuda import libcuda
 
 Pointer = int
 """A device address."""
 
 Feature = Literal["clusters", "cooperative", "tensor_maps", "graphs", "torch"]
-"""What a driver may lack. ``torch``: torch operators can be called on its memory and its stream."""
+"""Features that a driver may lack. ``torch``: torch operators can be called on its memory and its stream."""
 
 
 class DriverError(Exception):
@@ -22,7 +26,7 @@ class DriverError(Exception):
 
     Attributes:
         code: CUDA's name of the error: ``CUDA_ERROR_ILLEGAL_ADDRESS``.
-        sticky: Whether the context is lost: every later call would fail with the same error.
+        sticky: Whether the context is lost: every later call fails with the same error.
     """
 
     STICKY = frozenset(
@@ -56,7 +60,7 @@ class DriverError(Exception):
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the driver says of the GPU. Units are in the names."""
+    """Facts of a GPU, from its driver. Units are in the names."""
 
     name: str
     uuid: str
@@ -75,18 +79,18 @@ class GpuFacts:
     driver: str
     """Version of CUDA that the driver supports: ``13.0``."""
     runtime: str
-    """What talks to it: ``cupy 14.2.0``."""
+    """Package that calls CUDA: ``cupy 14.2.0``."""
 
     @property
     def arch(self) -> str:
-        """The GPU's own architecture: with the instructions that it alone has (``sm_90a``) from Hopper on. What is
-        compiled for hangs on the compiler, too: see :attr:`kernelforge.devices.cuda.device.CudaDevice.arch`."""
+        """The GPU's own architecture, from Hopper on with its specific instructions (``sm_90a``). The architecture to
+        compile for also depends on the compiler: see :attr:`kernelforge.devices.cuda.device.CudaDevice.arch`."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
     @property
     def memory_bandwidth_gbps(self) -> float:
-        """Peak, from memory clock and bus width, two transfers a cycle; 0 where the driver does not say."""
+        """Peak, from memory clock and bus width, two transfers a cycle; 0 if the driver does not report them."""
         return 2 * self.memory_clock_mhz * 1e6 * self.memory_bus_bits / 8 / 1e9
 
 
@@ -97,21 +101,21 @@ class LaunchShape:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int = 0
-    """Dynamic shared memory; over 48 KB the driver sets the kernel's attribute itself."""
+    """Dynamic shared memory; above 48 KB the driver sets the kernel's attribute."""
     cluster: tuple[int, int, int] | None = None
     cooperative: bool = False
 
 
 @dataclass(frozen=True)
 class TensorMapSpec:
-    """A tiled tensor map (``cuTensorMapEncodeTiled``). Extents are innermost first, as CUDA has them."""
+    """A tiled tensor map (``cuTensorMapEncodeTiled``). Extents are innermost first, as in CUDA."""
 
     pointer: Pointer
     element: str
     """dtype by torch's name."""
     extents: tuple[int, ...]
     strides_bytes: tuple[int, ...]
-    """Of all dimensions but the innermost."""
+    """Strides of all dimensions but the innermost."""
     box: tuple[int, ...]
     swizzle_bytes: Literal[0, 32, 64, 128] = 0
 
@@ -120,14 +124,14 @@ class Graph(Protocol):
     """A captured sequence of work."""
 
     def launch(self) -> None:
-        """Put one replay onto the stream."""
+        """Enqueue one replay on the stream."""
         ...
 
     def close(self) -> None: ...
 
 
 class Capture(Protocol):
-    """A capture in progress; ``graph`` is there once it has ended."""
+    """A capture in progress; ``graph`` is set when it ends."""
 
     graph: Graph
 
@@ -137,7 +141,7 @@ class Capture(Protocol):
 
 
 class Driver(Protocol):
-    """One context on one GPU. Every method raises :class:`DriverError` where CUDA refuses."""
+    """One context on one GPU. Every method raises :class:`DriverError` if CUDA refuses."""
 
     lacks: frozenset[Feature]
 
@@ -149,29 +153,29 @@ class Driver(Protocol):
         ...
 
     def allocate(self, nbytes: int) -> Pointer:
-        """Aligned to 256 bytes at least; ``nbytes`` may be 0."""
+        """Allocate memory, aligned to at least 256 bytes; ``nbytes`` may be 0."""
         ...
 
     def free(self, pointer: Pointer) -> None: ...
 
     def write(self, pointer: Pointer, data: bytes | memoryview) -> None:
-        """Host to device; returns when the data may be reused."""
+        """Copy host to device; returns when the data may be reused."""
         ...
 
     def read(self, pointer: Pointer, nbytes: int) -> bytes:
-        """Device to host, after all that was put onto the stream before."""
+        """Copy device to host, after all earlier work on the stream."""
         ...
 
     def fill(self, pointer: Pointer, byte: int, nbytes: int) -> None:
-        """Asynchronous; may be captured."""
+        """Fill memory: asynchronous, may be captured."""
         ...
 
     def copy(self, target: Pointer, source: Pointer, nbytes: int) -> None:
-        """Device to device, asynchronous; may be captured."""
+        """Copy device to device: asynchronous, may be captured."""
         ...
 
     def load(self, image: bytes) -> Any:
-        """A module from a cubin, or from PTX text that ends with a zero byte, which the GPU's driver compiles."""
+        """Load a module from a cubin, or from PTX text that ends with a zero byte, which the GPU's driver compiles."""
         ...
 
     def unload(self, module: Any) -> None: ...
@@ -183,27 +187,27 @@ class Driver(Protocol):
         ...
 
     def tensor_map(self, spec: TensorMapSpec) -> bytes:
-        """The 128 bytes that a kernel takes as ``const __grid_constant__ CUtensorMap``."""
+        """Encode the 128 bytes that a kernel takes as ``const __grid_constant__ CUtensorMap``."""
         ...
 
     def launch(self, function: Any, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
-        """Asynchronous; may be captured. Each argument is its value's bytes, in the kernel's order."""
+        """Launch a kernel: asynchronous, may be captured. Each argument is its value's bytes, in the kernel's order."""
         ...
 
     def capture(self) -> Capture:
-        """What is put onto the stream within ``with driver.capture() as held`` does not run; it is ``held.graph``."""
+        """Capture the work of ``with driver.capture() as capture`` as ``capture.graph``, without running it."""
         ...
 
-    def event(self, again: Any = None) -> Any:
-        """A timing event, recorded now on the stream.
+    def event(self, reuse: Any = None) -> Any:
+        """Record a timing event on the stream.
 
         Args:
-            again: One that is done with, and may be recorded anew: making an event takes longer than recording it.
+            reuse: An event to record again: making an event takes longer than recording it.
         """
         ...
 
     def elapsed_us(self, start: Any, end: Any) -> float:
-        """Between two events that have both happened."""
+        """Time between two completed events, in µs."""
         ...
 
     def synchronize(self) -> None:
@@ -211,7 +215,7 @@ class Driver(Protocol):
         ...
 
     def torch_stream(self) -> AbstractContextManager[None]:
-        """Within it torch works on this driver's stream, so that what it does is ordered and can be captured.
+        """Make torch use this driver's stream, so that its work is ordered and can be captured.
 
         Raises:
             DriverError: the driver lacks ``torch``.
@@ -219,7 +223,110 @@ class Driver(Protocol):
         ...
 
     def profiler_region(self) -> AbstractContextManager[None]:
-        """What runs inside is what a profiler started with ``--profile-from-start off`` sees."""
+        """Region that a profiler started with ``--profile-from-start off`` records."""
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class KernelFunction:
+    """A kernel with the attributes that were set on it."""
+
+    handle: Any
+    symbol: str
+    dynamic_shared_bytes: int
+    """Limit that its attribute allows."""
+    non_portable_cluster: bool = False
+
+
+@dataclass
+class LoadedModule:
+    """A module of cupy or pycuda, which unload it with their object; this object may outlive it."""
+
+    module: Any | None
+    functions: list[KernelFunction] = field(default_factory=list)
+    """Functions of pycuda, which keep their module alive."""
+
+    @property
+    def alive(self) -> Any:
+        if self.module is None:
+            raise DriverError("CUDA_ERROR_INVALID_HANDLE", "using a module that was unloaded")
+        return self.module
+
+
+def gpu_facts(attribute: Callable[[str], int], **others: Any) -> GpuFacts:
+    """Facts of a GPU.
+
+    Args:
+        attribute: Value of ``CU_DEVICE_ATTRIBUTE_...``, without that prefix.
+        others: The facts that are no attributes.
+    """
+    return GpuFacts(
+        sm_count=attribute("MULTIPROCESSOR_COUNT"),
+        max_clock_mhz=attribute("CLOCK_RATE") // 1000,
+        memory_clock_mhz=attribute("MEMORY_CLOCK_RATE") // 1000,
+        memory_bus_bits=attribute("GLOBAL_MEMORY_BUS_WIDTH"),
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+        **others,
+    )
+
+
+def cuda_library() -> ctypes.CDLL:
+    """The driver's library.
+
+    Raises:
+        DriverError: there is none.
+    """
+    library = libcuda.library()
+    if library is None:
+        raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
+    return library
+
+
+@cache
+def _torch_with_cuda() -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        build = torch.version.cuda or "no CUDA"
+        raise DriverError(
+            "CUDA_ERROR_NOT_SUPPORTED",
+            f"calling a torch operator: torch {torch.__version__} (built for {build}) sees no GPU here; "
+            "install a build of torch for this driver",
+        )
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    return torch
+
+
+def torch_pool() -> object:
+    """A pool of torch's allocator; its memory stays allocated as long as the pool object lives.
+
+    Raises:
+        DriverError: torch has no GPU.
+    """
+    return _torch_with_cuda().cuda.MemPool()
+
+
+@contextmanager
+def on_torch_stream(ordinal: int, stream: int, pool: object | None) -> Iterator[None]:
+    """Make torch use a stream, by its handle, and allocate from ``pool`` if there is one.
+
+    Torch and the driver share the GPU's primary context. Before torch operators are captured, the caller must have run
+    the same calls once on this stream (cuBLAS makes its handle and workspace at the first), and they must draw no
+    random numbers (a generator must be registered with the graph; torch does so for its own graphs only).
+
+    Raises:
+        DriverError: torch has no GPU.
+    """
+    torch = _torch_with_cuda()
+    with ExitStack() as stack:
+        stack.enter_context(torch.cuda.device(ordinal))
+        stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(stream, device=ordinal)))
+        if pool is not None:
+            stack.enter_context(torch.cuda.use_mem_pool(pool, ordinal))
+        yield

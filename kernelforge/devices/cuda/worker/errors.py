@@ -1,4 +1,4 @@
-"""Translate CUDA errors to failures of the plan that ran."""
+"""Failures of a plan, from CUDA errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelforge.devices.cuda.worker.driver import DriverError
 
 Kind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
 
-_TOLD: Mapping[str, tuple[Kind, str]] = {
+_FAILURES: Mapping[str, tuple[Kind, str]] = {
     "CUDA_ERROR_ILLEGAL_ADDRESS": ("crash", "a kernel accessed memory that is not mapped"),
     "CUDA_ERROR_MISALIGNED_ADDRESS": ("crash", "a kernel accessed an address that is not a multiple of its size"),
     "CUDA_ERROR_ASSERT": ("crash", "a device assert() failed"),
@@ -35,11 +35,11 @@ _TOLD: Mapping[str, tuple[Kind, str]] = {
     "CUDA_ERROR_NO_BINARY_FOR_GPU": ("unsupported", "the build is for another architecture"),
     "CUDA_ERROR_NOT_SUPPORTED": ("unsupported", "this GPU or driver does not support it"),
 }
-"""By CUDA's name. An error that is not here is the machine's, never a plan's: ``CUDA_ERROR_ECC_UNCORRECTABLE``."""
+"""By CUDA's name. Other errors are the machine's, never a plan's: ``CUDA_ERROR_ECC_UNCORRECTABLE``."""
 
 
 class PlanFailed(Exception):
-    """The plan ends here; its faults are the result. ``lost`` says that the context is, too."""
+    """The plan ended with faults, which are its result. ``lost``: the context was destroyed, too."""
 
     def __init__(self, *faults: RunFailure, lost: bool = False) -> None:
         super().__init__(faults[0].message)
@@ -47,21 +47,21 @@ class PlanFailed(Exception):
         self.lost = lost
 
 
-def placed(step: Step) -> str:
-    """Where a step is, as every message says it."""
+def describe_step(step: Step) -> str:
+    """Name and plan line of a step, for messages."""
     if isinstance(step, Launch):
         return f"{step.expression!r}, launched in plan line {step.line}"
     return f"plan line {step.line}"
 
 
-def faulted(error: DriverError, where: str) -> PlanFailed:
-    """The fault that an error stands for. ``where`` names a launch, or what was being done.
+def plan_failure(error: DriverError, where: str) -> PlanFailed:
+    """The plan's failure for an error. ``where`` names a launch or an action.
 
     Raises:
-        DriverError: the error itself, where no plan can cause it.
+        DriverError: the error itself, if no plan can cause it.
     """
-    if error.code not in _TOLD:
+    if error.code not in _FAILURES:
         raise error
-    kind, told = _TOLD[error.code]
+    kind, text = _FAILURES[error.code]
     # A context that ran out of memory may have leaked some: nothing else runs in it.
-    return PlanFailed(RunFailure(kind, f"{told} ({error.code}): {where}"), lost=error.sticky or kind == "memory")
+    return PlanFailed(RunFailure(kind, f"{text} ({error.code}): {where}"), lost=error.sticky or kind == "memory")

@@ -1,24 +1,25 @@
 """A plan prepared for timing: K tensor sets, one CUDA graph over them, and one without the executions.
 
 Every execution starts from the same memory. Before it, outputs and workspace are poisoned again, mutated inputs are
-restored, and the L2 is emptied; with that alone the second graph is filled, whose time is subtracted. A third graph has
-an empty kernel in place of each execution: what it takes beyond the second is what any kernel pays for its place there.
+restored, and the L2 is flushed. The second graph does only that; its time is subtracted. A third graph has an empty
+kernel in place of each execution: its time beyond the second graph's is the overhead of any kernel in a graph.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
-from kernelforge.devices.base import RunFailure, SampleWork
+from kernelforge.devices.base import RunFailure, RunRequest, SampleWork
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Graph, LaunchShape
-from kernelforge.devices.cuda.worker.errors import PlanFailed, faulted
+from kernelforge.devices.cuda.worker.errors import PlanFailed, plan_failure
 from kernelforge.devices.cuda.worker.l2_flush import L2Flush
 from kernelforge.devices.cuda.worker.launch_binding import BoundStep
-from kernelforge.devices.cuda.worker.runner import PlanRun, Runner
+from kernelforge.devices.cuda.worker.runner import Runner
 from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.sandbox.shared_memory import Blob
 
@@ -26,16 +27,16 @@ from kernelforge.sandbox.shared_memory import Blob
 class GraphTimedPlan:
     """K executions on disjoint tensors, replayed as one sample.
 
-    Add the sets, then :meth:`start`; after that only what is timed runs. Nothing waits between launches, so a fault has
-    no launch to its name.
+    Add the sets, then :meth:`start`; after that only timed work runs. Nothing waits between launches, so a fault cannot
+    be attributed to one.
 
     Args:
-        runner: Its build.
-        plan: What one execution does.
+        runner: Runner with the build.
+        plan: Plan of one execution.
         mutable: Inputs that it may write.
         poison: Byte that outputs and workspace hold before each execution.
-        flush_bytes: Read to empty the L2; 0 for nothing.
-        flush_each: Whether that is done before each execution, or once before all of a sample.
+        flush_bytes: Bytes read to empty the L2; 0 for none.
+        flush_each: Flush before each execution rather than once per sample.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class GraphTimedPlan:
         self._graphs: dict[str, Graph] = {}
         self._events: list[Any] = []
         self._samples = 0
-        """Of the last block."""
+        """Number of samples of the last block."""
         self._timed_events = True
-        """Whether they were recorded for the last block; where nothing is flushed, some blocks have nothing to run."""
+        """Whether events were recorded for the last block; without a flush, some blocks run nothing."""
         self._overheads_last = False
-        """Whether the sets hold what a reset left, and not what an execution did."""
+        """Whether the sets were reset after their last execution."""
         self.setup_us: float | None = None
 
     @property
@@ -74,42 +75,41 @@ class GraphTimedPlan:
         return bool(self._graphs)
 
     def add(self, tensors: Mapping[int, Blob]) -> None:
-        """One more set.
+        """Add a set.
 
         Raises:
             PlanFailed: it does not fit, or CUDA would refuse the plan.
         """
-        work = PlanRun(self._plan, tensors, self._poison, self._mutable)
-        self._sets.append(self._runner.tensors(work))
+        self._sets.append(self._runner.tensors(RunRequest(self._plan, tensors, self._poison, self._mutable)))
         try:
             self._sets[-1].keep_pristine()
         except DriverError as error:
-            raise faulted(error, "allocating copies of the inputs that are written") from error
+            raise plan_failure(error, "allocating copies of the inputs that are written") from error
 
     def start(self) -> None:
         """Run setup and one execution on every set, waiting after each launch; then capture the graphs.
 
         Raises:
-            PlanFailed: an execution faulted, or its writes cannot be watched.
+            PlanFailed: an execution faulted, or its writes cannot be checked.
         """
         hidden = self._runner.variables.hidden
         if hidden:
             text = (
-                f"module variable {hidden[0]!r} cannot be found in the loaded build, so nobody could tell whether it "
-                "is written between samples; remove it"
+                f"module variable {hidden[0]!r} cannot be found in the loaded build, so writes to it between samples "
+                "cannot be detected; remove it"
             )
             raise PlanFailed(RunFailure("unsupported", text))
         self._runner.fresh_variables()
         try:
             if self._flush_bytes:
                 self._flush = L2Flush(self._driver, self._flush_bytes, self._poison)
-                # As with the others, the first launch may load the kernel, which a capture cannot hold.
+                # The first launch may load the kernel, which cannot be captured.
                 self._flush.run_empty(self._empty_shape)
         except DriverError as error:
-            raise faulted(error, f"allocating {self._flush_bytes} bytes to flush the L2 with") from error
+            raise plan_failure(error, f"allocating {self._flush_bytes} bytes to flush the L2 with") from error
         for tensors in self._sets:
             self._runner.stepwise(self._plan, tensors)
-            self._runner.prove(tensors)
+            self._runner.check_writes(tensors)
             tensors.reset(self._poison)
         self._bound = [self._runner.binder.bind(self._plan.steps, tensors) for tensors in self._sets]
         self._setup()
@@ -117,7 +117,7 @@ class GraphTimedPlan:
         self._runner.wait()
 
     def _setup(self) -> None:
-        """Poison all and run ``setup`` on every set, timed."""
+        """Poison all sets, and run and time ``setup`` on each."""
         for tensors in self._sets:
             tensors.poison(self._poison)
         times = [self._timed(self._runner.binder.bind(self._plan.setup, tensors)) for tensors in self._sets]
@@ -137,39 +137,30 @@ class GraphTimedPlan:
         return self._driver.elapsed_us(start, end)
 
     def _capture(self) -> None:
-        """All graphs; none where the driver has none or a step cannot be captured."""
+        """Capture all graphs; none if the driver has no graphs or a step cannot be captured."""
         if "graphs" in self._driver.lacks:
             return
-        works: dict[str, Callable[[], None]] = {"sample": self._sample}
+        works: dict[str, Callable[[], None]] = {"sample": partial(self._pass, "sample")}
         if self._flush is None:
             works["resets"] = self._resets
         else:
-            works |= {"overhead": self._overhead, "empty": self._empty}
+            works |= {"overhead": partial(self._pass, "overhead"), "empty": partial(self._pass, "empty")}
         graphs: dict[str, Graph] = {}
         try:
             for name, work in works.items():
-                with self._driver.capture() as held:
+                with self._driver.capture() as capture:
                     work()
-                graphs[name] = held.graph
+                graphs[name] = capture.graph
         except (DriverError, PlanFailed):
-            # Not everything can be captured. An error that took the context shows at the next wait.
+            # Some steps cannot be captured. An error that destroyed the context shows at the next wait.
             return
         self._graphs = graphs
 
-    def _sample(self) -> None:
-        self._pass("sample")
-
-    def _overhead(self) -> None:
-        self._pass("overhead")
-
-    def _empty(self) -> None:
-        self._pass("empty")
-
     @property
     def _empty_shape(self) -> LaunchShape:
-        """Of the empty kernel: block and shared memory of the plan's first launch, and a block for each SM that the
-        launch reaches. So the driver divides an SM's memory into L1 and shared memory as it does for the candidate, and
-        what that takes after the flush is seen."""
+        """Launch of the empty kernel: block and shared memory of the plan's first launch, and a block for each SM that
+        this launch reaches. So the driver divides an SM's memory into L1 and shared memory as for the candidate, and
+        the time includes the change after the flush."""
         launch = next((step for step in self._plan.steps if isinstance(step, Launch)), None)
         if launch is None:
             return LaunchShape((1, 1, 1), (1, 1, 1))
@@ -178,7 +169,7 @@ class GraphTimedPlan:
         return LaunchShape((min(blocks, self._driver.facts.sm_count), 1, 1), launch.block, shared)
 
     def _pass(self, work: SampleWork) -> None:
-        """One sample. Where nothing is flushed it is the executions alone."""
+        """Enqueue one sample; without a flush it is the executions alone."""
         if self._flush is not None and not self._flush_each:
             self._resets()
             self._flush.run()
@@ -197,26 +188,25 @@ class GraphTimedPlan:
             tensors.reset(self._poison)
 
     def _runs(self, name: str, work: Callable[[], None]) -> Callable[[], None]:
-        """A replay of the graph of that name, or the work itself where there is none."""
+        """Replay of the graph with that name, or the work itself without graphs."""
         return self._graphs[name].launch if self._graphs else work
 
     def run(self, samples: int, work: SampleWork, gaps_us: Sequence[float]) -> None:
         """Run a block of samples and wait for them: see :class:`~kernelforge.devices.base.Timeable`.
 
         Raises:
-            PlanFailed: one faulted.
+            PlanFailed: a sample faulted.
         """
         self._samples = samples
         self._timed_events = work == "sample" or self._flush is not None
         if not self._timed_events:
             return
         self._overheads_last = work != "sample"
-        once = {"sample": self._sample, "overhead": self._overhead, "empty": self._empty}[work]
-        self._block(self._runs(work, once), samples, gaps_us)
+        self._block(self._runs(work, partial(self._pass, work)), samples, gaps_us)
 
     def times(self) -> list[float]:
-        """Time of each sample of the last block in µs: resets and flushes included, or the executions alone where
-        nothing is flushed; zeros where there was nothing to run.
+        """Time of each sample of the last block in µs: with resets and flushes, or the executions alone without a
+        flush; zeros for a block that ran nothing.
 
         Raises:
             PlanFailed: the events cannot be read.
@@ -227,11 +217,11 @@ class GraphTimedPlan:
         try:
             return [driver.elapsed_us(events[2 * number], events[2 * number + 1]) for number in range(self._samples)]
         except DriverError as error:
-            raise faulted(error, "while it was timed") from error
+            raise plan_failure(error, "while it was timed") from error
 
     def _block(self, sample: Callable[[], None], samples: int, gaps_us: Sequence[float]) -> None:
         driver = self._driver
-        # Without a flush nothing is subtracted: what is reset ends before the first event.
+        # Without a flush nothing is subtracted: resets end before the first event.
         before = self._runs("resets", self._resets) if self._flush is None else None
         events = self._events
         events.extend([None] * (2 * samples - len(events)))
@@ -240,7 +230,7 @@ class GraphTimedPlan:
                 if before is not None:
                     before()
                 if gaps_us or before is not None:
-                    # The gap begins when the sample before has ended.
+                    # The gap begins after the previous sample.
                     driver.synchronize()
                     _idle(gaps_us[number] if gaps_us else 0.0)
                 events[2 * number] = driver.event(events[2 * number])
@@ -248,10 +238,10 @@ class GraphTimedPlan:
                 events[2 * number + 1] = driver.event(events[2 * number + 1])
             driver.synchronize()
         except DriverError as error:
-            raise faulted(error, "while it was timed") from error
+            raise plan_failure(error, "while it was timed") from error
 
     def refresh(self, tensors: Sequence[Mapping[int, Blob]]) -> None:
-        """New values in every set, all else as before the first sample.
+        """Put new values into every set, and restore the state before the first sample.
 
         Raises:
             PlanFailed: setup faulted.
@@ -259,27 +249,27 @@ class GraphTimedPlan:
         self._overheads_last = False
         try:
             self._runner.fresh_variables()
-            for held, values in zip(self._sets, tensors, strict=True):
-                held.put(values)
-                held.keep_pristine()
+            for current, values in zip(self._sets, tensors, strict=True):
+                current.put(values)
+                current.keep_pristine()
             self._setup()
         except DriverError as error:
-            raise faulted(error, "putting new values into the tensors") from error
+            raise plan_failure(error, "putting new values into the tensors") from error
 
     def outputs(self, number: int) -> tuple[Blob, ...]:
-        """What an execution left in one set: outputs, then mutated inputs.
+        """Outputs of an execution on one set, then its mutated inputs.
 
         Raises:
-            PlanFailed: something was written that may not be.
+            PlanFailed: a guard, a read-only buffer or a module variable was written.
         """
         if self._overheads_last:
-            # What the last sample left was reset since, and every sample is the same work on the same memory.
+            # The set was reset after the last execution; another sample does the same work on the same memory.
             self.run(1, "sample", ())
         self._runner.wait()
-        self._runner.prove(self._sets[number])
-        found = [] if self._flush is None else self._flush.faults()
-        if found:
-            raise PlanFailed(*found)
+        self._runner.check_writes(self._sets[number])
+        faults = [] if self._flush is None else self._flush.faults()
+        if faults:
+            raise PlanFailed(*faults)
         return self._sets[number].outputs()
 
     def coverage(self) -> float:
@@ -299,7 +289,7 @@ class GraphTimedPlan:
         return own / total if total > 0 else 1.0
 
     def close(self) -> None:
-        """Free all it holds; a lost context has nothing left to free."""
+        """Free sets, graphs and the flush buffer; a lost context has none."""
         if self._runner.lost:
             return
         for graph in self._graphs.values():
@@ -312,7 +302,7 @@ class GraphTimedPlan:
 
 
 def _idle(microseconds: float) -> None:
-    """Wait on the host's clock; sleeping is not exact enough."""
+    """Wait by the host's clock; sleeping is not exact enough."""
     end = time.perf_counter() + microseconds / 1e6
     while time.perf_counter() < end:
         pass

@@ -1,8 +1,8 @@
-"""Kernels of the harness: two that take away what an execution leaves on the chip (the contents of shared memory, and
-of the L2), and an empty one, whose time is what any kernel pays for being in a graph.
+"""Kernels of the harness: one flushes the L2, one overwrites shared memory, and an empty one measures the overhead of a
+kernel in a graph.
 
-The L2 is emptied by reading: what lies in it afterwards is clean, so that nobody's write-back falls into a time. Shared
-memory keeps its contents from one kernel to the next, and is filled with poison.
+The L2 is flushed by reading, which leaves clean lines, so that no write-back falls into a measured time. Shared memory
+keeps its contents from one kernel to the next, and is filled with poison.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kernelforge.devices.cuda.worker.driver import Driver, DriverError, LaunchSh
 FLUSH, SCRUB, EMPTY = "kernelforge_flush", "kernelforge_scrub", "kernelforge_empty"
 THREADS = 256
 BLOCKS_PER_SM = 8
-"""With 2048 threads on an SM, a load of 16 bytes by each is enough under way to fill the memory's bandwidth."""
+"""With 2048 threads on an SM, one load of 16 bytes per thread in flight saturates the memory's bandwidth."""
 
 SCRUB_THREADS = 1024
-"""Of the one block that an SM holds, when it has all the shared memory that a block may have."""
+"""Threads of the one block that an SM holds when the block has all shared memory."""
 
 _VECTOR_BYTES = 16
 _SINK_BYTES = 4
@@ -109,21 +109,21 @@ $filled:
 }}
 """
 """``flush(buffer, sink, vectors of 16 bytes)`` reads the buffer through the L2 and past the L1. The buffer holds zeros;
-what anyone else wrote into it ends in the sink. ``scrub(bytes, word)`` fills the block's shared memory. ``empty()``
-does nothing."""
+any other content is written to the sink. ``scrub(bytes, word)`` fills the block's shared memory. ``empty()`` does
+nothing."""
 
 
 class L2Flush:
     """A buffer of zeros, the kernel that reads it, and the one that fills shared memory.
 
     Args:
-        driver: What carries it out.
-        nbytes: How much is read; rounded down to whole vectors.
+        driver: Calls CUDA.
+        nbytes: Bytes to read; rounded down to whole vectors.
         poison: Byte that shared memory holds afterwards.
 
     Raises:
         DriverError: the buffer does not fit.
-        RuntimeError: the GPU's driver does not take the kernel, for which no plan is to blame.
+        RuntimeError: the GPU's driver refuses the kernel, for which no plan is to blame.
     """
 
     def __init__(self, driver: Driver, nbytes: int, poison: int) -> None:
@@ -150,27 +150,27 @@ class L2Flush:
         self._flush_arguments = [
             struct.pack("<Q", value) for value in (self._buffer, self._sink, nbytes // _VECTOR_BYTES)
         ]
-        # The first launch of a kernel may load it, which a capture cannot hold.
+        # The first launch of a kernel may load it, which cannot be captured.
         self.run()
 
     def run(self) -> None:
-        """Put both onto the stream: the flush last, so that an SM is as any kernel leaves it."""
+        """Enqueue both kernels: the flush last, so that an SM is as any kernel leaves it."""
         self._driver.launch(self._scrub, self._scrub_shape, self._scrub_arguments)
         self._driver.launch(self._flush, self._flush_shape, self._flush_arguments)
 
     def run_empty(self, shape: LaunchShape) -> None:
-        """Put a kernel that does nothing onto the stream, with the grid, block and shared memory of ``shape``."""
+        """Enqueue the empty kernel with the grid, block and shared memory of ``shape``."""
         self._driver.launch(self._empty, shape, [])
 
     def faults(self) -> list[RunFailure]:
-        """One where somebody wrote into the buffer before it was last read."""
+        """A fault if the buffer was written before it was last read; else none."""
         if not any(self._driver.read(self._sink, _SINK_BYTES)):
             return []
         text = "out-of-bounds write, into the memory that the harness reads to empty the L2"
         return [RunFailure("sanitizer", text)]
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the buffers and the kernels."""
         for pointer in (self._buffer, self._sink):
             if pointer:
                 self._driver.free(pointer)
@@ -180,12 +180,12 @@ class L2Flush:
 
 def _loaded(driver: Driver) -> Any:
     try:
-        # CUDA wants a text to end with a zero.
+        # CUDA requires PTX text to end with a zero.
         return driver.load(PTX.encode() + b"\0")
     except DriverError as error:
         if error.sticky or error.code == "CUDA_ERROR_OUT_OF_MEMORY":
             raise
         raise RuntimeError(
             f"the kernels that empty the L2 were not loaded: {error}. The GPU's driver compiles them from PTX with "
-            "libnvidia-ptxjitcompiler.so.1, which lies beside libcuda.so.1 and must be there"
+            "libnvidia-ptxjitcompiler.so.1, which must be in the folder of libcuda.so.1"
         ) from error

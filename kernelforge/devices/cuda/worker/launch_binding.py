@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol, cast
 
 from kernelforge.candidate.resolved import Fill, Library, ScalarArg, Step, TensorArg, TensorMapArg, TensorView
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError, LaunchShape, Pointer, TensorMapSpec
-from kernelforge.devices.cuda.worker.errors import PlanFailed, faulted, placed
+from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
-from kernelforge.devices.kernel_arguments import pack_scalar
 from kernelforge.devices.library_calls import LibraryCallFailed, call
+from kernelforge.devices.wire import pack_scalar
 
 
 class AddressTable(Protocol):
-    """Where the buffers of a plan lie."""
+    """Device addresses of a plan's buffers."""
 
     def address(self, buffer: int, offset_bytes: int = 0) -> Pointer:
         """Device address of a byte of a buffer."""
@@ -29,13 +29,13 @@ Wrap = Callable[[Pointer, TensorView], Any]
 
 @dataclass(frozen=True)
 class BoundStep:
-    """One step, ready to be put onto the stream again and again."""
+    """One step, ready to be enqueued repeatedly."""
 
     step: Step
     go: Callable[[], None]
 
     def run(self) -> None:
-        """Put it onto the stream.
+        """Enqueue the step on the stream.
 
         Raises:
             PlanFailed: CUDA, or the operator, refused it.
@@ -43,7 +43,7 @@ class BoundStep:
         try:
             self.go()
         except DriverError as error:
-            raise faulted(error, placed(self.step)) from error
+            raise plan_failure(error, describe_step(self.step)) from error
         except LibraryCallFailed as error:
             raise PlanFailed(error.fault, lost=error.lost) from error
 
@@ -52,9 +52,9 @@ class StepBinder:
     """Binds steps to tensors.
 
     Args:
-        driver: What carries them out.
+        driver: Calls CUDA.
         module: The loaded build.
-        kernels: Of the build, by the expression that plans launch.
+        kernels: Limits of its kernels, by the expression that plans launch.
         wrap: Makes torch tensors of device memory, for ``library`` steps.
     """
 
@@ -66,17 +66,17 @@ class StepBinder:
         self._functions: dict[str, Any] = {}
 
     def bind(self, steps: Sequence[Step], tensors: AddressTable) -> list[BoundStep]:
-        """The steps on these tensors, in order.
+        """Bind steps to these tensors, in order.
 
         Raises:
-            PlanFailed: a kernel or a tensor map cannot be had.
+            PlanFailed: a kernel is missing, or a tensor map is invalid.
         """
         bound: list[BoundStep] = []
         for step in steps:
             try:
                 bound.append(BoundStep(step, self._work(step, tensors)))
             except DriverError as error:
-                raise faulted(error, placed(step)) from error
+                raise plan_failure(error, describe_step(step)) from error
         return bound
 
     def _work(self, step: Step, tensors: AddressTable) -> Callable[[], None]:
@@ -110,7 +110,7 @@ class StepBinder:
 
 
 def tensor_map_spec(arg: TensorMapArg, pointer: Pointer) -> TensorMapSpec:
-    """CUDA's description of a map over a contiguous tensor: extents innermost first."""
+    """Specification of a tensor map over a contiguous tensor; extents innermost first."""
     extents = tuple(reversed(arg.shape))
     strides: list[int] = []
     stride = arg.dtype.itemsize

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelforge.candidate.resolved import Fill, Launch, Library, ResolvedPlan, TensorMapArg
 from kernelforge.devices.base import RunFailure
 from kernelforge.devices.cuda.worker.driver import Feature, GpuFacts
-from kernelforge.devices.cuda.worker.errors import placed
+from kernelforge.devices.cuda.worker.errors import describe_step
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
@@ -19,7 +19,7 @@ _WARP, _SCHEDULERS, _REGISTER_ALLOCATION, _MAX_REGISTERS = 32, 4, 256, 255
 
 @dataclass(frozen=True)
 class KernelLimits:
-    """What the build says of one kernel that a plan may launch."""
+    """Figures of the build for one kernel that a plan may launch."""
 
     symbol: str
     registers_per_thread: int
@@ -31,13 +31,13 @@ class KernelLimits:
 def launch_error(
     plan: ResolvedPlan, kernels: Mapping[str, KernelLimits], facts: GpuFacts, lacks: frozenset[Feature]
 ) -> RunFailure | None:
-    """Why the plan cannot run here; None where nothing is known against it."""
+    """The failure of a plan that cannot run on this GPU; None if no check refuses it."""
     for step in (*plan.setup, *plan.steps):
         fault: RunFailure | None = None
         if isinstance(step, Launch):
             fault = _unsupported(step, lacks) or _refused(step, kernels.get(step.expression), facts)
         elif isinstance(step, Library) and "torch" in lacks:
-            text = f"this device does not call torch operators: library({step.operator!r}) in {placed(step)}"
+            text = f"this device does not call torch operators: library({step.operator!r}) in {describe_step(step)}"
             fault = RunFailure("unsupported", text)
         else:
             assert isinstance(step, Fill | Library)
@@ -47,19 +47,19 @@ def launch_error(
 
 
 def _unsupported(step: Launch, lacks: frozenset[Feature]) -> RunFailure | None:
-    wanted: list[tuple[Feature, bool, str]] = [
+    uses: list[tuple[Feature, bool, str]] = [
         ("cooperative", step.cooperative, "a cooperative launch"),
         ("clusters", step.cluster is not None, "thread block clusters"),
         ("tensor_maps", any(isinstance(arg, TensorMapArg) for arg in step.args), "tensor maps"),
     ]
-    for feature, used, name in wanted:
+    for feature, used, name in uses:
         if used and feature in lacks:
-            return RunFailure("unsupported", f"this device does not have {name}: {placed(step)}")
+            return RunFailure("unsupported", f"this device does not have {name}: {describe_step(step)}")
     return None
 
 
 def _refused(step: Launch, kernel: KernelLimits | None, facts: GpuFacts) -> RunFailure | None:
-    where = placed(step)
+    where = describe_step(step)
     if kernel is None:
         return RunFailure("crash", f"the build has no kernel {where}")
     for name, extents, limits in (("grid", step.grid, MAX_GRID), ("block", step.block, MAX_BLOCK)):
@@ -87,7 +87,7 @@ def _refused(step: Launch, kernel: KernelLimits | None, facts: GpuFacts) -> RunF
 
 
 def _registers_fit(per_thread: int, threads: int, facts: GpuFacts) -> bool:
-    """Whether one block's registers fit, as :func:`kernelforge.hardware.occupancy.occupancy` has it."""
+    """Whether one block's registers fit, by the rule of :func:`kernelforge.hardware.occupancy.occupancy`."""
     warps = -(-threads // _WARP)
     per_warp = -(-per_thread * _WARP // _REGISTER_ALLOCATION) * _REGISTER_ALLOCATION
     assumed = per_warp * (-(-warps // _SCHEDULERS) * _SCHEDULERS)

@@ -8,13 +8,12 @@ from importlib import import_module
 from typing import Any
 
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.devices.base import RunFailure
-from kernelforge.devices.cuda.health import memory_test
+from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError
-from kernelforge.devices.cuda.worker.errors import PlanFailed, faulted
+from kernelforge.devices.cuda.worker.errors import PlanFailed, plan_failure
 from kernelforge.devices.cuda.worker.graph_timed_plan import GraphTimedPlan
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
-from kernelforge.devices.cuda.worker.runner import PlanRun, Runner
+from kernelforge.devices.cuda.worker.runner import Runner
 from kernelforge.devices.library_calls import cuda_tensor
 from kernelforge.errors import ChildDied
 from kernelforge.sandbox.channel import Channel, Frame
@@ -23,15 +22,18 @@ from kernelforge.sandbox.shared_memory import Blob
 _Reply = tuple[dict[str, Any], Sequence[Blob]]
 
 _options: dict[str, Any] = {}
-"""Of this role, kept from the warm-up for the children."""
+"""Options of this role, kept from the warm-up for the children."""
+
+_PROBE_BYTES = 1 << 20
+_PATTERN = bytes(range(256)) * 16
 
 
 def warm_up(options: dict[str, Any]) -> None:
     """Import all that a child needs, before children are forked. No context is made: it would not survive a fork.
 
     Args:
-        options: ``driver``: where its factory is, ``package.module:factory``; ``ordinal``: which GPU. A module that
-            has a ``warm_up`` of its own has it called.
+        options: ``driver``: the factory, as ``package.module:factory``; ``ordinal``: number of the GPU. The module's
+            own ``warm_up`` is called if it has one.
     """
     _options.update(options)
     module = import_module(options["driver"].partition(":")[0])
@@ -41,7 +43,7 @@ def warm_up(options: dict[str, Any]) -> None:
 
 
 def serve(channel: Channel) -> None:
-    """Answer requests until the parent goes away, or until an error takes the context with it."""
+    """Answer requests until the parent closes the channel, or until an error destroys the context."""
     session = _Session()
     while not session.lost:
         try:
@@ -61,7 +63,7 @@ def open_driver(options: dict[str, Any]) -> Driver:
 
 
 class _Session:
-    """One child's state: a context, then a build, then perhaps an armed plan."""
+    """State of one child: a context, then a build, then perhaps a timed plan."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -71,7 +73,7 @@ class _Session:
         self._staged: list[dict[int, Blob]] = []
 
     def answer(self, frame: Frame) -> _Reply:
-        """The reply to one request; what a plan did wrong is in it, all else is raised."""
+        """Reply to one request; it holds the plan's faults, other errors are raised."""
         name = frame.data["op"]
         operation: Callable[[dict[str, Any], Sequence[Blob]], _Reply] = getattr(self, f"_op_{name}")
         try:
@@ -82,7 +84,7 @@ class _Session:
         except DriverError as error:
             if name in ("open", "probe"):
                 raise
-            plan = faulted(error, f"in {name}")
+            plan = plan_failure(error, f"in {name}")
         self.lost = self.lost or plan.lost
         if self._runner is not None:
             self._runner.lost = self.lost
@@ -95,7 +97,7 @@ class _Session:
 
     @property
     def driver(self) -> Driver:
-        """The context; made by the first request."""
+        """The driver, with its context; made by the first request."""
         if self._driver is None:
             self._driver = open_driver(_options)
         return self._driver
@@ -117,32 +119,32 @@ class _Session:
         return {"facts": asdict(driver.facts), "lacks": sorted(driver.lacks)}, ()
 
     def _op_probe(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        return {"healthy": memory_test(self.driver)}, ()
+        return {"healthy": _memory_works(self.driver)}, ()
 
     def _op_load(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         kernels = {name: KernelLimits(*facts) for name, facts in data["kernels"].items()}
-        # A stand-in whose memory is not a GPU's says itself how torch sees it.
+        # A driver without GPU memory, as in tests, makes its own torch tensors.
         wrap = getattr(self.driver, "tensor", cuda_tensor)
         self._runner = Runner(self.driver, bytes(blobs[0]), kernels, wrap, data["unwritten"])
         return {"loaded": True}, ()
 
     def _op_torch(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        """Import torch and have it start CUDA, before a plan that calls its operators runs under a deadline."""
+        """Import torch and start its CUDA, before a plan that calls its operators runs under a deadline."""
         if "torch" not in self.driver.lacks:
             import_module("torch")
             with self.driver.torch_stream():
-                pass  # entering it starts torch's side of CUDA
+                pass  # entering the context starts CUDA in torch
         return {}, ()
 
     def _op_run(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
         tensors = dict(zip(data["tensors"], blobs, strict=True))
         plan = ResolvedPlan.from_wire(data["plan"])
-        ran = self.runner.run(PlanRun(plan, tensors, data["poison"], frozenset(data["mutable"])))
+        result = self.runner.run(RunRequest(plan, tensors, data["poison"], frozenset(data["mutable"])))
         self.lost = self.runner.lost
-        return self._faulted(ran.faults) | {"seconds": ran.seconds}, ran.outputs
+        return self._faulted(result.faults) | {"seconds": result.seconds}, result.outputs
 
     def _op_arm(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        """A plan, for which sets follow one by one, and ``start``."""
+        """Take a plan to time; requests ``add`` with its sets follow, then ``start``."""
         self._drop()
         self._armed = GraphTimedPlan(
             self.runner,
@@ -167,11 +169,11 @@ class _Session:
         return {}, ()
 
     def _op_times(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        """Of the last block, in µs."""
+        """Times of the last block, in µs."""
         return {"times_us": self.armed.times()}, ()
 
     def _op_stage(self, data: dict[str, Any], blobs: Sequence[Blob]) -> _Reply:
-        """New values of one set, kept for ``refresh``."""
+        """Keep new values of one set for ``refresh``."""
         self._staged.append(dict(zip(data["tensors"], blobs, strict=True)))
         return {}, ()
 
@@ -194,3 +196,22 @@ class _Session:
         armed, self._armed, self._staged = self._armed, None, []
         if armed is not None:
             armed.close()
+
+
+def _memory_works(driver: Driver) -> bool:
+    """Write, fill and copy some memory, and compare it with what is read back.
+
+    Raises:
+        DriverError: CUDA fails.
+    """
+    source, target = driver.allocate(_PROBE_BYTES), driver.allocate(_PROBE_BYTES)
+    try:
+        driver.fill(source, 0xC3, _PROBE_BYTES)
+        driver.write(source, _PATTERN)
+        driver.copy(target, source, _PROBE_BYTES)
+        driver.synchronize()
+        content = driver.read(target, _PROBE_BYTES)
+        return content == _PATTERN + b"\xc3" * (_PROBE_BYTES - len(_PATTERN))
+    finally:
+        driver.free(source)
+        driver.free(target)

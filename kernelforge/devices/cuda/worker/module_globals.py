@@ -1,8 +1,7 @@
 """Module variables of a loaded build: restored before every run; a run must not write them.
 
-A driver may not find some of them: in NVRTC 13's cubins every symbol of a variable is local, those of the mathematical
-functions' own tables (``__cudart_i2opi_f`` of ``sinf``) among them. One that no instruction of the build can write
-needs no watch.
+A driver may not find some of them: in NVRTC 13's cubins all symbols of variables are local, including tables of the
+mathematical functions (``__cudart_i2opi_f`` of ``sinf``). A variable that no instruction can write needs no check.
 """
 
 from __future__ import annotations
@@ -33,24 +32,23 @@ from kernelforge.devices.emulated.ptx.parser import (
 
 _NOT_FOUND = "CUDA_ERROR_NOT_FOUND"
 
-
 _LOADS = frozenset({"ld", "ldu"})
-"""Read through an address; what they read is no address of a variable, unless one is stored in memory."""
+"""Read through an address. Their result is no address of a variable, unless one is stored in memory."""
 
 _ADDS = frozenset({"mov", "cvta", "add", "mad"})
-"""Make an address of another by adding to it. With bit operations, comparisons or tables an address could be taken
-apart and put together again unseen, so whatever else an address goes into may write."""
+"""Derive an address from another by addition. Any other operation on an address may lead to a write: with bit
+operations, comparisons or tables an address could be decomposed and rebuilt undetected."""
 
 _LARGEST_BYTES = 1 << 20
-"""Of a variable with an initialiser that is read here; tables of the mathematical functions take a kilobyte."""
+"""Largest variable with an initialiser to parse; tables of the mathematical functions take a kilobyte."""
 
 
 def unwritten_variables(ptx: bytes) -> frozenset[str]:
-    """Module variables that no instruction of a build can write; none of PTX that cannot be read.
+    """Module variables that no instruction of a build can write; empty for PTX that cannot be parsed.
 
-    Each address is followed from where its name stands, register by register, through additions to loads. Where it
-    goes anywhere else (a store or an atomic operation through it, memory, a call, a comparison), the variable may be
-    written. The text comes from a process that ran a compiler on a candidate: whatever is wrong with it proves nothing.
+    Follows each address from the variable's name, register by register, through additions to loads. If it goes anywhere
+    else (a store or an atomic operation through it, memory, a call, a comparison), the variable counts as written. The
+    text comes from a process that compiled a candidate, so malformed text proves nothing.
     """
     try:
         module = parse(ptx.decode("ascii"))
@@ -67,18 +65,18 @@ def unwritten_variables(ptx: bytes) -> frozenset[str]:
 
 def _written_by(function: Function, module: Module) -> set[str]:
     holds: dict[str, set[str]] = {}
-    """Variables whose address, or what was computed of it, a register may hold."""
+    """Variables whose address, or an address derived from it, a register may hold."""
     written: set[str] = set()
     body = [item for item in function.body if isinstance(item, Instruction)]
 
     def reaches(operands: Collection[Operand]) -> set[str]:
-        found: set[str] = set()
+        variables: set[str] = set()
         for part in _parts(operands):
             if isinstance(part, Reg):
-                found |= holds.get(part.name, set())
+                variables |= holds.get(part.name, set())
             elif isinstance(part, Sym) and part.name in module.variables:
-                found.add(part.name)
-        return found
+                variables.add(part.name)
+        return variables
 
     grew = True
     while grew:
@@ -90,7 +88,7 @@ def _written_by(function: Function, module: Module) -> set[str]:
                 written |= reaches(item.operands)
                 continue
             if item.opcode == "mad":
-                written |= reaches(item.operands[1:3])  # a product of an address is none
+                written |= reaches(item.operands[1:3])  # a product of an address is no address
             new = reaches(item.operands[1:])
             for target in _parts(item.operands[:1]):
                 if isinstance(target, Reg) and not new <= holds.get(target.name, set()):
@@ -100,7 +98,7 @@ def _written_by(function: Function, module: Module) -> set[str]:
 
 
 def _parts(operands: Collection[Operand]) -> Iterator[Operand]:
-    """Registers, names and numbers that operands are made of."""
+    """Registers, names and numbers in operands."""
     for operand in operands:
         if isinstance(operand, Addr):
             yield operand.base
@@ -115,15 +113,15 @@ def _parts(operands: Collection[Operand]) -> Iterator[Operand]:
 
 
 class ModuleGlobals:
-    """What ``__device__`` and ``__constant__`` variables held when the module was loaded.
+    """Contents of ``__device__`` and ``__constant__`` variables when the module was loaded.
 
-    ``hidden`` are those that the driver does not find: nobody can tell whether they were written.
+    ``hidden`` are those that the driver does not find, so that writes to them cannot be detected.
 
     Args:
-        unwritten: Variables that the build cannot write: they are not watched where they cannot be found.
+        unwritten: Variables that the build cannot write; those that cannot be found are not checked.
 
     Raises:
-        DriverError: one cannot be read.
+        DriverError: a variable cannot be read.
         ValueError: the cubin cannot be read.
     """
 
@@ -149,8 +147,8 @@ class ModuleGlobals:
             self._driver.write(pointer, image)
 
     def faults(self) -> list[RunFailure]:
-        """One for every variable that changed."""
-        found: list[RunFailure] = []
+        """A fault for every variable that changed."""
+        faults: list[RunFailure] = []
         for name, (pointer, image) in self._images.items():
             at = first_difference(image, self._driver.read(pointer, len(image)))
             if at is not None:
@@ -158,5 +156,5 @@ class ModuleGlobals:
                     f"write to a __device__ or __constant__ variable, {at} bytes into {name!r} ({len(image)} bytes): "
                     "a kernel must not write module variables; keep what it needs in a tensor of the plan"
                 )
-                found.append(RunFailure("sanitizer", text))
-        return found
+                faults.append(RunFailure("sanitizer", text))
+        return faults

@@ -1,7 +1,7 @@
 """The driver on pycuda: a second implementation of the protocol, within pycuda's limits.
 
-pycuda 2026.1 launches through the calls that CUDA had before clusters, and wraps neither cooperative launches, nor
-stream capture, nor tensor maps. Timing is therefore by launches, which the protocol's name says.
+pycuda 2026.1 launches through calls older than clusters, and wraps neither cooperative launches, nor stream capture,
+nor tensor maps. Timing is therefore by launches, which the name of the timing protocol says.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from typing import Any
 
 from kernelforge.devices.cuda import libcuda
 from kernelforge.devices.cuda.discovery import require_packages
-from kernelforge.devices.cuda.worker import torch_stream
 from kernelforge.devices.cuda.worker.driver import (
     Capture,
     Driver,
     DriverError,
     Feature,
     GpuFacts,
+    KernelFunction,
     LaunchShape,
+    LoadedModule,
     Pointer,
     TensorMapSpec,
+    cuda_library,
+    gpu_facts,
+    on_torch_stream,
 )
 
 _INTEGERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-"""numpy types that carry an argument's bytes; their size is the alignment that the kernel expects."""
+"""numpy types for an argument's bytes, by size; the size is the alignment that the kernel expects."""
 
 
 def make(ordinal: int) -> Driver:
@@ -38,29 +42,6 @@ def make(ordinal: int) -> Driver:
     """
     require_packages("pycuda")
     return PycudaDriver(ordinal)
-
-
-class _Function:
-    """A kernel with the dynamic shared memory that its attribute allows."""
-
-    def __init__(self, handle: Any, symbol: str, dynamic_shared_bytes: int) -> None:
-        self.handle = handle
-        self.symbol = symbol
-        self.dynamic_shared_bytes = dynamic_shared_bytes
-
-
-class _Module:
-    """A module that can be let go of while others hold this object; functions of pycuda keep their module alive."""
-
-    def __init__(self, module: Any) -> None:
-        self.module: Any | None = module
-        self.functions: list[_Function] = []
-
-    @property
-    def alive(self) -> Any:
-        if self.module is None:
-            raise DriverError("CUDA_ERROR_INVALID_HANDLE", "using a module that was unloaded")
-        return self.module
 
 
 class PycudaDriver:
@@ -87,21 +68,21 @@ class PycudaDriver:
         # pycuda aborts a process that ends with a current context.
         atexit.register(self.close)
         with self._named(f"opening GPU {ordinal}"):
-            # It waits for the default stream, on which pycuda's copies of pageable memory run.
+            # This stream waits for the default stream, on which pycuda copies pageable memory.
             self._stream: Any = self._cuda.Stream()
             self._facts = self._read_facts(device, f"pycuda {pycuda.VERSION_TEXT}")
 
     @contextmanager
     def _named(self, doing: str) -> Iterator[None]:
-        """Turn pycuda's errors into ours; pycuda keeps CUDA's text of an error and drops its number."""
+        """Translate pycuda's errors to :class:`DriverError`; pycuda keeps CUDA's text of an error, not its number."""
         try:
             yield
         except self._cuda.Error as error:
             library = libcuda.library()
             names = libcuda.error_names(library) if library is not None else {}
             text = str(error).partition(" failed: ")[2]
-            known = [name for known, name in names.items() if text == known or text.startswith(f"{known} - ")]
-            raise DriverError(known[0] if known else "CUDA_ERROR_UNKNOWN", f"{doing} ({error})") from error
+            matches = [name for known, name in names.items() if text == known or text.startswith(f"{known} - ")]
+            raise DriverError(matches[0] if matches else "CUDA_ERROR_UNKNOWN", f"{doing} ({error})") from error
 
     @property
     def facts(self) -> GpuFacts:
@@ -113,23 +94,12 @@ class PycudaDriver:
         def attribute(name: str) -> int:
             return int(device.get_attribute(getattr(names, name)))
 
-        library = libcuda.library()
-        if library is None:
-            raise DriverError("CUDA_ERROR_NOT_FOUND", f"loading {libcuda.SONAME}")
-        return GpuFacts(
+        return gpu_facts(
+            attribute,
             name=device.name(),
-            uuid=libcuda.uuid(library, self.ordinal),
+            uuid=libcuda.uuid(cuda_library(), self.ordinal),
             compute_capability=device.compute_capability(),
-            sm_count=attribute("MULTIPROCESSOR_COUNT"),
-            max_clock_mhz=attribute("CLOCK_RATE") // 1000,
-            memory_clock_mhz=attribute("MEMORY_CLOCK_RATE") // 1000,
-            memory_bus_bits=attribute("GLOBAL_MEMORY_BUS_WIDTH"),
             memory_bytes=device.total_memory(),
-            l2_bytes=attribute("L2_CACHE_SIZE"),
-            shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-            shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
-            registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
-            threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
             driver=libcuda.version_text(self._cuda.get_driver_version()),
             runtime=runtime,
         )
@@ -176,26 +146,26 @@ class PycudaDriver:
             with self._named(f"copying {nbytes} bytes"):
                 self._cuda.memcpy_dtod_async(target, source, nbytes, self._stream)
 
-    def load(self, image: bytes) -> _Module:
+    def load(self, image: bytes) -> LoadedModule:
         with self._named("loading a module"):
-            return _Module(self._cuda.module_from_buffer(image))
+            return LoadedModule(self._cuda.module_from_buffer(image))
 
-    def unload(self, module: _Module) -> None:
+    def unload(self, module: LoadedModule) -> None:
         for function in module.functions:
             function.handle = None
         module.functions.clear()
         # pycuda unloads a module with its object.
         module.module = None
 
-    def function(self, module: _Module, symbol: str) -> _Function:
+    def function(self, module: LoadedModule, symbol: str) -> KernelFunction:
         with self._named(f"looking for the kernel {symbol}"):
             handle = module.alive.get_function(symbol)
             allowed = handle.get_attribute(self._cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES)
-        function = _Function(handle, symbol, int(allowed))
+        function = KernelFunction(handle, symbol, int(allowed))
         module.functions.append(function)
         return function
 
-    def variable(self, module: _Module, symbol: str) -> tuple[Pointer, int]:
+    def variable(self, module: LoadedModule, symbol: str) -> tuple[Pointer, int]:
         with self._named(f"looking for the variable {symbol}"):
             pointer, nbytes = module.alive.get_global(symbol)
         return int(pointer), int(nbytes)
@@ -203,7 +173,7 @@ class PycudaDriver:
     def tensor_map(self, spec: TensorMapSpec) -> bytes:
         raise self._lacking("encoding a tensor map")
 
-    def launch(self, function: _Function, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
+    def launch(self, function: KernelFunction, shape: LaunchShape, arguments: Sequence[bytes]) -> None:
         doing = f"launching {function.symbol} with grid {shape.grid} and block {shape.block}"
         if function.handle is None:
             raise DriverError("CUDA_ERROR_INVALID_HANDLE", f"{doing}: its module was unloaded")
@@ -229,9 +199,9 @@ class PycudaDriver:
     def capture(self) -> Capture:
         raise self._lacking("capturing a graph")
 
-    def event(self, again: Any = None) -> Any:
+    def event(self, reuse: Any = None) -> Any:
         with self._named("recording an event"):
-            event = self._cuda.Event() if again is None else again
+            event = self._cuda.Event() if reuse is None else reuse
             return event.record(self._stream)
 
     def elapsed_us(self, start: Any, end: Any) -> float:
@@ -243,7 +213,7 @@ class PycudaDriver:
             self._stream.synchronize()
 
     def torch_stream(self) -> AbstractContextManager[None]:
-        return torch_stream.on_stream(self.ordinal, int(self._stream.handle), None)
+        return on_torch_stream(self.ordinal, int(self._stream.handle), None)
 
     @contextmanager
     def profiler_region(self) -> Iterator[None]:

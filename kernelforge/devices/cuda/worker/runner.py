@@ -1,58 +1,38 @@
 """Executes resolved plans through a driver, in a confined child that ends with its build.
 
-Correctness runs wait after every launch, so that a fault has a name; what is timed runs as
-:mod:`kernelforge.devices.cuda.worker.graph_timed_plan` has it.
+Correctness runs wait after every launch, so that a fault can be attributed to it. Timed runs are those of
+:mod:`kernelforge.devices.cuda.worker.graph_timed_plan`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.candidate.resolved import ResolvedPlan, Step
-from kernelforge.devices.base import RunFailure
+from kernelforge.devices.base import RunFailure, RunRequest, RunResult
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError
-from kernelforge.devices.cuda.worker.errors import PlanFailed, faulted, placed
+from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
 from kernelforge.devices.cuda.worker.launch_binding import BoundStep, StepBinder, Wrap
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits, launch_error
 from kernelforge.devices.cuda.worker.module_globals import ModuleGlobals
 from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.sandbox.shared_memory import Blob
 
-FAULTS_TOLD = 8
-
-
-@dataclass(frozen=True)
-class PlanRun:
-    """One run of a plan, as :class:`~kernelforge.devices.base.RunRequest` describes it."""
-
-    plan: ResolvedPlan
-    tensors: Mapping[int, Blob]
-    poison: int
-    mutable: frozenset[int]
-
-
-@dataclass(frozen=True)
-class RunOutput:
-    """What one run gave: outputs and mutated inputs, or faults."""
-
-    outputs: tuple[Blob, ...]
-    faults: tuple[RunFailure, ...]
-    seconds: float
+MAX_FAULTS = 8
 
 
 class Runner:
     """One build on one GPU.
 
     Args:
-        driver: What talks to the GPU.
+        driver: Calls CUDA.
         cubin: The build.
-        kernels: By the expression that plans launch.
+        kernels: Limits of its kernels, by the expression that plans launch.
         wrap: Makes torch tensors of device memory.
-        unwritten: Module variables that it cannot write, as
-            :func:`~kernelforge.devices.cuda.worker.module_globals.unwritten_variables` finds them.
+        unwritten: Module variables that the build cannot write, from
+            :func:`~kernelforge.devices.cuda.worker.module_globals.unwritten_variables`.
 
     Raises:
         PlanFailed: the build cannot be loaded.
@@ -68,7 +48,7 @@ class Runner:
     ) -> None:
         self.driver = driver
         self.lost = False
-        """Whether an error took the context with it."""
+        """Whether an error destroyed the context."""
         self._cubin = cubin
         self.kernels = kernels
         self._wrap = wrap
@@ -77,7 +57,7 @@ class Runner:
         try:
             self._load()
         except DriverError as error:
-            raise faulted(error, "loading the build") from error
+            raise plan_failure(error, "loading the build") from error
 
     def _load(self) -> None:
         if self._module is not None:
@@ -87,62 +67,62 @@ class Runner:
         self.binder = StepBinder(self.driver, self._module, self.kernels, self._wrap)
 
     def fresh_variables(self) -> None:
-        """Give module variables their first values; a build with one that cannot be found is loaded anew."""
+        """Restore the first values of module variables; reloads a build with one that cannot be found."""
         if self.variables.hidden:
             self._load()
         else:
             self.variables.restore()
 
-    def run(self, work: PlanRun) -> RunOutput:
-        """Run every step in order. After a fault nothing more runs and there are no outputs."""
+    def run(self, request: RunRequest) -> RunResult:
+        """Run every step in order. A fault ends the run without outputs."""
         start = time.perf_counter()
         outputs: tuple[Blob, ...] = ()
         faults: tuple[RunFailure, ...] = ()
         tensors: Tensors | None = None
         try:
-            tensors = self.tensors(work)
+            tensors = self.tensors(request)
             self.fresh_variables()
-            self.stepwise(work.plan, tensors)
-            self.prove(tensors)
+            self.stepwise(request.plan, tensors)
+            self.check_writes(tensors)
             outputs = tensors.outputs()
         except PlanFailed as plan:
-            faults, self.lost = plan.faults[:FAULTS_TOLD], self.lost or plan.lost
+            faults, self.lost = plan.faults[:MAX_FAULTS], self.lost or plan.lost
         finally:
             if tensors is not None and not self.lost:
                 tensors.close()
-        return RunOutput(outputs, faults, time.perf_counter() - start)
+        return RunResult(outputs, faults, seconds=time.perf_counter() - start)
 
-    def tensors(self, work: PlanRun) -> Tensors:
-        """Buffers with what the request puts into them, all else poisoned.
+    def tensors(self, request: RunRequest) -> Tensors:
+        """Allocate the plan's buffers, write the request's tensors, and poison the other buffers.
 
         Raises:
-            PlanFailed: CUDA would refuse the plan, or they do not fit.
+            PlanFailed: CUDA would refuse the plan, or the buffers do not fit.
         """
-        fault = launch_error(work.plan, self.kernels, self.driver.facts, self.driver.lacks)
+        fault = launch_error(request.plan, self.kernels, self.driver.facts, self.driver.lacks)
         if fault is not None:
             raise PlanFailed(fault)
         try:
-            tensors = Tensors(self.driver, work.plan, work.mutable)
-            tensors.put(work.tensors)
-            tensors.poison(work.poison)
+            tensors = Tensors(self.driver, request.plan, request.mutable)
+            tensors.put(request.tensors)
+            tensors.poison(request.poison)
         except DriverError as error:
-            needed = sum(buffer.nbytes for buffer in work.plan.buffers)
-            raise faulted(error, f"allocating {needed} bytes for the plan's tensors") from error
+            needed = sum(buffer.nbytes for buffer in request.plan.buffers)
+            raise plan_failure(error, f"allocating {needed} bytes for the plan's tensors") from error
         return tensors
 
     def stepwise(self, plan: ResolvedPlan, tensors: Tensors) -> None:
-        """Setup, then every step, waiting after each.
+        """Run setup, then every step, waiting after each.
 
         Raises:
-            PlanFailed: one faulted; the message names it.
+            PlanFailed: a step faulted; the message names it.
         """
         for bound in self.binder.bind(plan.setup, tensors):
-            self._one(bound)
+            self._run_step(bound)
         tensors.keep_prepared()
         for bound in self.binder.bind(plan.steps, tensors):
-            self._one(bound)
+            self._run_step(bound)
 
-    def _one(self, bound: BoundStep) -> None:
+    def _run_step(self, bound: BoundStep) -> None:
         bound.run()
         self.wait(bound.step)
 
@@ -150,22 +130,22 @@ class Runner:
         """Wait for the stream.
 
         Raises:
-            PlanFailed: what ran faulted; ``step`` is what it is put down to.
+            PlanFailed: the work faulted; the message names ``step``.
         """
         try:
             self.driver.synchronize()
         except DriverError as error:
-            raise faulted(error, "while it was timed" if step is None else placed(step)) from error
+            raise plan_failure(error, "while it was timed" if step is None else describe_step(step)) from error
 
-    def prove(self, tensors: Tensors) -> None:
-        """Check that nothing was written but what may be.
+    def check_writes(self, tensors: Tensors) -> None:
+        """Check that guards, read-only buffers and module variables are unchanged.
 
         Raises:
-            PlanFailed: something was.
+            PlanFailed: one was written.
         """
         try:
-            found = [*tensors.faults(), *self.variables.faults()]
+            faults: list[RunFailure] = [*tensors.faults(), *self.variables.faults()]
         except DriverError as error:
-            raise faulted(error, "reading the tensors back") from error
-        if found:
-            raise PlanFailed(*found)
+            raise plan_failure(error, "reading the tensors back") from error
+        if faults:
+            raise PlanFailed(*faults)

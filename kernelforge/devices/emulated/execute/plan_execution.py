@@ -33,7 +33,7 @@ from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry
 from kernelforge.devices.emulated.report import LaunchFault, LaunchReport
 from kernelforge.devices.emulated.runtime.cache import CacheModel
-from kernelforge.devices.kernel_arguments import pack_scalar
+from kernelforge.devices.wire import pack_scalar
 from kernelforge.hardware.occupancy import occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.sandbox.limits import Deadline

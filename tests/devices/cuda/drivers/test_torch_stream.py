@@ -4,19 +4,18 @@ import inspect
 
 import pytest
 
-from kernelforge.devices.cuda.worker import torch_stream
-from kernelforge.devices.cuda.worker.driver import DriverError
+from kernelforge.devices.cuda.worker.driver import DriverError, on_torch_stream, torch_pool
 
 
 def test_torch_without_a_gpu_is_refused_by_name():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("torch has a GPU here")
-    with pytest.raises(DriverError, match="sees no GPU here") as caught, torch_stream.on_stream(0, 1, None):
+    with pytest.raises(DriverError, match="sees no GPU here") as caught, on_torch_stream(0, 1, None):
         pass
     assert caught.value.code == "CUDA_ERROR_NOT_SUPPORTED"
     with pytest.raises(DriverError, match="sees no GPU here"):
-        torch_stream.pool()
+        torch_pool()
 
 
 def test_torch_has_what_is_asked_of_it():
