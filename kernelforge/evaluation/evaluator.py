@@ -6,7 +6,6 @@ their way to a confined runner, and expected outputs not at all: the oracle's ch
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,25 +14,24 @@ from typing import NamedTuple
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
-from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, TaskError
-from kernelforge.evaluation.drawn_size import drawn_sizes
+from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.oracle.shape_invariants import keeps_shared
 from kernelforge.evaluation.oracle.task_context import require_admitted
+from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState, run_request
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
-from kernelforge.evaluation.stages.correctness import Checker, EvaluationState, SessionCache
-from kernelforge.evaluation.stages.full_size import Found, check_full
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
+from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize
+from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
 from kernelforge.records import (
-    DRAWN_SIZE,
     Candidate,
     Correctness,
     Evaluation,
     Fingerprint,
     InputGenerator,
     MeasureSettings,
+    Performance,
     Profile,
-    SizeCheck,
     Task,
     Verdict,
     content_hash,
@@ -80,12 +78,10 @@ class Evaluator:
         self.settings = settings or MeasureSettings()
         self.lease = lease
         self.facts = oracle.facts()
-        self.checker = Checker(task, oracle, self.facts, device, screen, run_limit_s)
-
-    @property
-    def generators(self) -> tuple[InputGenerator, ...]:
+        self.screen = screen
+        self.run_limit_s = run_limit_s
+        self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
-        return self.checker.generators
 
     def use_generators(self, generators: Sequence[InputGenerator]) -> None:
         """From now on also check on the inputs of the admitted ones among ``generators``; the fingerprint says so.
@@ -93,10 +89,10 @@ class Evaluator:
         Raises:
             PlanError: one of them cannot be read; it was not admitted by this version.
         """
-        admitted = tuple(one for one in generators if one.admitted)
+        admitted = tuple(generator for generator in generators if generator.admitted)
         inputs = self.facts.at("small").inputs
-        self.oracle.use_generators({one.name: parse_generator(one.plan, inputs) for one in admitted})
-        self.checker.generators = admitted
+        self.oracle.use_generators({generator.name: parse_generator(generator.plan, inputs) for generator in admitted})
+        self.generators = admitted
         version = evaluator_version(generators, self.fingerprint.evaluator.partition("+tests.")[0])
         self.fingerprint = self.fingerprint.model_copy(update={"evaluator": version})
 
@@ -116,27 +112,15 @@ class Evaluator:
         work = EvaluationState(seed=seed, source=candidate.source)
         if stopped is not None:
             work.stopped = stopped
-        found: Found | None = None
+        result = FullSizeResult()
         failure: StageFailed | None = None
         try:
-            found = self._cascade(candidate, work, profile)
+            result = self._cascade(candidate, work, profile) or result
         except StageFailed as caught:
             failure = caught
-        if failure is not None:
-            evaluation = failed(candidate, self.task, self.fingerprint, work, failure, time.perf_counter() - start)
-            return EvaluationResult(evaluation, None)
-        evaluation = Evaluation(
-            candidate=candidate.hash,
-            task=self.task.digest,
-            fingerprint=self.fingerprint,
-            verdict=Verdict.OK,
-            stage="done",
-            build=work.build,
-            correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
-            performance=found[1] if found else None,
-            seconds=_seconds(work, time.perf_counter() - start),
-        )
-        return EvaluationResult(evaluation, found[0] if found else None)
+        outcome, seconds = failure or result.performance, time.perf_counter() - start
+        evaluation = concluded(candidate, self.task, self.fingerprint, work, outcome, seconds)
+        return EvaluationResult(evaluation, result.profile)
 
     def rejected(self, reply_error: CandidateError, text: str) -> Evaluation:
         """The evaluation of a reply that holds no candidate: verdict ``POLICY`` at stage ``parse``."""
@@ -158,81 +142,67 @@ class Evaluator:
         resolve_plans(candidate, self.task, self.facts, preparation)
         compile_plans(candidate, self.task, self.compiler, self.device.arch, preparation)
 
-    def _cascade(self, candidate: Candidate, work: EvaluationState, profile: bool) -> Found | None:
+    def _cascade(self, candidate: Candidate, work: EvaluationState, profile: bool) -> FullSizeResult | None:
         self.prepare(candidate, work)
         sizes = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
-        with self.lease(), self.checker.sessions() as sessions:
+        with self.lease(), self.runs(work) as runs:
             work.started = time.perf_counter()
             with work.clock("oracle"):
                 require_admitted(self.oracle)
+            correctness = CorrectnessStage(runs, self.generators)
             for size in sizes:
                 if size.name != "full" and size.name in work.plans:
-                    self.checker.check_size(sessions, size, work)
-            self.checker.check_generators(sessions, work)
-            self._check_drawn(candidate, sessions, work)
-            return check_full(self.checker, sessions, work, self.settings, profile=profile)
+                    correctness.check_size(size)
+            correctness.check_generators()
+            correctness.check_drawn(candidate, self.compiler)
+            if self.device.capabilities.measures_time:
+                return MeasuredFullSize(runs, self.settings).check(profile)
+            return ModelledFullSize(runs).check(profile)
 
-    def _check_drawn(self, candidate: Candidate, sessions: SessionCache, work: EvaluationState) -> None:
-        """Check a hidden size that is drawn for this evaluation alone. None where the task has no hidden sizes.
-
-        It takes the task's own inputs and those of one further family: the listed sizes are checked on all of them. One
-        at which the reference does not run, or of which something is not true that agents are told of every size, is no
-        size of the task; the next is tried.
-        """
-        others = self.oracle.families("small")[1:]
-        own = self.facts
-        for size in drawn_sizes(self.task, work.seed):
-            try:
-                with work.clock("oracle"):
-                    found = self.oracle.take_size(size)
-            except (TaskError, ChildDied, ChildTimeout):
-                continue
-            if not keeps_shared(self.task, own, found):
-                continue
-            work.plans.pop(size.name, None)
-            try:
-                self.checker.facts = own.model_copy(update={"sizes": (*own.sizes, found)})
-                resolve_plans(candidate, self.task, self.checker.facts, work, (size,))
-                if size.name not in work.plans:
-                    return
-                compile_plans(candidate, self.task, self.compiler, self.device.arch, work, (size,))
-                further = others[work.seed % len(others) :][:1] if others else ()
-                for families in (("task", *further), ("task",)):
-                    with contextlib.suppress(TaskError):
-                        self.checker.check_size(sessions, size, work, families)
-                        return
-            finally:
-                self.checker.facts = own
-        if any(size.is_hidden for size in self.task.sizes):
-            message = "no further size was drawn: the constants leave none, or the reference does not run there"
-            work.checks.append(SizeCheck(size=DRAWN_SIZE, status="skipped", message=message))
+    def runs(self, work: EvaluationState) -> CandidateRuns:
+        """Runs of one candidate; the caller enters the context."""
+        return CandidateRuns(
+            self.task, self.oracle, self.facts, self.device, self.screen, work, run_limit_s=self.run_limit_s
+        )
 
     def request(self, plan: ResolvedPlan, draw: DrawHandle, poison: int) -> RunRequest:
         """The run of a plan on the tensors of a draw."""
-        return self.checker.request(plan, draw, poison)
+        return run_request(self.task, plan, draw, poison, limit_s=self.run_limit_s)
 
 
-def failed(
-    candidate: Candidate, task: Task, fingerprint: Fingerprint, work: BuildState, failure: StageFailed, seconds: float
+def concluded(
+    candidate: Candidate,
+    task: Task,
+    fingerprint: Fingerprint,
+    work: BuildState,
+    outcome: Performance | StageFailed | None,
+    total_s: float,
 ) -> Evaluation:
-    """The evaluation of a candidate whose cascade ended early, after ``seconds`` in all."""
+    """The evaluation of a candidate whose cascade has ended.
+
+    Args:
+        candidate: the candidate.
+        task: the task that it is for.
+        fingerprint: of the evaluator.
+        work: its build, its checks and the seconds of each part.
+        outcome: why it failed; else it is OK, with its performance where that is known.
+        total_s: wall time of the cascade in seconds; what no part claims is the harness's.
+    """
+    failure = outcome if isinstance(outcome, StageFailed) else None
+    seconds = {**work.seconds, "harness": max(total_s - sum(work.seconds.values()), 0.0)}
     return Evaluation(
         candidate=candidate.hash,
         task=task.digest,
         fingerprint=fingerprint,
-        verdict=failure.verdict,
-        stage=failure.stage,
-        reason=failure.reason,
+        lane=candidate.lane,
+        verdict=Verdict.OK if failure is None else failure.verdict,
+        stage="done" if failure is None else failure.stage,
+        reason="" if failure is None else failure.reason,
         build=work.build,
         correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
-        seconds=_seconds(work, seconds),
+        performance=outcome if isinstance(outcome, Performance) else None,
+        seconds={part: round(value, 6) for part, value in seconds.items()},
     )
-
-
-def _seconds(work: BuildState, total: float) -> dict[str, float]:
-    """Seconds by part; what no part claims is the harness's."""
-    harness = max(total - sum(work.seconds.values()), 0.0)
-    return {part: round(value, 6) for part, value in {**work.seconds, "harness": harness}.items()}
 
 
 def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:

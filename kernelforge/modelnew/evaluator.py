@@ -9,20 +9,22 @@ from __future__ import annotations
 import ast
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Final
 
 from kernelforge.devices import check_device, default_device
 from kernelforge.errors import TimingError, UsageError
-from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult
+from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.oracle.task_context import require_admitted
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.stages.compile_stage import StageFailed, failed_check, reason_at
+from kernelforge.evaluation.stages.candidate_runs import EvaluationState
+from kernelforge.evaluation.stages.compile_stage import StageFailed, reason_at
+from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
 from kernelforge.evaluation.warm_evaluators import WarmEvaluators
 from kernelforge.modelnew.client import (
     FaultKind,
@@ -35,12 +37,10 @@ from kernelforge.modelnew.client import (
     unchanged,
     with_mutated,
 )
-from kernelforge.modelnew.timer import Gpu, ModelNewTimer, WrongWhenTimed
+from kernelforge.modelnew.timer import Gpu, ModelNewTimer
 from kernelforge.modelnew.values import at_size
 from kernelforge.records import (
     Candidate,
-    Correctness,
-    Evaluation,
     Fingerprint,
     MeasureSettings,
     Performance,
@@ -50,7 +50,6 @@ from kernelforge.records import (
     Stage,
     Task,
     Verdict,
-    content_hash,
 )
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.limits import Limits
@@ -92,24 +91,6 @@ def modelnew_candidate(text: str) -> Candidate:
         pydantic.ValidationError: the text is empty or too large.
     """
     return Candidate(source=text, plan="", lane="modelnew")
-
-
-@dataclass
-class _Work:
-    """What the cascade has gathered so far."""
-
-    seed: int
-    checks: list[SizeCheck] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
-
-    @contextmanager
-    def clock(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
 class ModelNewEvaluator:
@@ -178,29 +159,15 @@ class ModelNewEvaluator:
         if candidate.lane != "modelnew":
             raise ValueError("this evaluator takes candidates of lane 'modelnew'")
         start = time.perf_counter()
-        work = _Work(seed)
-        failure: StageFailed | None = None
-        performance: Performance | None = None
+        work = EvaluationState(seed=seed)
         try:
-            performance = self._cascade(candidate, work, sizes)
-        except StageFailed as caught:
-            failure = caught
-        seconds = {**work.seconds, "harness": max(time.perf_counter() - start - sum(work.seconds.values()), 0.0)}
-        evaluation = Evaluation(
-            candidate=candidate.hash,
-            task=self.task.digest,
-            fingerprint=self.fingerprint,
-            lane="modelnew",
-            verdict=Verdict.OK if failure is None else failure.verdict,
-            stage="done" if failure is None else failure.stage,
-            reason="" if failure is None else failure.reason,
-            correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
-            performance=performance if failure is None else None,
-            seconds={part: round(value, 6) for part, value in seconds.items()},
-        )
-        return EvaluationResult(evaluation, None)
+            outcome: Performance | StageFailed | None = self._cascade(candidate, work, sizes)
+        except StageFailed as failure:
+            outcome = failure
+        seconds = time.perf_counter() - start
+        return EvaluationResult(concluded(candidate, self.task, self.fingerprint, work, outcome, seconds), None)
 
-    def _cascade(self, candidate: Candidate, work: _Work, only: Sequence[str] | None) -> Performance | None:
+    def _cascade(self, candidate: Candidate, work: EvaluationState, only: Sequence[str] | None) -> Performance | None:
         try:
             ast.parse(candidate.source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -217,7 +184,7 @@ class ModelNewEvaluator:
                 return self._timed(child, self._gpu, work)
         return None
 
-    def _timed(self, child: ModelNewChild, gpu: Gpu, work: _Work) -> Performance:
+    def _timed(self, child: ModelNewChild, gpu: Gpu, work: EvaluationState) -> Performance:
         """Time what the child holds: the full size was checked last."""
         stopwatch = ModelNewTimer(
             child=child,
@@ -232,15 +199,14 @@ class ModelNewEvaluator:
             with work.clock("timing"):
                 return stopwatch.time(self._init_at(self.task.size("full")))
         except LaneFault as fault:
-            told = self._reason(fault, fault.told())
-            raise StageFailed(self._verdict(fault), "timing", f"while it was timed: {told}") from fault
-        except WrongWhenTimed as wrong:
+            raise StageFailed(_VERDICTS[fault.kind], "timing", f"while it was timed: {_reason(fault)}") from fault
+        except OutputChangedWhileTimed as wrong:
             message = f"right when checked, wrong when timed: {wrong}"
             raise StageFailed(Verdict.WRONG, "timing", message) from wrong
         except TimingError as error:
             raise StageFailed(Verdict.INFRA, "timing", str(error)) from error
 
-    def _check_size(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> None:
+    def _check_size(self, child: ModelNewChild, source: str, size: Size, work: EvaluationState) -> None:
         facts = self.facts.at(size.name)
         notes = self._construct(child, source, size, work)
         families = self.oracle.families(size.name)
@@ -249,13 +215,13 @@ class ModelNewEvaluator:
         worst = 0.0
         # The first family is run twice: what was kept of the first run must not pass for the second.
         for turn, family in enumerate((families[0], *families)):
-            with self._drawn(size, family, turn, work) as draw:
+            with work.drawn(self.oracle, size, family, turn) as draw:
                 worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
         # Notes name shapes, which at a hidden size are nobody's business.
         told = "" if size.is_hidden else "; ".join(notes)
         work.checks.append(SizeCheck(size=size.name, status="passed", families=families, message=told, error=worst))
 
-    def _construct(self, child: ModelNewChild, source: str, size: Size, work: _Work) -> tuple[str, ...]:
+    def _construct(self, child: ModelNewChild, source: str, size: Size, work: EvaluationState) -> tuple[str, ...]:
         with work.clock("oracle"):
             init = self._init_at(size)
         text, left = at_size(source, size)
@@ -265,8 +231,8 @@ class ModelNewEvaluator:
                 return (*child.construct(init, self.facts.at(size.name)), *left)
         except LaneFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
-            verdict = self._verdict(fault)
-            raise StageFailed(verdict, stage, reason_at(verdict, size, self._reason(fault, fault.told()))) from fault
+            verdict = _VERDICTS[fault.kind]
+            raise StageFailed(verdict, stage, reason_at(verdict, size, _reason(fault))) from fault
 
     def _init_at(self, size: Size) -> Init:
         if size.name not in self._init:
@@ -275,16 +241,6 @@ class ModelNewEvaluator:
             self._init[size.name] = read_init(self._zygote, size_source(self.task, size.name))
         return self._init[size.name]
 
-    @contextmanager
-    def _drawn(self, size: Size, family: str, turn: int, work: _Work) -> Iterator[DrawHandle]:
-        with work.clock("oracle"):
-            seed = int(content_hash(work.seed, self.task.name, size.name, family, turn), 16)
-            draw = self.oracle.draw(size.name, family, seed)
-        try:
-            yield draw
-        finally:
-            self.oracle.release(draw.handle)
-
     def _run_and_compare(
         self,
         child: ModelNewChild,
@@ -292,11 +248,11 @@ class ModelNewEvaluator:
         facts: SizeFacts,
         draw: DrawHandle,
         notes: tuple[str, ...],
-        work: _Work,
+        work: EvaluationState,
     ) -> float:
         """Run on one draw; returns the error as a multiple of the tolerance."""
         if time.perf_counter() - work.started - work.seconds.get("build", 0.0) > EVALUATION_SECONDS:
-            self._fail(Verdict.TIMEOUT, size, draw.family, f"more than {EVALUATION_SECONDS:g} s in all", work)
+            work.fail(Verdict.TIMEOUT, size, draw.family, f"more than {EVALUATION_SECONDS:g} s in all")
         mutates = self.task.policy.mutates
         try:
             with work.clock("run"):
@@ -304,36 +260,26 @@ class ModelNewEvaluator:
                 child.place([draw], facts)
                 got = child.run(mutates)
         except LaneFault as fault:
-            told = self._reason(fault, fault.told())
-            self._fail(self._verdict(fault), size, draw.family, told, work)
+            work.fail(_VERDICTS[fault.kind], size, draw.family, _reason(fault))
         problem = unchanged(draw, got, facts, mutates)
         if problem:
-            self._fail(Verdict.WRONG, size, draw.family, problem, work)
+            work.fail(Verdict.WRONG, size, draw.family, problem)
         outputs, shapes, dtypes = with_mutated(got, facts, mutates)
         with work.clock("oracle"):
             comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
         if not comparison.ok:
             message = "; ".join((comparison.message, *notes))
-            self._fail(Verdict.WRONG, size, draw.family, message, work, comparison.error)
+            work.fail(Verdict.WRONG, size, draw.family, message, comparison.error)
         return comparison.error or 0.0
 
-    def _fail(
-        self, verdict: Verdict, size: Size, family: str, message: str, work: _Work, error: float | None = None
-    ) -> NoReturn:
-        check, reason = failed_check(verdict, size, family, message, error)
-        work.checks.append(check)
-        stage: Stage = "hidden" if size.is_hidden else "full" if size.name == "full" else "small"
-        raise StageFailed(verdict, stage, reason)
 
-    def _verdict(self, fault: LaneFault) -> Verdict:
-        return _VERDICTS[fault.kind]
-
-    def _reason(self, fault: LaneFault, told: str) -> str:
-        if fault.kind == "gpu":
-            return f"{told}; this candidate needs a GPU and was run on the CPU, so this is no score"
-        if fault.kind == "missing":
-            return f"{told}; the package is not installed here, so this is no score"
-        return told
+def _reason(fault: LaneFault) -> str:
+    """The reason for a verdict, with a note where it is no score."""
+    if fault.kind == "gpu":
+        return f"{fault.told()}; this candidate needs a GPU and was run on the CPU, so this is no score"
+    if fault.kind == "missing":
+        return f"{fault.told()}; the package is not installed here, so this is no score"
+    return fault.told()
 
 
 def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:

@@ -12,8 +12,15 @@ from typing import Protocol
 from kernelforge.devices.base import Timeable
 from kernelforge.errors import BaselineError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.timing import SamplePlan, cache_resident, implausible_reason, physical_floor_us, plan_sets
-from kernelforge.evaluation.timing.candidate_timer import performance
+from kernelforge.evaluation.timing import (
+    SamplePlan,
+    cache_resident,
+    implausible_reason,
+    physical_floor_us,
+    plan_sets,
+    tensor_bytes,
+)
+from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed, performance
 from kernelforge.modelnew.client import Init, ModelNewChild, unchanged, with_mutated
 from kernelforge.modelnew.timing import time_from_outside
 from kernelforge.records import Clocks, MeasureSettings, Performance, SizeFacts, content_hash
@@ -35,14 +42,6 @@ class Gpu(Protocol):
     def memory_bandwidth_gbps(self) -> float: ...
 
     def clocks(self) -> Clocks | None: ...
-
-
-class WrongWhenTimed(Exception):
-    """What a candidate left in a set while it was timed is not what it computes when it is checked."""
-
-    def __init__(self, message: str, error: float | None) -> None:
-        super().__init__(message)
-        self.error = error
 
 
 @dataclass(kw_only=True)
@@ -100,9 +99,7 @@ class ModelNewTimer:
     @property
     def set_bytes(self) -> int:
         """Bytes of inputs, weights and outputs of one set."""
-        tensors = [spec for spec in self.facts.inputs if not isinstance(spec, int | float | bool | None)]
-        weights = [weight.spec for weight in self.facts.weights]
-        return max(1, sum(spec.nbytes for spec in (*tensors, *weights, *self.facts.outputs)))
+        return max(1, tensor_bytes(self.facts))
 
     def _between(self, sets: int) -> None:
         """Check and refresh before the rounds 2, 4, 8..., when nothing is timed."""
@@ -128,10 +125,10 @@ class ModelNewTimer:
             got = self.child.outputs(number, self.mutates)
             problem = unchanged(draw, got, self.facts, self.mutates)
             if problem:
-                raise WrongWhenTimed(problem, None)
+                raise OutputChangedWhileTimed(problem)
             comparison = self.oracle.check(draw.handle, *with_mutated(got, self.facts, self.mutates))
             if not comparison.ok:
-                raise WrongWhenTimed(comparison.message, comparison.error)
+                raise OutputChangedWhileTimed(comparison.message, comparison.error)
 
     def _release(self) -> None:
         for draw in self._now:

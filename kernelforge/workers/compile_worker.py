@@ -9,7 +9,7 @@ from types import TracebackType
 
 from kernelforge.compile import Compiler
 from kernelforge.errors import EvaluationCancelled
-from kernelforge.evaluation.evaluator import failed
+from kernelforge.evaluation.evaluator import concluded
 from kernelforge.evaluation.oracle.cache import KnownTasks, OracleFacts
 from kernelforge.evaluation.oracle.client import Oracle, shape_invariants
 from kernelforge.evaluation.oracle.task_context import public_facts, require_admitted
@@ -115,7 +115,7 @@ class CompileWorker:
             resolve_plans(candidate, task, self._facts(task), work)
             compile_plans(candidate, task, self._compiler, fingerprint.arch, work)
         except StageFailed as failure:
-            return failed(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
+            return concluded(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
         return work
 
     def _facts(self, task: Task) -> TaskFacts:

@@ -22,7 +22,9 @@ from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import Oracle
-from kernelforge.evaluation.stages.correctness import Checker
+from kernelforge.evaluation.stages.candidate_runs import CandidateRuns
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
+from kernelforge.evaluation.stages.full_size import ModelledFullSize
 from kernelforge.records import Comparison
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import role_policy
@@ -68,18 +70,18 @@ def _hidden_sizes(evaluator: Evaluator) -> Iterator[None]:
     """Sizes that the candidate's author does not know."""
     task = evaluator.task
     shown = task.model_copy(update={"sizes": tuple(size for size in task.sizes if not size.is_hidden)})
-    with patch.object(evaluator, "task", shown), patch.object(evaluator.checker, "task", shown):
+    with patch.object(evaluator, "task", shown):
         yield
 
 
 def _other_sizes(evaluator: Evaluator) -> Patched:
     """Anything is run and compared at other sizes than the full one."""
-    return patch.object(Checker, "check_size", lambda *asked: None)
+    return patch.object(CorrectnessStage, "check_size", lambda *asked: None)
 
 
 def _full_size(evaluator: Evaluator) -> Patched:
     """Anything at all is run and compared at the full size."""
-    return patch("kernelforge.evaluation.evaluator.check_full", lambda *asked, **how: None)
+    return patch.object(ModelledFullSize, "check", lambda *asked: None)
 
 
 def _runs(change: Callable[[RunRequest], RunRequest]) -> Callable[[Evaluator], Patched]:
@@ -101,19 +103,19 @@ def _writable(request: RunRequest) -> RunRequest:
 @contextmanager
 def _poisons(evaluator: Evaluator) -> Iterator[None]:
     """Memory holds another byte in each of two runs, whose results must agree."""
-    alike = patch("kernelforge.evaluation.stages.correctness.same_bytes", lambda first, second: True)
+    alike = patch("kernelforge.evaluation.stages.candidate_runs.same_bytes", lambda first, second: True)
     with alike, _runs(lambda request: replace(request, poison=0))(evaluator):
         yield
 
 
 def _variation(evaluator: Evaluator) -> Patched:
     """What hardware leaves open, and how far approximations are off, differs from draw to draw."""
-    return patch.object(Checker, "variation", lambda *asked: 0)
+    return patch.object(CandidateRuns, "variation", lambda *asked: 0)
 
 
 def _guards(evaluator: Evaluator) -> Patched:
     """A candidate whose asserts refuse every hidden size must be comparable at the full one."""
-    return patch("kernelforge.evaluation.stages.full_size._ModelledFullSize._refuse_unchecked", lambda *asked: None)
+    return patch.object(ModelledFullSize, "_refuse_unchecked", lambda *asked: None)
 
 
 def _plan_outputs(evaluator: Evaluator) -> Patched:
@@ -124,7 +126,7 @@ def _plan_outputs(evaluator: Evaluator) -> Patched:
 @contextmanager
 def _silence(evaluator: Evaluator) -> Iterator[None]:
     """Of a hidden size nothing is told but the verdict."""
-    from kernelforge.evaluation.stages import compile_stage, correctness
+    from kernelforge.evaluation.stages import candidate_runs, compile_stage
     from kernelforge.records import SizeCheck
 
     def failed_check(verdict: Any, size: Any, family: str, message: str, error: float | None = None) -> Any:
@@ -132,7 +134,7 @@ def _silence(evaluator: Evaluator) -> Iterator[None]:
         return check, f"at {size.name}, {family} inputs: {message}"
 
     with (
-        patch.object(correctness, "failed_check", failed_check),
+        patch.object(candidate_runs, "failed_check", failed_check),
         patch.object(compile_stage, "reason_at", lambda verdict, size, message: message),
         patch.object(compile_stage, "_without_text", lambda build: build),
     ):

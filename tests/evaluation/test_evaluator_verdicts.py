@@ -20,8 +20,8 @@ from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
+from kernelforge.evaluation.stages.candidate_runs import POISONS
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
-from kernelforge.evaluation.stages.correctness import POISONS
 from kernelforge.records import Candidate, Origin, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 
@@ -83,7 +83,7 @@ def test_to_wait_for_the_device_is_not_the_candidates_doing(
         yield
 
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + waited[0])
-    for module in ("stages.correctness", "evaluator"):
+    for module in ("stages.candidate_runs", "evaluator"):
         monkeypatch.setattr(f"kernelforge.evaluation.{module}.time", clock)
     monkeypatch.setattr(evaluator, "lease", lease)
     evaluation = run(evaluator).evaluation

@@ -242,7 +242,7 @@ class Lacking:
 
 
 def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, screen: Device) -> None:
-    evaluator.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    evaluator.screen = Lacking(screen)  # type: ignore[assignment]
     evaluation, _ = run(evaluator)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert evaluation.correctness is not None
@@ -317,7 +317,7 @@ def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: 
 
 
 def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:
-    counting.checker.screen = Lacking(screen)  # type: ignore[assignment]
+    counting.screen = Lacking(screen)  # type: ignore[assignment]
     _, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
     assert profile is not None
     assert {metric.origin for metric in profile.metrics} == {Origin.MEASURED}

@@ -85,8 +85,8 @@ def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: Ev
     evaluator.oracle.close()
     assert evaluator.fingerprint.jail == Zygote("gpu-runner").tier
     assert evaluator.fingerprint.gpu == "Software GPU"
-    assert evaluator.checker.screen is not None
-    assert evaluator.checker.screen.name == "emulated:h100"
+    assert evaluator.screen is not None
+    assert evaluator.screen.name == "emulated:h100"
 
 
 def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(

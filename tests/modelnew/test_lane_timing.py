@@ -10,8 +10,9 @@ import pytest
 from lane_setup import HONEST, LIMITS
 
 from kernelforge.errors import TimingError
+from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
 from kernelforge.modelnew.client import LaneFault, ModelNewChild, read_init
-from kernelforge.modelnew.timer import ModelNewTimer, WrongWhenTimed
+from kernelforge.modelnew.timer import ModelNewTimer
 from kernelforge.modelnew.timing import PROTOCOL, time_from_outside
 from kernelforge.records import MeasureSettings, Performance
 from kernelforge.sandbox import Zygote
@@ -134,7 +135,7 @@ ModelNew.forward = keeping
 
 @pytest.mark.parametrize("key", ["x.data_ptr()", "(x.data_ptr(), x._version)"])
 def test_results_kept_while_timed_are_found(times: Times, key: str) -> None:
-    with pytest.raises(WrongWhenTimed):
+    with pytest.raises(OutputChangedWhileTimed):
         times(HONEST + KEEPING.replace("KEY", key))
 
 
@@ -142,7 +143,7 @@ def test_a_candidate_that_stops_working_while_timed_is_found(times: Times) -> No
     text = HONEST.replace(
         "        return torch", "        count[0] += 1\n        if count[0] > 40: return x\n        return torch"
     )
-    with pytest.raises(WrongWhenTimed):
+    with pytest.raises(OutputChangedWhileTimed):
         times("count = [0]\n" + text)
 
 

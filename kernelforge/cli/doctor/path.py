@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kernelforge.evaluation.evaluator import Evaluator
     from kernelforge.evaluation.oracle.client import DrawHandle
     from kernelforge.evaluation.pool import EvaluatorPool
-    from kernelforge.evaluation.stages.correctness import EvaluationState, SessionCache
+    from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
     from kernelforge.evaluation.timing import SamplePlan
     from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
     from kernelforge.records import Profile, Task
@@ -176,7 +176,7 @@ class _Path:
         self._workshop: EvaluatorPool
         self._evaluator: Evaluator
         self._work: EvaluationState
-        self._sessions: SessionCache
+        self._runs: CandidateRuns
         self._session: Session
         self._stopwatch: CandidateTimer
         self._shape: SamplePlan
@@ -232,7 +232,7 @@ class _Path:
 
     def build(self) -> None:
         """The kernel compiles for the device."""
-        from kernelforge.evaluation.stages.correctness import EvaluationState
+        from kernelforge.evaluation.stages.candidate_runs import EvaluationState
         from kernelforge.records import Candidate
 
         self._work = EvaluationState(seed=SEED)
@@ -240,24 +240,24 @@ class _Path:
 
     def check(self) -> None:
         """The kernel runs, and the oracle finds its values right; on a GPU on the emulated device beside it, too."""
-        checker = self._evaluator.checker
+        from kernelforge.evaluation.stages.correctness import CorrectnessStage
+
         self._stack.enter_context(self._evaluator.lease())
-        self._sessions = self._stack.enter_context(checker.sessions())
+        self._runs = self._stack.enter_context(self._evaluator.runs(self._work))
         for name in ("small", "full"):
-            checker.check_size(self._sessions, fixed_task().size(name), self._work)
+            CorrectnessStage(self._runs).check_size(fixed_task().size(name))
 
     def profile(self) -> None:
         """The emulated device counts what the kernel does, and models its time."""
-        from kernelforge.evaluation.stages.full_size import check_full
+        from kernelforge.evaluation.stages.full_size import ModelledFullSize
 
-        work, settings = self._work, self._evaluator.settings
-        found = check_full(self._evaluator.checker, self._sessions, work, settings, profile=True)
-        if found is None or found[0] is None:
+        result = ModelledFullSize(self._runs).check(profile=True)
+        if result is None or result.profile is None:
             raise _Lacking("the emulated device gave no profile")
 
     def graph(self) -> None:
         """The plan is captured in a CUDA graph, and its replays are right and can be timed, clocks read beside them."""
-        from kernelforge.evaluation.stages.correctness import POISONS
+        from kernelforge.evaluation.stages.candidate_runs import POISONS
         from kernelforge.evaluation.timing import SamplePlan
         from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
 
@@ -273,7 +273,7 @@ class _Path:
         )
         self._shape = SamplePlan(sets=SETS, flush_bytes=2 * device.l2_bytes, flush_each=True)
         self._draws = [self._stopwatch.draw() for _ in range(SETS)]
-        self._session = self._sessions.of(self._work.artifacts["full"]).session
+        self._session = self._runs.on_device(self._work.artifacts["full"]).session
         with self._armed() as captured:
             device.clocks()
         if not captured:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.audit.results import TaskAudit
@@ -21,6 +21,7 @@ from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.shared_memory import Blob
 
 __all__ = [
+    "GPU_SHARE",
     "AdmissionIssue",
     "AdmissionResult",
     "DrawHandle",
@@ -47,6 +48,9 @@ _MEMORY_BYTES = 8 << 30
 _HOST_BYTES = 24 << 30
 """Host memory of the child where the reference runs on a GPU; the oracle worker's ``torch_device`` module limits the
 GPU's."""
+
+GPU_SHARE: Final = 0.6
+"""Part of a GPU's memory that torch may take in the oracle's process; the rest is for the candidate's runner."""
 
 _GPU_TMP_BYTES, _GPU_FILE_BYTES = 2 << 30, 512 << 20
 """The private ``/tmp`` and its largest file, where compiled baselines are kept."""

@@ -15,11 +15,11 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
+from kernelforge.evaluation.oracle.client import GPU_SHARE
 from kernelforge.evaluation.size_search.client import SizeSearchClient, prober_zygote
 from kernelforge.evaluation.size_search.extents import movable_extents
 from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge
 from kernelforge.evaluation.size_search.validation import rejected_sizes
-from kernelforge.evaluation.stages.full_size_measured import GPU_SHARE
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Size, Task, content_hash, first_fault
 from kernelforge.records.base import Record

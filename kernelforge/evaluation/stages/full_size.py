@@ -15,29 +15,19 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernelforge.devices.base import PartialSession, PartResult, RunFailed, RunRequest, Session
 from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle
-from kernelforge.evaluation.stages.correctness import (
+from kernelforge.evaluation.stages.candidate_runs import (
     POISONS,
     SMALL_SIZE_INSTRUCTIONS,
-    Checker,
+    CandidateRuns,
     EvaluationState,
-    SessionCache,
-    note,
 )
-from kernelforge.records import (
-    Comparison,
-    MeasureSettings,
-    Performance,
-    Profile,
-    SizeCheck,
-    SizeFacts,
-    TensorSpec,
-    Verdict,
-    content_hash,
-)
+from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.records import Comparison, Performance, Profile, SizeCheck, Verdict, content_hash
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
@@ -73,46 +63,35 @@ _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 
 _SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
 
-Found = tuple[Profile | None, Performance | None]
-"""What profile and clock gave."""
 
+class FullSizeResult(NamedTuple):
+    """The profile and the time of a candidate, as far as they are known."""
 
-def check_full(
-    checker: Checker, sessions: SessionCache, work: EvaluationState, settings: MeasureSettings, *, profile: bool
-) -> Found | None:
-    """The last stages of the cascade for what ``work`` holds.
+    profile: Profile | None = None
+    performance: Performance | None = None
 
-    Raises:
-        StageFailed: the candidate is wrong here, or faults.
-    """
-    stage: FullSizeStage
-    if checker.device.capabilities.measures_time:
-        from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
-
-        stage = MeasuredFullSize(checker, sessions, work, settings)
-    else:
-        stage = _ModelledFullSize(checker, sessions, work, settings)
-    return stage.check(profile)
+    @property
+    def instructions(self) -> float | None:
+        """Thread instructions that the profile counted."""
+        return None if self.profile is None else self.profile.value("ptx__thread_inst_executed.sum")
 
 
 class FullSizeStage(ABC):
     """One candidate at the full size."""
 
-    def __init__(
-        self, checker: Checker, sessions: SessionCache, work: EvaluationState, settings: MeasureSettings
-    ) -> None:
-        self.checker = checker
-        self.sessions = sessions
-        self.work = work
-        self.settings = settings
-        self.size = checker.task.size("full")
-        self.facts = checker.facts.at("full")
-        self.family = checker.oracle.families("full")[0]
-        self.plan = work.plans["full"]
-        self.artifact = work.artifacts["full"]
+    def __init__(self, runs: CandidateRuns) -> None:
+        self.runs = runs
+        self.work = runs.work
+        self.device = runs.device
+        self.oracle = runs.oracle
+        self.size = runs.task.size("full")
+        self.facts = runs.facts.at("full")
+        self.family = runs.oracle.families("full")[0]
+        self.plan = runs.work.plans["full"]
+        self.artifact = runs.work.artifacts["full"]
 
     @abstractmethod
-    def check(self, profile: bool) -> Found | None:
+    def check(self, profile: bool) -> FullSizeResult | None:
         """Check, and time or profile where asked."""
 
     def passed(self, comparison: Comparison, message: str, families: tuple[str, ...] = ()) -> None:
@@ -130,8 +109,8 @@ class FullSizeStage(ABC):
     def other_families(self) -> tuple[str, ...]:
         """Families of inputs on which some slices of the outputs are compared beside the task's own; one at most."""
         with self.work.clock("oracle"):
-            sliced = self.checker.oracle.has_slices()
-        return self.checker.oracle.families("full")[1:2] if sliced else ()
+            sliced = self.oracle.has_slices()
+        return self.oracle.families("full")[1:2] if sliced else ()
 
     def check_slices(self, session: Session, family: str) -> None:
         """Run whole on inputs of a family, and compare some slices of what came out.
@@ -139,20 +118,20 @@ class FullSizeStage(ABC):
         Raises:
             StageFailed: they are wrong, or the run faults.
         """
-        with self.checker.drawn(self.size, family, self.work, expected=False) as draw:
-            with self.work.clock("emulation" if self.checker.device.kind == "emulated" else "run"):
+        with self.runs.drawn(self.size, family, expected=False) as draw:
+            with self.work.clock("emulation" if self.device.kind == "emulated" else "run"):
                 result = session.run(self.request(draw, PROFILE_POISON))
             if result.faults:
-                self.checker.fault(result.faults[0], self.size, family, self.work)
+                self.runs.fault(result.faults[0], self.size, family)
             self.work.executed = max(self.work.executed, result.thread_instructions or 0)
             comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
         if not comparison.ok:
             message = f"in the slices that were compared: {comparison.message}"
-            self.checker.fail(Verdict.WRONG, self.size, family, message, self.work, comparison.error)
+            self.work.fail(Verdict.WRONG, self.size, family, message, comparison.error)
 
     def request(self, draw: DrawHandle, poison: int) -> RunRequest:
-        variation = self.checker.variation(self.size, draw.family, self.work)
-        return self.checker.request(self.plan, draw, poison, variation=variation)
+        variation = self.runs.variation(self.size, draw.family)
+        return self.runs.request(self.plan, draw, poison, variation=variation)
 
     def compared(
         self, draw: DrawHandle, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
@@ -160,70 +139,70 @@ class FullSizeStage(ABC):
         specs = self.facts.outputs
         shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
         with self.work.clock("oracle"):
-            return self.checker.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
+            return self.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
 
 
-class _ModelledFullSize(FullSizeStage):
+class ModelledFullSize(FullSizeStage):
     """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
 
-    def check(self, profile: bool) -> Found | None:
+    def check(self, profile: bool) -> FullSizeResult | None:
         try:
             return self._checked(profile, last=False)
         except ChildDied:
             # The first time another process may have killed it; a reference that takes all memory dies again.
             return self._checked(profile, last=True)
 
-    def _checked(self, profile: bool, *, last: bool) -> Found | None:
-        tensors, memory = _tensor_bytes(self.facts), self.checker.device.memory_bytes
+    def _checked(self, profile: bool, *, last: bool) -> FullSizeResult | None:
+        tensors, memory = tensor_bytes(self.facts), self.device.memory_bytes
         if tensors > memory - SPARE_BYTES:
             self._skipped(
                 f"its own tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that this device has", None
             )
             return None
-        found: Found | None = None
+        profiled: FullSizeResult | None = None
         too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
         try:
             if too_large or self.facts.flops > DEAR_FLOPS:
-                with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
+                with self.runs.drawn(self.size, self.family, expected=False) as draw:
                     why = self._compare_in_part(draw)
-                    found = self._profiled(draw) if profile else None
+                    profiled = self._profiled(draw) if profile else None
                 if not why:
-                    return self._believed_in_part(found)
-                if too_large or not _affordable(found):
-                    self._skipped(why, found)
-                    return found
-            with self.checker.drawn(self.size, self.family, self.work) as draw:
-                if profile and found is None:
-                    found = self._profiled(draw)
-                if found is None or _affordable(found):
-                    return self._whole(draw, found)
+                    return self._believed_in_part(profiled)
+                if too_large or not _affordable(profiled):
+                    self._skipped(why, profiled)
+                    return profiled
+            with self.runs.drawn(self.size, self.family) as draw:
+                if profile and profiled is None:
+                    profiled = self._profiled(draw)
+                if profiled is None or _affordable(profiled):
+                    return self._whole(draw, profiled)
                 why = self._compare_in_part(draw)
         except (TaskError, SandboxError) as error:
             if isinstance(error, ChildDied) and not last:
                 raise
             why = f"the reference cannot be run at this size here: {error}"
         if not why:
-            return self._believed_in_part(found)
-        self._skipped(why, found)
-        return found
+            return self._believed_in_part(profiled)
+        self._skipped(why, profiled)
+        return profiled
 
-    def _whole(self, draw: DrawHandle, found: Found | None) -> Found | None:
+    def _whole(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
         holds before a profile: a kernel that could tell a profile from a check would shirk there."""
         self.work.executed = self.work.sectors = 0
-        place = self.sessions.of(self.artifact)
+        target = self.runs.on_device(self.artifact)
         others = self.other_families()
-        instructions = None if found is None else _instructions(found)
+        instructions = None if profiled is None else profiled.instructions
         poisons = POISONS[:1] if others else _full_poisons(self.work.seed, instructions)
-        comparison = self.checker.run_at(place, self.size, draw, poisons, self.work)
+        comparison = self.runs.run_at(target, self.size, draw, poisons)
         for family in others:
-            self.check_slices(place.session, family)
+            self.check_slices(target.session, family)
         families = (draw.family, *others)
         message = ""
-        if found is not None and (why := self._disbelieved(found)):
-            found, message = None, f"the profile is left out: {why}"
+        if profiled is not None and (why := self._disbelieved(profiled)):
+            profiled, message = None, f"the profile is left out: {why}"
         self.passed(comparison, message, families)
-        return found
+        return profiled
 
     def _compare_in_part(self, draw: DrawHandle) -> str:
         """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.
@@ -231,14 +210,14 @@ class _ModelledFullSize(FullSizeStage):
         Raises:
             StageFailed: one of them is wrong, a block faults, or nothing writes a part of the outputs.
         """
-        families = self.checker.oracle.families("full")[: 2 if self.facts.compulsory_bytes <= REFERENCE_BYTES else 1]
+        families = self.oracle.families("full")[: 2 if self.facts.compulsory_bytes <= REFERENCE_BYTES else 1]
         counts, worst = [], 0.0
         for family in families:
             with contextlib.ExitStack() as stack:
-                mine = draw
+                family_draw = draw
                 if family != draw.family:
-                    mine = stack.enter_context(self.checker.drawn(self.size, family, self.work, expected=False))
-                comparison = self._part_compared(mine)
+                    family_draw = stack.enter_context(self.runs.drawn(self.size, family, expected=False))
+                comparison = self._part_compared(family_draw)
             if isinstance(comparison, str):
                 return comparison
             counts.append(comparison.total)
@@ -249,13 +228,13 @@ class _ModelledFullSize(FullSizeStage):
 
     def _part_compared(self, draw: DrawHandle) -> Comparison | str:
         """The comparison of some elements; or why none could be had."""
-        session = self.sessions.of(self.artifact).session
+        session = self.runs.on_device(self.artifact).session
         if not isinstance(session, PartialSession):
-            return f"{self.checker.device.name} runs plans whole, and this one is too long"
-        seed = int(content_hash(self.work.seed, self.checker.task.name, draw.family, "elements"), 16)
+            return f"{self.device.name} runs plans whole, and this one is too long"
+        seed = int(content_hash(self.work.seed, self.runs.task.name, draw.family, "elements"), 16)
         try:
             with self.work.clock("oracle"):
-                wanted = self.checker.oracle.choose(self.size.name, seed, ELEMENTS)
+                wanted = self.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
         request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
@@ -264,14 +243,14 @@ class _ModelledFullSize(FullSizeStage):
         if result.faults and result.faults[0].kind == "timeout":
             return f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_SECONDS:g} s"
         if result.faults:
-            self.checker.fault(result.faults[0], self.size, draw.family, self.work)
+            self.runs.fault(result.faults[0], self.size, draw.family)
         if result.reason:
             return f"no part of it can be run by itself: {result.reason}"
         for output, part in enumerate(result.parts):
             if part.unwritten:
                 total = self.facts.outputs[output].numel
                 message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
-                self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work)
+                self.work.fail(Verdict.WRONG, self.size, draw.family, message)
         comparison = self.compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
         if not comparison.ok:
             with self.work.clock("emulation"):
@@ -279,54 +258,54 @@ class _ModelledFullSize(FullSizeStage):
             if not _same(result, again):
                 return "the part that was run depends on what memory held before"
             message = f"in the part that was compared: {comparison.message}"
-            self.checker.fail(Verdict.WRONG, self.size, draw.family, message, self.work, comparison.error)
+            self.work.fail(Verdict.WRONG, self.size, draw.family, message, comparison.error)
         if 2 * comparison.total < sum(map(len, wanted.values())):
             return "too few elements of the outputs could be had by themselves"
         return comparison
 
-    def _believed_in_part(self, found: Found | None) -> Found | None:
+    def _believed_in_part(self, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """What the profile gave, where it can be right."""
-        why = "" if found is None else self._below_least(found)
+        why = "" if profiled is None else self._below_least(profiled)
         if why:
             check = self.work.checks[-1]
-            note(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}), self.work)
-        return None if why else found
+            self.work.record(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}))
+        return None if why else profiled
 
-    def _skipped(self, reason: str, found: Found | None) -> None:
+    def _skipped(self, reason: str, profiled: FullSizeResult | None) -> None:
         """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
 
         Raises:
             StageFailed: the kernel is far too slow for the task, or no other size was compared.
         """
-        instructions = None if found is None else _instructions(found)
+        instructions = None if profiled is None else profiled.instructions
         if instructions is not None:
             self._refuse_padding(instructions)
         self._refuse_unchecked()
         message = f"values not compared: {reason}"
         self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
 
-    def _profiled(self, draw: DrawHandle) -> Found:
-        session = self.sessions.of(self.artifact).session
-        seed = int(content_hash(self.work.seed, self.checker.task.name, "sample"), 16) >> 1
+    def _profiled(self, draw: DrawHandle) -> FullSizeResult:
+        session = self.runs.on_device(self.artifact).session
+        seed = int(content_hash(self.work.seed, self.runs.task.name, "sample"), 16) >> 1
         request = replace(self.request(draw, POISONS[0]), sample_seed=seed)
         try:
             with self.work.clock("profile"):
-                return session.profile(request, self.facts)
+                return FullSizeResult(*session.profile(request, self.facts))
         except RunFailed as faulted:
-            self.checker.fault(faulted.fault, self.size, self.family, self.work)
+            self.runs.fault(faulted.fault, self.size, self.family)
 
-    def _disbelieved(self, found: Found) -> str:
+    def _disbelieved(self, profiled: FullSizeResult) -> str:
         """Why a profile is not believed beside the whole run that was checked; empty if it is."""
-        less = _counted_less(found, self.work)
+        less = _counted_less(profiled, self.work)
         if less:
             return f"it counted fewer {less} than the kernel needs when checked"
-        return self._below_least(found)
+        return self._below_least(profiled)
 
-    def _below_least(self, found: Found) -> str:
+    def _below_least(self, profiled: FullSizeResult) -> str:
         """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
-        moved = None if found[0] is None else found[0].value("dram__bytes.sum")
+        moved = None if profiled.profile is None else profiled.profile.value("dram__bytes.sum")
         least = self.facts.compulsory_bytes
-        exact = found[0] is None or all(kernel.sampled == 1 for kernel in found[0].kernels)
+        exact = profiled.profile is None or all(kernel.sampled == 1 for kernel in profiled.profile.kernels)
         if moved is None or moved >= (LEAST_SHARE if exact else LEAST_SHARE_SAMPLED) * least:
             return ""
         return f"it counted {moved:.3g} bytes of DRAM traffic, and no kernel can do with less than {least:.3g}"
@@ -339,7 +318,7 @@ class _ModelledFullSize(FullSizeStage):
                 f"about {instructions:.2g} thread instructions for a reference of {facts.flops:.2g} flop and "
                 f"{facts.compulsory_bytes:.2g} bytes: too slow for its values to be checked"
             )
-            self.checker.fail(Verdict.TIMEOUT, self.size, self.family, message, self.work)
+            self.work.fail(Verdict.TIMEOUT, self.size, self.family, message)
 
     def _refuse_unchecked(self) -> None:
         """A plan that refuses every hidden size was compared at a size that it knows, and at no other."""
@@ -349,12 +328,12 @@ class _ModelledFullSize(FullSizeStage):
                 "the plan's asserts refuse every hidden size, and this size cannot be compared; "
                 "support other sizes, so that values can be checked"
             )
-            self.checker.fail(Verdict.POLICY, self.size, self.family, message, self.work)
+            self.work.fail(Verdict.POLICY, self.size, self.family, message)
 
 
-def _affordable(found: Found | None) -> bool:
+def _affordable(profiled: FullSizeResult | None) -> bool:
     """Whether a run is short enough to be made whole, as far as a profile tells; without one it is not known to be."""
-    instructions = None if found is None else _instructions(found)
+    instructions = None if profiled is None else profiled.instructions
     return instructions is not None and instructions <= FULL_SIZE_INSTRUCTIONS
 
 
@@ -375,25 +354,14 @@ def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
     return both if instructions <= SMALL_SIZE_INSTRUCTIONS else (both[seed & 1],)
 
 
-def _tensor_bytes(facts: SizeFacts) -> int:
-    """Bytes of inputs, weights and outputs together."""
-    tensors = [*facts.inputs, *(weight.spec for weight in facts.weights), *facts.outputs]
-    return sum(spec.nbytes for spec in tensors if isinstance(spec, TensorSpec))
-
-
-def _instructions(found: Found) -> float | None:
-    """Thread instructions that a profile counted."""
-    return None if found[0] is None else found[0].value("ptx__thread_inst_executed.sum")
-
-
-def _counted_less(found: Found, work: EvaluationState) -> str:
+def _counted_less(profiled: FullSizeResult, work: EvaluationState) -> str:
     """Of what a checked run did more than its profile counted; empty where the profile saw it all."""
-    profile = found[0]
+    profile = profiled.profile
     if profile is None:
         return ""
     exact = all(kernel.sampled == 1 for kernel in profile.kernels)
     slack = _EXACT_SLACK if exact else _SAMPLED_SLACK
-    instructions, sectors = _instructions(found), [profile.value(name) for name in _SECTORS]
+    instructions, sectors = profiled.instructions, [profile.value(name) for name in _SECTORS]
     if instructions is not None and work.executed > slack * instructions:
         return "instructions"
     if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from kernelforge.devices import screen_note
 from kernelforge.devices.base import Device, RunFailed
 from kernelforge.errors import SandboxError, TaskError, TimingError, UnsupportedError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import StageFailed
-from kernelforge.evaluation.stages.correctness import POISONS
-from kernelforge.evaluation.stages.full_size import Found, FullSizeStage
+from kernelforge.evaluation.stages.full_size import FullSizeResult, FullSizeStage
 from kernelforge.evaluation.timing.candidate_timer import CandidateTimer, OutputChangedWhileTimed, confirm, performance
 from kernelforge.profiling.merge import has_ptx_counts, with_counts
 from kernelforge.records import MeasureSettings, Profile, Timing, Verdict
-
-GPU_SHARE: Final = 0.6
-"""Part of a GPU's memory that torch may take in the oracle's process; the rest is the candidate's runner's."""
 
 
 def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
@@ -42,14 +38,23 @@ second; a plan's ``setup`` may take longer."""
 
 
 class MeasuredFullSize(FullSizeStage):
-    """Compare first: nothing wrong is timed."""
+    """Compares before it times: no wrong candidate is timed.
 
-    def check(self, profile: bool) -> Found | None:
-        with self.checker.drawn(self.size, self.family, self.work) as draw:
-            comparison = self.checker.run_and_compare(self.sessions, self.size, draw, POISONS, self.work)
+    Args:
+        runs: the candidate's runs.
+        settings: how the device is used.
+    """
+
+    def __init__(self, runs: CandidateRuns, settings: MeasureSettings) -> None:
+        super().__init__(runs)
+        self.settings = settings
+
+    def check(self, profile: bool) -> FullSizeResult:
+        with self.runs.drawn(self.size, self.family) as draw:
+            comparison = self.runs.run_and_compare(self.size, draw, POISONS)
         others = self.other_families()
         for family in others:
-            self.check_slices(self.sessions.of(self.artifact).session, family)
+            self.check_slices(self.runs.on_device(self.artifact).session, family)
         self.passed(comparison, self._note(), (self.family, *others))
         unsanitized = self._sanitize() if self.settings.sanitizer else ()
         try:
@@ -60,20 +65,19 @@ class MeasuredFullSize(FullSizeStage):
             if profile:
                 try:
                     # The same inputs once more: the first draw would have taken memory while others were timed.
-                    with self.checker.drawn(self.size, self.family, self.work, expected=False) as draw:
+                    with self.runs.drawn(self.size, self.family, expected=False) as draw:
                         with self.work.clock("profile"):
                             result = self._profiled(draw)
                 except (UnsupportedError, SandboxError, TaskError) as error:
                     timing = timing.model_copy(update={"notes": (*timing.notes, f"no profile: {error}")})
         except OutputChangedWhileTimed as wrong:
             message = f"right when checked, wrong when timed: {wrong}"
-            worst = wrong.comparison.error
-            self.checker.fail(Verdict.WRONG, self.size, self.family, message, self.work, worst, stage="timing")
+            self.work.fail(Verdict.WRONG, self.size, self.family, message, wrong.error, stage="timing")
         except RunFailed as faulted:
-            self.checker.fault(faulted.fault, self.size, self.family, self.work, stage="timing")
+            self.runs.fault(faulted.fault, self.size, self.family, stage="timing")
         except TimingError as trouble:
             raise StageFailed(Verdict.INFRA, "timing", str(trouble)) from trouble
-        return result, performance(timing, doubt, result)
+        return FullSizeResult(result, performance(timing, doubt, result))
 
     def _profiled(self, draw: DrawHandle) -> Profile:
         """Hardware counters, and beside them what the emulated device counts over the same PTX.
@@ -82,9 +86,9 @@ class MeasuredFullSize(FullSizeStage):
             RunFailed: a launch faulted on the device, or the emulated one saw a bad access.
             UnsupportedError: nothing on this machine can profile the plan.
         """
-        request = self.checker.request(self.plan, draw, POISONS[0])
-        measured = self.sessions.of(self.artifact).session.profile(request, self.facts)[0]
-        screen = self.checker.screen
+        request = self.runs.request(self.plan, draw, POISONS[0])
+        measured = self.runs.on_device(self.artifact).session.profile(request, self.facts)[0]
+        screen = self.runs.screen
         if screen is None or not measured.kernels or has_ptx_counts(measured):
             return measured
         if self.work.unscreened:
@@ -102,46 +106,44 @@ class MeasuredFullSize(FullSizeStage):
         sampled = min(kernel.sampled for kernel in emulated.kernels)
         share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
         where = screen.name + self._screen_note() + share
-        told = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}."
-        return with_counts(measured, emulated, told)
+        note = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}."
+        return with_counts(measured, emulated, note)
 
     def _screen_note(self) -> str:
         """Whether the emulated device stands for another GPU than the one that was measured."""
-        device = self.checker.device
-        return screen_note(device.arch, device.identity().get("gpu", ""))
+        return screen_note(self.device.arch, self.device.identity().get("gpu", ""))
 
     def _note(self) -> str:
-        screen = self.checker.screen
+        screen = self.runs.screen
         if screen is None or not self.work.unscreened:
             return ""
         return f"accesses were not checked on {screen.name}: {self.work.unscreened}"
 
     def _timed(self) -> tuple[Timing, str | None]:
         """A timing, and why it is not believed, if it is not."""
-        device = self.checker.device
-        stopwatch = CandidateTimer(
-            device=device,
-            oracle=self.checker.oracle,
+        timer = CandidateTimer(
+            device=self.device,
+            oracle=self.oracle,
             facts=self.facts,
             settings=self.settings,
             seed=self.work.seed,
-            request=lambda drawn: self.checker.request(self.plan, drawn, POISONS[0]),
+            request=lambda drawn: self.runs.request(self.plan, drawn, POISONS[0]),
         )
-        timing = stopwatch.time(self.sessions.of(self.artifact).session)
-        return confirm(stopwatch, partial(device.open, self.artifact), timing)
+        timing = timer.time(self.runs.on_device(self.artifact).session)
+        return confirm(timer, partial(self.device.open, self.artifact), timing)
 
     def _sanitize(self) -> tuple[str, ...]:
         """Run the small size under the device's sanitizer; a note where that came to no result."""
-        size = self.checker.task.size("small")
-        family = self.checker.oracle.families("small")[0]
-        with self.checker.drawn(size, family, self.work) as draw, self.work.clock("sanitizer"):
-            request = self.checker.request(self.work.plans["small"], draw, POISONS[0])
+        size = self.runs.task.size("small")
+        family = self.oracle.families("small")[0]
+        with self.runs.drawn(size, family) as draw, self.work.clock("sanitizer"):
+            request = self.runs.request(self.work.plans["small"], draw, POISONS[0])
             try:
-                faults = self.checker.device.sanitize(self.work.artifacts["small"], request)
+                faults = self.device.sanitize(self.work.artifacts["small"], request)
             except UnsupportedError as error:
                 return (f"not checked by the sanitizer: {error}",)
         if faults:
-            self.checker.fault(faults[0], size, family, self.work, stage="sanitizer")
+            self.runs.fault(faults[0], size, family, stage="sanitizer")
         return ()
 
 

@@ -13,7 +13,7 @@ from kernelforge.evaluation.timing.plausibility import (
     physical_floor_us,
 )
 from kernelforge.evaluation.timing.protocol import measure
-from kernelforge.evaluation.timing.sample_plan import MAX_SETS, SamplePlan, plan_sets
+from kernelforge.evaluation.timing.sample_plan import MAX_SETS, SamplePlan, plan_sets, tensor_bytes
 
 __all__ = [
     "MAX_SETS",
@@ -28,4 +28,5 @@ __all__ = [
     "plan_sets",
     "reported_time",
     "reset_allowance",
+    "tensor_bytes",
 ]

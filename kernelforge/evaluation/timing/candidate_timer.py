@@ -28,10 +28,10 @@ from kernelforge.evaluation.timing import (
     plan_sets,
     reported_time,
     reset_allowance,
+    tensor_bytes,
 )
 from kernelforge.evaluation.timing.sample_plan import MAX_SETS
 from kernelforge.records import (
-    Comparison,
     MeasureSettings,
     Origin,
     Performance,
@@ -59,11 +59,16 @@ class _OracleRestarted(Exception):
 
 
 class OutputChangedWhileTimed(Exception):
-    """What a candidate left behind while it was timed is not what it computes when it is checked."""
+    """A candidate's outputs while it was timed are wrong, unlike those when it was checked.
 
-    def __init__(self, comparison: Comparison) -> None:
-        super().__init__(comparison.message)
-        self.comparison = comparison
+    Args:
+        message: how they are wrong.
+        error: the largest error as a multiple of the tolerance, where it is known.
+    """
+
+    def __init__(self, message: str, error: float | None = None) -> None:
+        super().__init__(message)
+        self.error = error
 
 
 @dataclass(kw_only=True)
@@ -179,10 +184,8 @@ class CandidateTimer:
 
     @property
     def set_bytes(self) -> int:
-        """Bytes of inputs, weights and outputs: what both sides touch."""
-        tensors = [spec for spec in self.facts.inputs if not isinstance(spec, int | float | bool | None)]
-        weights = [weight.spec for weight in self.facts.weights]
-        return sum(spec.nbytes for spec in (*tensors, *weights, *self.facts.outputs))
+        """Bytes of inputs, weights and outputs, which both sides touch."""
+        return tensor_bytes(self.facts)
 
     def draw(self) -> DrawHandle:
         """Fresh inputs of the task's own distribution, with what must come out."""
@@ -200,7 +203,7 @@ class CandidateTimer:
         shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
         comparison = self.oracle.check(draw.handle, outputs, shapes, dtypes)
         if not comparison.ok:
-            raise OutputChangedWhileTimed(comparison)
+            raise OutputChangedWhileTimed(comparison.message, comparison.error)
 
     @contextmanager
     def _drawn(self) -> Iterator[DrawHandle]:

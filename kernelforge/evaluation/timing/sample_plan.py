@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelforge.errors import TimingError
+from kernelforge.records import SizeFacts, TensorSpec
 
 MAX_SETS = 64
 """Most sets that are worth their trouble: each is drawn, copied in and checked on its own, and costs a node or more in
@@ -24,6 +25,12 @@ class SamplePlan:
     """Read in every sample, to empty the L2; 0 where it stays warm."""
     flush_each: bool = False
     """Before each execution; else once, before the first, where going through the sets empties the L2 for the rest."""
+
+
+def tensor_bytes(facts: SizeFacts) -> int:
+    """Bytes of inputs, weights and outputs together."""
+    tensors = [*facts.inputs, *(weight.spec for weight in facts.weights), *facts.outputs]
+    return sum(spec.nbytes for spec in tensors if isinstance(spec, TensorSpec))
 
 
 def plan_sets(set_bytes: int, l2_bytes: int, free_bytes: int, *, limit: int = MAX_SETS) -> SamplePlan:

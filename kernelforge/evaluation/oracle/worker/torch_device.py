@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.stages.full_size_measured import GPU_SHARE
+from kernelforge.evaluation.oracle.client import GPU_SHARE
 
 _IDLE_BYTES: Final = 1 << 30
 """Memory that torch keeps for later, above which it is given back when a draw is released."""

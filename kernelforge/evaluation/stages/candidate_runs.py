@@ -1,0 +1,336 @@
+"""Runs of one candidate: on the device, and on an emulated device that also checks every access.
+
+The stages share them: they draw inputs, run plans, compare outputs with the oracle's values, and end the cascade with
+a verdict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+from kernelforge.candidate import ResolvedPlan
+from kernelforge.compile import Artifact
+from kernelforge.compile.ptx_text import written_inline
+from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailure, RunRequest, RunResult, Session
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
+from kernelforge.records import Comparison, Size, SizeCheck, Stage, Task, TaskFacts, Verdict, content_hash
+from kernelforge.sandbox.shared_memory import Blob, same_bytes
+
+VARIATIONS = 2**32 - 1
+"""Variations that a run may have besides 0, which tuning and profiles use: see ``RunRequest.variation``."""
+
+POISONS = (0xFF, 0x5A)
+"""Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
+floats the first is NaN, the second large (1.5e16 in float32)."""
+
+SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
+"""Most thread instructions of a run at a small or hidden size; one that executes more never ends: ``TIMEOUT``."""
+
+EVALUATION_SECONDS = 180.0
+"""Longest evaluation, from when it has the device; a longer one is ended: ``TIMEOUT``. Honest ones take seconds."""
+
+_USED_BEFORE_WRITTEN = (
+    "the result changes with what memory held before the run: "
+    "an element of an output, of workspace or of shared memory is used before it is written"
+)
+
+_VERDICT_OF_FAULT = {
+    "sanitizer": Verdict.CRASH,
+    "crash": Verdict.CRASH,
+    "timeout": Verdict.TIMEOUT,
+    "memory": Verdict.LIMIT,
+    "unsupported": Verdict.INFRA,
+}
+
+
+class _Unscreened(Exception):
+    """The emulated device that checks lacks something that the candidate uses: the GPU alone decides."""
+
+
+@dataclass(kw_only=True)
+class EvaluationState(BuildState):
+    """Results that the cascade has gathered so far."""
+
+    seed: int
+    started: float = field(default_factory=time.perf_counter)
+    """When the device was acquired; queueing time is not charged to the candidate."""
+    executed: int = 0
+    """Most thread instructions of any run at the current size."""
+    sectors: int = 0
+    """Most sectors that any run at the current size requested from global memory."""
+    source: str = ""
+    """The candidate's, to tell an instruction that it wrote itself from one that the compiler emitted."""
+    unscreened: str = ""
+    """What the candidate uses that the emulated device beside a GPU lacks; that device then checks nothing more."""
+
+    def record(self, check: SizeCheck) -> None:
+        """Record a check, in place of an earlier one of its size."""
+        for index, earlier in enumerate(self.checks):
+            if earlier.size == check.size:
+                self.checks[index] = check
+                return
+        self.checks.append(check)
+
+    def fail(
+        self,
+        verdict: Verdict,
+        size: Size,
+        family: str,
+        message: str,
+        error: float | None = None,
+        *,
+        stage: Stage | None = None,
+    ) -> NoReturn:
+        """Record the failed check and end the cascade. For a hidden size the message is replaced by the verdict's.
+
+        Raises:
+            StageFailed: always.
+        """
+        check, reason = failed_check(verdict, size, family, message, error)
+        self.record(check)
+        raise StageFailed(verdict, stage or _stage(size), reason)
+
+    @contextmanager
+    def drawn(self, oracle: Oracle, size: Size, family: str, *turn: int, expected: bool = True) -> Iterator[DrawHandle]:
+        """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards.
+
+        Args:
+            oracle: draws them.
+            size: one of the task's.
+            family: of inputs, one that the oracle admits there.
+            turn: tells several draws of one size and family apart.
+            expected: whether outputs are computed too.
+        """
+        with self.clock("oracle"):
+            seed = int(content_hash(self.seed, oracle.task.name, size.name, family, *turn), 16)
+            draw = oracle.draw(size.name, family, seed, expected=expected)
+        try:
+            yield draw
+        finally:
+            oracle.release(draw.handle)
+
+
+class DeviceSession(NamedTuple):
+    """A device, or the emulated one that checks beside it, with a runner on it."""
+
+    device: Device
+    session: Session
+
+
+class CandidateRuns(ExitStack):
+    """Runs one candidate, and asks the oracle whether its outputs are right. A context: leaving it ends the runners.
+
+    Args:
+        task: the task.
+        oracle: the task's oracle.
+        facts: of the task.
+        device: where the candidate runs.
+        screen: an emulated device that also runs every size but the full one, and checks every access.
+        work: the candidate's builds and checks.
+        run_limit_s: longest that one run of a plan may take.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        oracle: Oracle,
+        facts: TaskFacts,
+        device: Device,
+        screen: Device | None,
+        work: EvaluationState,
+        run_limit_s: float = RUN_LIMIT_S,
+    ) -> None:
+        super().__init__()
+        self.task = task
+        self.oracle = oracle
+        self.facts = facts
+        self.device = device
+        self.screen = screen
+        self.work = work
+        self.run_limit_s = run_limit_s
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def on_device(self, artifact: Artifact) -> DeviceSession:
+        """A runner on the device. Sizes that share a build share its runner."""
+        return self._on(self.device, artifact)
+
+    def _on(self, device: Device, artifact: Artifact) -> DeviceSession:
+        key = device.name, artifact.build.key
+        if key not in self._sessions:
+            self._sessions[key] = self.enter_context(device.open(artifact))
+        return DeviceSession(device, self._sessions[key])
+
+    @contextmanager
+    def drawn(self, size: Size, family: str, *, expected: bool = True) -> Iterator[DrawHandle]:
+        """See :meth:`EvaluationState.drawn`."""
+        with self.work.drawn(self.oracle, size, family, expected=expected) as draw:
+            yield draw
+
+    def run_and_compare(self, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
+        """Run on every device that takes part at this size; the comparison with the largest error.
+
+        Raises:
+            StageFailed: a run faulted, or its outputs are wrong.
+        """
+        artifact, worst = self.work.artifacts[size.name], Comparison(ok=True)
+        if self.screen is not None and size.name != "full" and not self.work.unscreened:
+            try:
+                worst = self.run_at(self._on(self.screen, artifact), size, draw, poisons)
+            except _Unscreened as unscreened:
+                self.work.unscreened = str(unscreened)
+        return max(worst, self.run_at(self.on_device(artifact), size, draw, poisons), key=_error)
+
+    def run_at(self, target: DeviceSession, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
+        """Run once per poison; values must pass whichever byte memory held before.
+
+        A device that runs blocks in one fixed order must give the same to the last bit; on a GPU, where atomics
+        have no order, each result is compared by itself. An emulated device takes another variation for every draw,
+        one for all poisons of the draw: outputs that depend on values that hardware leaves open then differ.
+
+        Raises:
+            StageFailed: a run faulted, or its outputs are wrong.
+        """
+        work = self.work
+        plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
+        ordered = target.device.capabilities.checks_accesses
+        instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
+        first: tuple[Blob, ...] | None = None
+        worst = Comparison(ok=True)
+        for poison in poisons:
+            self._refuse_overtime(size, draw.family)
+            result = self._run(
+                target, self.request(plan, draw, poison, instructions, self.variation(size, draw.family))
+            )
+            if result.faults:
+                if target.device is not self.device and result.faults[0].kind == "unsupported":
+                    raise _Unscreened(result.faults[0].message)
+                self.fault(result.faults[0], size, draw.family)
+            if first is not None and all(map(same_bytes, first, result.outputs)):
+                continue
+            if first is not None and ordered:
+                work.fail(Verdict.WRONG, size, draw.family, _USED_BEFORE_WRITTEN)
+            with work.clock("oracle"):
+                shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
+                comparison = self.oracle.check(draw.handle, result.outputs, shapes, dtypes)
+            if not comparison.ok:
+                message = comparison.message if first is None else f"{_USED_BEFORE_WRITTEN}: {comparison.message}"
+                work.fail(Verdict.WRONG, size, draw.family, message, comparison.error)
+            first = result.outputs
+            worst = max(worst, comparison, key=_error)
+        return worst
+
+    def variation(self, size: Size, family: str) -> int:
+        """Selects values that hardware leaves open, for an emulated device's runs on one draw."""
+        return 1 + int(content_hash("variation", self.work.seed, self.task.name, size.name, family), 16) % VARIATIONS
+
+    def request(
+        self, plan: ResolvedPlan, draw: DrawHandle, poison: int, instructions: int | None = None, variation: int = 0
+    ) -> RunRequest:
+        """The run of a plan on the tensors of a draw.
+
+        Raises:
+            TaskError: the draw does not fit the plan.
+        """
+        return run_request(
+            self.task, plan, draw, poison, limit_s=self.run_limit_s, instructions=instructions, variation=variation
+        )
+
+    def _run(self, target: DeviceSession, request: RunRequest) -> RunResult:
+        work = self.work
+        work.go_on()
+        start = time.perf_counter()
+        result = target.session.run(request)
+        elapsed = time.perf_counter() - start
+        work.executed = max(work.executed, result.thread_instructions or 0)
+        work.sectors = max(work.sectors, result.global_sectors or 0)
+        # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
+        spent = elapsed if result.faults else min(result.seconds, elapsed)
+        part = "emulation" if target.device.kind == "emulated" else "run"
+        work.seconds[part] = work.seconds.get(part, 0.0) + spent
+        return result
+
+    def _refuse_overtime(self, size: Size, family: str) -> None:
+        """Limit the evaluation as a whole: many short launches pass under the limits of each."""
+        if time.perf_counter() - self.work.started > EVALUATION_SECONDS:
+            message = f"the evaluation took more than {EVALUATION_SECONDS:g} s in all; launch fewer or faster kernels"
+            self.work.fail(Verdict.TIMEOUT, size, family, message)
+
+    def fault(self, fault: RunFailure, size: Size, family: str, *, stage: Stage | None = None) -> NoReturn:
+        """Record the check whose run ended in a fault, and end the cascade.
+
+        A feature that the device lacks is no score, because a compiler or a plan may need it; but an instruction that
+        the candidate wrote itself is refused like anything else that cannot be checked, or an author who fears a low
+        score could have none. It is ``POLICY`` at the gate's stage instead of another verdict: to the candidate, to
+        rewards and to boards it is one more rule on inline assembly.
+
+        Raises:
+            StageFailed: always.
+        """
+        message, verdict = fault.message, _VERDICT_OF_FAULT[fault.kind]
+        if fault.ptx_line is not None and self._wrote(fault.ptx_line, size):
+            verdict, stage = Verdict.POLICY, "policy"
+            message = f"inline assembly holds what {self.device.name} cannot check: {message}; write it in CUDA C++"
+        elif fault.kind == "unsupported":
+            message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
+        self.work.fail(verdict, size, family, message, stage=stage)
+
+    def _wrote(self, line: int, size: Size) -> bool:
+        """Whether the candidate's own source holds a line of its build's PTX, as inline assembly."""
+        ptx = self.work.artifacts[size.name].ptx.decode(errors="replace")
+        return written_inline(self.work.source, ptx, line)
+
+
+def run_request(
+    task: Task,
+    plan: ResolvedPlan,
+    draw: DrawHandle,
+    poison: int,
+    *,
+    limit_s: float = RUN_LIMIT_S,
+    instructions: int | None = None,
+    variation: int = 0,
+) -> RunRequest:
+    """The run of a plan on the tensors of a draw.
+
+    Raises:
+        TaskError: a tensor of the draw has another size than the plan was resolved for.
+    """
+    tensors: dict[int, Blob] = {}
+    mutable: set[int] = set()
+    for buffer in plan.buffers:
+        if isinstance(buffer.source, int):
+            tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
+            if buffer.source in task.policy.mutates:
+                mutable.add(buffer.id)
+        elif isinstance(buffer.source, str):
+            tensors[buffer.id] = draw.weights.get(buffer.source, b"")
+        if buffer.given and len(tensors[buffer.id]) != buffer.nbytes:
+            raise TaskError(
+                f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
+                "shapes of inputs and weights must not depend on the seed"
+            )
+    return RunRequest(
+        plan,
+        tensors,
+        poison=poison,
+        mutable=frozenset(mutable),
+        deadline_s=limit_s,
+        max_thread_instructions=instructions,
+        variation=variation,
+    )
+
+
+def _error(comparison: Comparison) -> float:
+    return comparison.error or 0.0
+
+
+def _stage(size: Size) -> Stage:
+    if size.is_hidden:
+        return "hidden"
+    return "full" if size.name == "full" else "small"
