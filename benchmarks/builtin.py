@@ -17,8 +17,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from kernelforge.agents.builtin.coder import write
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.design_search import write
 from kernelforge.errors import KernelForgeError, UnsupportedError
 from kernelforge.evaluation import EvaluatorPool
 from kernelforge.records import Candidate, Task

@@ -9,8 +9,8 @@ import torch
 
 from kernelforge.agents import TaskContext
 from kernelforge.agents.builtin.codegen.render import Rendered, render
+from kernelforge.agents.builtin.coder import readable
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.design_search import readable
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler, LaunchSignature

@@ -8,9 +8,8 @@ import torch
 from shipped import shipped
 
 from kernelforge.agents import CoderRequest
-from kernelforge.agents.builtin.coder import BuiltinCoder
+from kernelforge.agents.builtin.coder import BuiltinCoder, applicable_designs
 from kernelforge.agents.builtin.design import MOVES, Design
-from kernelforge.agents.builtin.design_search import applicable_designs
 from kernelforge.candidate import parse_reply
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError

@@ -9,7 +9,7 @@ import pytest
 from faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
 from kernelforge.agents import JudgeRequest, check_agent, make_judge
-from kernelforge.agents.builtin.bottleneck_advice import REMEDIES
+from kernelforge.agents.builtin.advice import REMEDIES
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
 from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES

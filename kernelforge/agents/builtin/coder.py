@@ -1,13 +1,26 @@
-"""The built-in Coder: writes a design of the reference, in the same reply format as a model."""
+"""The built-in Coder: chooses its next design by the operator of the strategy, and writes it as a model would reply.
+
+Nothing here is random: ``sample`` counts through the choices, so samples of one request differ, and a rerun repeats
+them.
+"""
 
 from __future__ import annotations
 
-from kernelforge.agents.base import CoderReply, CoderRequest
-from kernelforge.agents.builtin.codegen.render import Rendered
-from kernelforge.agents.builtin.design_search import Choice, next_design, write
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
+from kernelforge.agents.builtin.codegen.render import Rendered, render
+from kernelforge.agents.builtin.design import MOVES, Design
+from kernelforge.agents.builtin.ir.lowering import Attributes
+from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
-from kernelforge.records import Message, Operator
+from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
+from kernelforge.search.history import value
 
 NAME = "builtin"
 
@@ -53,3 +66,259 @@ def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:
         f"{kernels}.\n\n"
         f"## Code Implementation\n\n{code}"
     )
+
+
+_OF_SIZE = re.compile(r"[^.]+|.*\.(num_groups|(stride|dilation)\.\d)")
+
+
+class Choice(NamedTuple):
+    """A design, and the words that it is proposed with."""
+
+    design: Design
+    said: str
+
+
+def write(brief: TaskContext, design: Design) -> Rendered:
+    """A design of the brief's reference as text.
+
+    Raises:
+        UnsupportedError: the reference uses an operator that the built-in Coder does not know.
+    """
+    return render(brief.graph, design, readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs))
+
+
+def readable(full: Attributes, small: Attributes) -> dict[str, int | float | bool | str]:
+    """Attributes of a reference that its kernels read instead of repeating their values.
+
+    Those that differ between the sizes shown, the model's own integers, and the integers of its layers that may well
+    differ at another size: groups, steps and dilations.
+    """
+    return {
+        name: value
+        for name, value in full.items()
+        if small.get(name) != value or (type(value) is int and value > 1 and _OF_SIZE.fullmatch(name))
+    }
+
+
+def applicable_designs(brief: TaskContext, design: Design) -> list[str]:
+    """The moves that would change the design's kernels, in the order of the table."""
+    now = _kernels(write(brief, design))
+    return [move for move in MOVES if move not in design.moves and _kernels(write(brief, design.then(move))) != now]
+
+
+def next_design(request: CoderRequest) -> Choice:
+    """The design to write for a request.
+
+    Raises:
+        UnsupportedError: the reference cannot be written, or no design is left that was not tried.
+    """
+    if request.operator is Operator.SEED:
+        return _seed(request)
+    parent = _design(request.parent)
+    if parent is None:
+        return _instead_of_anothers(request)
+    if request.operator is Operator.REPAIR:
+        return _step_back(parent)
+    if request.operator is Operator.CROSSOVER:
+        return _crossover(request, parent)
+    if request.operator is Operator.CONTRAST:
+        return _contrast(request, parent)
+    failed = request.parent is not None and request.parent.evaluation.verdict is not Verdict.OK
+    if failed:
+        return _step_back(parent, request)
+    return _improve(request, parent)
+
+
+def growing(brief: TaskContext, base: Design, order: Sequence[str] = ()) -> Iterator[Design]:
+    """Every design that ``base`` leads to by moves that change its kernels, the near ones first, each kernel text once.
+
+    Moves in ``order`` are taken before the others.
+    """
+    seen, layer = {_kernels(write(brief, base))}, [base]
+    while layer:
+        following = []
+        for design in layer:
+            moves = [move for move in MOVES if move not in design.moves]
+            for move in sorted(moves, key=lambda one: order.index(one) if one in order else len(order)):
+                text = _kernels(write(brief, design.then(move)))
+                if text not in seen:
+                    seen.add(text)
+                    following.append(design.then(move))
+                    yield following[-1]
+        layer = following
+
+
+def _seed(request: CoderRequest) -> Choice:
+    """Sample 0 is the plain design; each later one takes another set of moves, the small sets first."""
+    designs: Iterable[Design] = chain([Design()], growing(request.brief, Design()))
+    if request.sample == 0:
+        # Asked again for the same: the plain design did not do.
+        designs = chain(_fresh(request, designs), [Design()])
+    design = _nth(designs, request.sample)
+    if not design.moves:
+        said = "A straightforward first version: one thread per output element or row, reductions as loops."
+        return Choice(design, said)
+    return Choice(design, f"A first version that takes {_listed(design.moves)} from the start.")
+
+
+def _improve(request: CoderRequest, parent: Design) -> Choice:
+    """The move that was asked for, or the ``sample``-th that leads to a design not tried yet."""
+    finding = request.finding
+    if finding is not None and finding.move in MOVES and finding.move not in parent.moves:
+        return _taking(parent, parent.then(str(finding.move)))
+    options = applicable_designs(request.brief, parent)
+    hinted = [move for move in options if _hinted(move, finding, request.technique)]
+    wanted = next(_fresh(request, [parent.then(move) for move in hinted]), None)
+    return _addition(request, parent) if wanted is None else _taking(parent, wanted)
+
+
+def _contrast(request: CoderRequest, first: Design) -> Choice:
+    """The faster example's design with a move that it lacks: first those that the slower ones have."""
+    shown = [(value(one), design) for one in _examples(request) if (design := _design(one)) is not None]
+    best = max(shown, key=lambda pair: pair[0])[1] if shown else first
+    theirs = {move for _, design in shown for move in design.moves}
+    return _addition(request, best, [move for move in MOVES if move in theirs])
+
+
+def _crossover(request: CoderRequest, first: Design) -> Choice:
+    """All moves of both parents; where that is nothing new, one of the parents' sets and a further move."""
+    others = [design for one in request.inspirations if (design := _design(one)) is not None]
+    taken = {move for design in (first, *others) for move in design.moves}
+    joined = Design(tuple(move for move in MOVES if move in taken))
+    parents = {_kernels(write(request.brief, design)) for design in (first, *others)}
+    if _kernels(write(request.brief, joined)) not in parents and next(_fresh(request, [joined]), None) is not None:
+        return Choice(joined, f"I join both candidates' moves: {_listed(joined.moves)}.")
+    return _addition(request, joined)
+
+
+def _step_back(parent: Design, request: CoderRequest | None = None) -> Choice:
+    """The next simpler design; later samples take another move in place of the one that was undone."""
+    if not parent.moves:
+        raise UnsupportedError("the plainest design failed, and there is nothing simpler to go back to")
+    undone, back = parent.moves[-1], parent.back()
+    said = f"I step back to the next simpler design, without '{undone}'."
+    if request is None:
+        return Choice(back, said)
+    instead = (design for design in growing(request.brief, back) if undone not in design.moves)
+    design = _nth(_fresh(request, chain([back], instead)), request.sample)
+    added = design.moves[len(back.moves) :]
+    return Choice(design, said if not added else f"{said} Instead I take {_listed(added)}.")
+
+
+def _instead_of_anothers(request: CoderRequest) -> Choice:
+    """Another Coder's candidate cannot be worked on: go on from the best of one's own, or begin."""
+    own = [one for one in request.history if _design(one) is not None and one.evaluation.verdict is Verdict.OK]
+    if not own:
+        choice = _seed(request)
+        return choice._replace(said=f"The candidate shown is not mine, so I write my own. {choice.said}")
+    best = _design(max(own, key=value))
+    assert best is not None
+    choice = _addition(request, best)
+    return choice._replace(said=f"The candidate shown is not mine, so I go on from the best of mine. {choice.said}")
+
+
+def _addition(request: CoderRequest, base: Design, order: Sequence[str] = ()) -> Choice:
+    """The ``sample``-th design not tried yet that ``base`` leads to, by the moves in ``order`` first."""
+    return _taking(base, _nth(_fresh(request, growing(request.brief, base, order)), request.sample))
+
+
+def _fresh(request: CoderRequest, designs: Iterable[Design]) -> Iterator[Design]:
+    """Those of the designs that no attempt at the task has tried; what moves were taken in which order is all one."""
+    tried = {frozenset(design.moves) for one in request.history if (design := _design(one)) is not None}
+    return (design for design in designs if frozenset(design.moves) not in tried)
+
+
+def _nth(designs: Iterable[Design], number: int) -> Design:
+    """The ``number``-th design, counting round where there are fewer.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
+    found: list[Design] = []
+    for design in designs:
+        found.append(design)
+        if len(found) > number:
+            return design
+    if not found:
+        raise UnsupportedError("every design that I know how to write from here was tried")
+    return found[number % len(found)]
+
+
+def _taking(base: Design, design: Design) -> Choice:
+    moves = design.moves[len(base.moves) :]
+    what = "; ".join(f"'{move}': {MOVES[move]}" for move in moves)
+    return Choice(design, f"I take the move{'s' if len(moves) > 1 else ''} {what}.")
+
+
+def _hinted(move: str, finding: Finding | None, technique: str | None) -> bool:
+    """Whether a finding's words or bottleneck, or the name of a technique, ask for a move."""
+    if technique is not None and move in TECHNIQUES.get(technique, ()):
+        return True
+    words = technique.lower() if technique is not None and technique not in TECHNIQUES else ""
+    if finding is not None:
+        if move in ANSWERS.get(finding.bottleneck or "", ()):
+            return True
+        words += f" {finding.headline} {finding.action}".lower() if finding.bottleneck is None else ""
+    return any(hint in words for hint in HINTS[move])
+
+
+def _design(attempt: Attempt | None) -> Design | None:
+    return None if attempt is None or attempt.candidate is None else Design.of(attempt.candidate.source)
+
+
+def _examples(request: CoderRequest) -> list[Attempt]:
+    return [one for one in (request.parent, *request.inspirations) if one is not None]
+
+
+def _kernels(rendered: Rendered) -> tuple[str, str]:
+    return rendered.source.partition("\n")[2], rendered.plan
+
+
+def _listed(moves: Iterable[str]) -> str:
+    return ", ".join(f"'{move}'" for move in moves)
+
+
+HINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fuse": ("fuse", "fusion", "one kernel", "intermediate"),
+        "warp-reduce": ("shuffle", "warp", "coalesc"),
+        "register-tile": ("register",),
+        "tile": ("tile", "tiling", "shared memory"),
+        "stage": ("shared memory", "re-read", "reread", "passes"),
+        "vectorise": ("vector", "float4"),
+        "block-shape": ("block", "grid"),
+    }
+)
+"""Words by which a Judge that is not built in asks for a move."""
+
+TECHNIQUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "tiling": ("tile", "register-tile"),
+        "shared-memory": ("tile", "stage"),
+        "vectorisation": ("vectorise",),
+        "warp-primitives": ("warp-reduce",),
+        "occupancy": ("block-shape",),
+        "loop-unrolling": ("register-tile", "vectorise"),
+        "fusion": ("fuse",),
+    }
+)
+"""Moves that use a technique, by the names that strategies give them."""
+
+ANSWERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        Bottleneck.UNCOALESCED: ("warp-reduce", "tile"),
+        Bottleneck.UNVECTORISED: ("vectorise",),
+        Bottleneck.REDUNDANT_LOADS: ("tile", "stage"),
+        Bottleneck.REDUNDANT_WORK: ("warp-reduce", "stage"),
+        Bottleneck.INTERMEDIATE_TRAFFIC: ("fuse",),
+        Bottleneck.LAUNCH_BOUND: ("fuse",),
+        Bottleneck.TINY_GRID: ("warp-reduce",),
+        Bottleneck.SHARED_BOUND: ("register-tile",),
+        Bottleneck.FP32_BOUND: ("register-tile",),
+        Bottleneck.L2_BOUND: ("tile", "stage"),
+        Bottleneck.ISSUE_BOUND: ("block-shape", "vectorise"),
+        Bottleneck.LATENCY_BOUND: ("warp-reduce", "vectorise"),
+        Bottleneck.DRAM_BOUND: ("fuse",),
+    }
+)
+"""Moves that answer a bottleneck, by the names that a diagnosis gives them."""

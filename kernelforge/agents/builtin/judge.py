@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelforge.agents.base import JudgeReply, JudgeRequest
-from kernelforge.agents.builtin.bottleneck_advice import REMEDIES
-from kernelforge.agents.builtin.coder import NAME
+from kernelforge.agents.builtin.advice import REMEDIES, advise
+from kernelforge.agents.builtin.coder import NAME, applicable_designs
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.design_search import applicable_designs
-from kernelforge.agents.builtin.failure_advice import advise
 from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
 from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose

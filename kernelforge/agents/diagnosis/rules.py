@@ -241,8 +241,7 @@ def synchronisation(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     cost = share * k.limits["latency"] + per_instruction * k.limits["issue"]
     said = (
         f"{per_block:,.0f} barriers per block, one for every {1 / per_instruction:.0f} warp instructions (threshold "
-        f"33); "
-        f"about {share:.0%} of the latency chain"
+        f"33); about {share:.0%} of the latency chain"
     )
     return RuleHit(Bottleneck.SYNCHRONISATION, cost, said, (ev.BARRIERS, "ptx__inst_barrier.sum"))
 
@@ -368,8 +367,7 @@ def intermediate_traffic(plan: PlanMetrics) -> RuleHit | None:
     ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
     said = (
         f"{len(plan.kernels)} kernels store {written:,.0f} byte, {between:,.0f} more than the outputs hold: "
-        f"{share:.0%} of "
-        f"the bytes asked for (threshold 20 %); DRAM traffic is {ratio:.2f}x the compulsory bytes"
+        f"{share:.0%} of the bytes asked for (threshold 20 %); DRAM traffic is {ratio:.2f}x the compulsory bytes"
     )
     metrics = (ev.DRAM, ev.REQUESTED, ev.LAUNCHES) if ratio > 1.25 else (ev.REQUESTED, ev.LAUNCHES, ev.DRAM)
     return RuleHit(Bottleneck.INTERMEDIATE_TRAFFIC, cost, said, metrics)

@@ -1,6 +1,8 @@
-"""Lowerings of the operators that are not elementwise, by kind; importing this package registers them all."""
+"""Lowering of a traced graph of ATen operators; the modules here register the operators that are not elementwise."""
 
-from kernelforge.agents.builtin.ir.operators import (
+from kernelforge.agents.builtin.ir.lowering import Attributes, Lowering
+from kernelforge.agents.builtin.ir.nodes import Program
+from kernelforge.agents.builtin.ir.operators import (  # noqa: F401  (fill the registry)
     creation,
     indexing,
     losses,
@@ -10,5 +12,20 @@ from kernelforge.agents.builtin.ir.operators import (
     reductions,
     views,
 )
+from kernelforge.records import Graph
 
-__all__ = ["creation", "indexing", "losses", "norms", "pooling_and_convolution", "products", "reductions", "views"]
+__all__ = ["lower"]
+
+
+def lower(graph: Graph, attributes: Attributes | None = None) -> Program:
+    """Lower a graph.
+
+    Args:
+        graph: the reference at the full size.
+        attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
+            number of the graph that equals one is read from it.
+
+    Raises:
+        UnsupportedError: an operator that the built-in Coder does not know; the message names it.
+    """
+    return Lowering(attributes or {}).run(graph)

@@ -7,8 +7,8 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
 from kernelforge.agents.builtin.ir.iteration_space import compute_type, from_storage, to_storage
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
 from kernelforge.agents.builtin.ir.nodes import Dim, Value, literal
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers
 from kernelforge.records import DType
 
 

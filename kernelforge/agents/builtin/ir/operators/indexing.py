@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kernelforge.agents.builtin.ir.lowering import Lowering, broadcast, lowers
 from kernelforge.agents.builtin.ir.nodes import Gather, Value, product
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, broadcast, lowers
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 

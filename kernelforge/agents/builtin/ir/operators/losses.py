@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kernelforge.agents.builtin.codegen.pointwise import number
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
 from kernelforge.agents.builtin.ir.nodes import ONE, Gather, Value
 from kernelforge.agents.builtin.ir.operators.norms import log_softmax
 from kernelforge.agents.builtin.ir.operators.reductions import power_norm
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers
 from kernelforge.errors import UnsupportedError
 
 

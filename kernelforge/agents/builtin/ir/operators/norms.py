@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers, quotient
 from kernelforge.agents.builtin.ir.nodes import Value, product
 from kernelforge.agents.builtin.ir.operators.reductions import centred
 from kernelforge.agents.builtin.ir.operators.views import channelwise
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers, quotient
 
 
 @lowers("softmax", "_softmax")

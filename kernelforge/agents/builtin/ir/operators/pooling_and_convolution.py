@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.codegen.loops import output_dim
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
 from kernelforge.agents.builtin.ir.nodes import Convolution, Dim, Value, Window, product
 from kernelforge.agents.builtin.ir.operators.reductions import reduced
 from kernelforge.agents.builtin.ir.operators.views import channelwise
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers
 from kernelforge.errors import UnsupportedError
 
 RANKS = (1, 2, 3)

@@ -7,11 +7,11 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY
 from kernelforge.agents.builtin.codegen.pointwise import number
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers, quotient
 from kernelforge.agents.builtin.ir.nodes import Contraction, Iota, Value, product
 from kernelforge.agents.builtin.ir.operators.norms import affine, softmax
 from kernelforge.agents.builtin.ir.operators.reductions import power_norm
 from kernelforge.agents.builtin.ir.operators.views import transposed
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers, quotient
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 

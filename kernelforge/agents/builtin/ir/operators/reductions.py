@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
+from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
 from kernelforge.agents.builtin.ir.nodes import Scan, Value, product
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, lowers
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 

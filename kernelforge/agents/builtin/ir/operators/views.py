@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
+from kernelforge.agents.builtin.ir.lowering import Lowering, broadcast, lowers, quotient
 from kernelforge.agents.builtin.ir.nodes import ONE, Concat, Dim, Padded, Value, literal, product
-from kernelforge.agents.builtin.ir.trace_to_ir import Lowering, broadcast, lowers, quotient
 from kernelforge.errors import UnsupportedError
 
 LAST = 2**62

@@ -1,4 +1,4 @@
-"""Lowering of a traced graph of ATen operators to the intermediate representation (module ``nodes``)."""
+"""Lowering of traced ATen operators to the intermediate representation: the walk over a graph, and the registry."""
 
 from __future__ import annotations
 
@@ -49,22 +49,6 @@ def lowers(*names: str) -> Callable[[_Handler], _Handler]:
         return handler
 
     return register
-
-
-def lower(graph: Graph, attributes: Attributes | None = None) -> Program:
-    """Lower a graph.
-
-    Args:
-        graph: the reference at the full size.
-        attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
-            number of the graph that equals one is read from it.
-
-    Raises:
-        UnsupportedError: an operator that the built-in Coder does not know; the message names it.
-    """
-    import kernelforge.agents.builtin.ir.operators  # noqa: F401  (fills HANDLERS)
-
-    return Lowering(attributes or {}).run(graph)
 
 
 def identifier(name: str) -> str:
