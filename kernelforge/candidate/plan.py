@@ -1,7 +1,7 @@
 """Launch plans: parsed once, resolved once per size into a flat list of buffers and launches.
 
-The text is read with :mod:`ast` and interpreted by closures of ours (:mod:`kernelforge.candidate.plan_language`); it is
-never compiled or executed by Python. ``docs/launch-plan.md`` is the reference page of the language.
+The text is read with :mod:`ast` and interpreted by closures (:mod:`kernelforge.candidate.plan_language`); Python never
+compiles or executes it. ``docs/launch-plan.md`` is the reference page of the language.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kernelforge.candidate.assembly import assemble
-from kernelforge.candidate.plan_language.interpreter import Machine, PendingLaunch
-from kernelforge.candidate.plan_language.lexer import normalise, read
+from kernelforge.candidate.plan_language.interpreter import Machine, PendingLaunch, PlanLimits
+from kernelforge.candidate.plan_language.lexer import chosen_first, normalise, read
 from kernelforge.candidate.plan_language.scope import UNBOUND
 from kernelforge.candidate.plan_language.statements import Program, compile_program
 from kernelforge.candidate.plan_language.values import WEIGHTS, Fault, Refusal, Storage, Tensor, flatten, kind_of
-from kernelforge.candidate.plan_limits import PlanLimits
 from kernelforge.candidate.resolved import Launch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg
-from kernelforge.errors import PlanError, PlanGuard
+from kernelforge.errors import CandidateError, PlanError, PlanGuard
+from kernelforge.records import Candidate
 from kernelforge.records.task import TensorSpec
 
 INT32 = 2**31
@@ -254,3 +255,28 @@ def _outputs(machine: Machine, returned: Any) -> tuple[Tensor, ...]:
         if any(before[1] > after[0] for before, after in itertools.pairwise(filled)):
             raise Fault(f"forward returns the same memory twice, in {storage.label or 'a tensor'}; copy it in a kernel")
     return tuple(leaves)
+
+
+def chosen_values(candidate: Candidate) -> dict[str, int]:
+    """The value of every ``# tune:`` name, the first one where the candidate chooses none.
+
+    Of a plan that cannot be read, what the candidate chooses.
+    """
+    return {**_first_values(candidate.plan), **candidate.choices}
+
+
+@lru_cache(maxsize=256)  # reports ask of every attempt as itself, as a parent and as the best
+def _first_values(plan: str) -> dict[str, int]:
+    """The first value of every ``# tune:`` name; none of a plan that cannot be read."""
+    try:
+        return {name: values[0] for name, values in parse_plan(plan).tunables.items()}
+    except CandidateError:
+        return {}
+
+
+def plan_as_chosen(candidate: Candidate) -> str:
+    """The plan with the chosen value first on each ``# tune:`` line: without any choice it does the same.
+
+    Where all first values are chosen, and where the plan cannot be read, it is the plan as it is.
+    """
+    return chosen_first(normalise(candidate.plan), candidate.choices) if candidate.choices else candidate.plan

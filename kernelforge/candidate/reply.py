@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from kernelforge.candidate.tuning_choices import plan_as_chosen
+from kernelforge.candidate.plan import plan_as_chosen
 from kernelforge.errors import CandidateError
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan
+from kernelforge.candidate.assembly import share
 from kernelforge.candidate.plan_language.values import Fault, Storage
 from kernelforge.candidate.resolved import Fill, TensorArg
-from kernelforge.candidate.workspace import share
 from kernelforge.records import DType, TensorSpec
 
 X = TensorSpec.contiguous((8, 32), DType.FLOAT32)

@@ -1,6 +1,6 @@
-"""Compile expressions to closures.
+"""Compile expressions to closures: each takes a frame and returns a value.
 
-Each closure takes a frame and gives a value. What the language lacks is refused here, before anything runs.
+A construct that the language lacks is refused here, before anything runs.
 """
 
 from __future__ import annotations
@@ -9,9 +9,15 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from kernelforge.candidate.plan_language import arithmetic
-from kernelforge.candidate.plan_language.calls import Arguments, function_call, helper_call, method_call
-from kernelforge.candidate.plan_language.functions import CONSTANTS, FUNCTIONS
+from kernelforge.candidate.plan_language.functions import (
+    CONSTANTS,
+    COPY_PER_STEP,
+    FUNCTIONS,
+    binary_operator,
+    comparison,
+    negate,
+    plus,
+)
 from kernelforge.candidate.plan_language.scope import UNBOUND, Evaluate, Frame, Scope, target_names
 from kernelforge.candidate.plan_language.tensors import METHODS, PROPERTIES, index, slice_of
 from kernelforge.candidate.plan_language.values import (
@@ -112,7 +118,7 @@ def _binary(node: ast.BinOp, scope: Scope) -> Evaluate:
 
 def binary(kind: type[ast.operator], left: Evaluate, right: Evaluate, line: int) -> Evaluate:
     """``left op right``; also what ``op=`` uses."""
-    apply = arithmetic.binary(kind, line)
+    apply = binary_operator(kind, line)
     return lambda frame: apply(left(frame), right(frame), frame[0])
 
 
@@ -121,9 +127,9 @@ def _unary(node: ast.UnaryOp, scope: Scope) -> Evaluate:
     if isinstance(node.op, ast.Not):
         return lambda frame: not truth(operand(frame))
     if isinstance(node.op, ast.USub):
-        return lambda frame: arithmetic.negate(operand(frame))
+        return lambda frame: negate(operand(frame))
     if isinstance(node.op, ast.UAdd):
-        return lambda frame: arithmetic.plus(operand(frame))
+        return lambda frame: plus(operand(frame))
     raise Fault("the plan language has no bitwise operators", node.lineno)
 
 
@@ -145,8 +151,7 @@ def _boolean(node: ast.BoolOp, scope: Scope) -> Evaluate:
 def _compare(node: ast.Compare, scope: Scope) -> Evaluate:
     first = expression(node.left, scope)
     rest = [
-        (arithmetic.compare(type(op)), expression(right, scope))
-        for op, right in zip(node.ops, node.comparators, strict=True)
+        (comparison(type(op)), expression(right, scope)) for op, right in zip(node.ops, node.comparators, strict=True)
     ]
 
     def run(frame: Frame) -> bool:
@@ -274,7 +279,7 @@ def _item(value: Any, key: Any, frame: Frame) -> Any:
     items = sequence(value, "[...]")
     if type(key) is slice:
         part = items[key]
-        frame[0].spend(len(part) // arithmetic.COPY_PER_STEP)
+        frame[0].spend(len(part) // COPY_PER_STEP)
         return part
     position = whole(key, "an index")
     if not -len(items) <= position < len(items):
@@ -352,7 +357,7 @@ def assign(target: ast.expr, scope: Scope) -> Assign:
             raise Fault(f"{len(items)} values cannot be unpacked into {count} names")
         if star is not None:
             after = len(items) - (count - star - 1)
-            frame[0].spend(len(items) // arithmetic.COPY_PER_STEP)
+            frame[0].spend(len(items) // COPY_PER_STEP)
             items = (*items[:star], tuple(items[star:after]), *items[after:])
         for bind, item in zip(binds, items, strict=True):
             bind(frame, item)
@@ -409,3 +414,58 @@ _COMPILERS: dict[type[ast.expr], Callable[[Any, Scope], Evaluate]] = {
     ast.Attribute: _attribute, ast.Subscript: _subscript, ast.ListComp: _comprehension,
     ast.GeneratorExp: _comprehension, ast.Call: _call,
 }  # fmt: skip
+
+
+Arguments = Callable[[Frame], list[Any]]
+"""Positional arguments as one closure."""
+
+
+def function_call(name: str, args: Arguments, keywords: dict[str, Evaluate], line: int) -> Evaluate:
+    """A function of the language."""
+    function = FUNCTIONS[name]
+    if extra := keywords.keys() - function.keywords:
+        raise Fault(f"{name} has no argument {min(extra)!r}", line)
+
+    def run(frame: Frame) -> Any:
+        given = args(frame)
+        named = {key: value(frame) for key, value in keywords.items()}
+        if not function.least <= len(given) <= function.most:
+            raise Fault(f"{name} takes {_count(function.least, function.most)}, got {len(given)}")
+        if "start" in named and len(given) > 1:
+            raise Fault(f"the start of {name} is given twice")
+        frame[0].line = line
+        return function.call(frame[0], *given, **named)
+
+    return run
+
+
+def _count(least: int, most: int) -> str:
+    if least == most:
+        return f"{least} argument{'s' * (least != 1)}"
+    return f"at least {least}" if most > 100 else f"{least} to {most} arguments"
+
+
+def method_call(receiver: Evaluate, name: str, args: Arguments) -> Evaluate:
+    """``tensor.name(...)``, of a method that there is."""
+    function, least, most = METHODS[name]
+
+    def run(frame: Frame) -> Any:
+        tensor = receiver(frame)
+        given = args(frame)
+        if type(tensor) is not Tensor:
+            raise Fault(f"{kind_of(tensor)} has no method {name!r}")
+        if not least <= len(given) <= most:
+            raise Fault(f"{name} takes {_count(least, most)}, got {len(given)}")
+        return function(tensor, *given)
+
+    return run
+
+
+def helper_call(name: str, args: Arguments, keywords: dict[str, Evaluate], scope: Scope, line: int) -> Evaluate:
+    if scope.owner is None:
+        raise Fault("helpers are called inside forward and helpers only", line)
+    if name in ("forward", "setup"):
+        raise Fault(f"{name} cannot be called", line)
+    scope.owner.calls.add(name)
+    routine = scope.routines[name]
+    return lambda frame: routine.call(frame[0], args(frame), {key: value(frame) for key, value in keywords.items()})

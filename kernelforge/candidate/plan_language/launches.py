@@ -7,7 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kernelforge.candidate.plan_language.interpreter import LibraryArgument, Machine, PendingLaunch, PendingLibrary
+from kernelforge.candidate.plan_language.interpreter import (
+    LibraryArgument,
+    Machine,
+    PendingLaunch,
+    PendingLibrary,
+    PlanLimits,
+)
 from kernelforge.candidate.plan_language.values import (
     INT_BOUND,
     Fault,
@@ -22,7 +28,6 @@ from kernelforge.candidate.plan_language.values import (
     show,
     whole,
 )
-from kernelforge.candidate.plan_limits import PlanLimits
 from kernelforge.candidate.resolved import ScalarArg
 
 MAX_ARGUMENTS = 64
