@@ -8,22 +8,11 @@ already known: one vector compare and a few scalar tests replace 32 checks. Anyt
 from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
 
 ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
 
-SIZES: tuple[tuple[int, int], ...] = (
-    (1, 1),
-    (1, 2),
-    (1, 4),
-    (2, 1),
-    (2, 2),
-    (2, 4),
-    (4, 1),
-    (4, 2),
-    (4, 4),
-    (8, 1),
-    (8, 2),
-)
+SIZES = tuple((width, count) for width in (1, 2, 4, 8) for count in (1, 2, 4) if width * count <= 16)
 """Element sizes in bytes and vector lengths that PTX loads and stores have."""
 
 DECLARATIONS = """
@@ -43,10 +32,6 @@ def result_type(width: int, count: int) -> str:
     """What a load of ``count`` elements of ``width`` bytes returns: a vector, or a struct of vectors."""
     one = vector(f"i{8 * width}")
     return one if count == 1 else "{" + ", ".join([one] * count) + "}"
-
-
-def _indices(values: list[int]) -> str:
-    return "<" + ", ".join(f"i32 {v}" for v in values) + ">"
 
 
 def _field(name: str, offset: int, kind: str) -> str:
@@ -122,44 +107,84 @@ store i32 %hits1, ptr %hits_p
 """
 
 
+def _enter_fast_path(width: int, count: int) -> list[str]:
+    """Go to ``slow``, ``cont`` (contiguous in all lanes) or ``notplain``, the hit counted."""
+    lines = []
+    needs = "%c012"
+    if width < 4:
+        # There is no gather or scatter of narrow elements.
+        single = "true" if count == 1 else "%full"
+        lines.append(f"%single = and i1 %iscont, {single}\n%c0124 = and i1 %c012, %single")
+        needs = "%c0124"
+    lines.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_HIT}")
+    lines.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
+    return lines
+
+
+_MASKED = """br i1 %iscont, label %masked, label %scattered
+masked:
+%fw = mul i32 %first, -{width}
+%mp = getelementptr i8, ptr %p, i32 %fw"""
+
+_SPILL_UNIFORM = """%s0 = insertelement <32 x i64> poison, i64 %a, i64 0
+%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer
+store <32 x i64> %sp, ptr %spill, align 64
+%m64 = zext i32 %m to i64"""
+
+
+def _areas(count: int, one: str) -> str:
+    return f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64"
+
+
+def _slow(result: str) -> str:
+    """Start of the slow path; without active lanes it returns ``result``."""
+    return f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {result}"
+
+
 def _spill_wide(bits: int) -> str:
     if bits == 64:
         return "store <32 x i64> %a, ptr %spill, align 64"
     return "%az = zext <32 x i32> %a to <32 x i64>\nstore <32 x i64> %az, ptr %spill, align 64"
 
 
-def _collect(width: int, count: int, source: str, prefix: str) -> list[str]:
-    """Load ``count`` vectors from ``source`` and return them."""
-    one, out, previous = vector(f"i{8 * width}"), [], "poison"
+def _slow_load(width: int, count: int) -> list[str]:
+    """Call the runtime and return the ``count`` vectors that it loaded: the end of a function."""
+    one, previous = vector(f"i{8 * width}"), "poison"
     kind = result_type(width, count)
+    lines = [f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})"]
     for k in range(count):
-        out.append(f"%{prefix}p{k} = getelementptr {one}, ptr {source}, i64 {k}")
-        out.append(f"%{prefix}v{k} = load {one}, ptr %{prefix}p{k}, align {min(64, 32 * width)}")
+        lines.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}")
+        lines.append(f"%ov{k} = load {one}, ptr %op{k}, align {min(64, 32 * width)}")
         if count > 1:
-            out.append(f"%{prefix}s{k} = insertvalue {kind} {previous}, {one} %{prefix}v{k}, {k}")
-            previous = f"%{prefix}s{k}"
-    out.append(f"ret {kind} " + (f"%{prefix}v0" if count == 1 else previous))
-    return out
+            lines.append(f"%os{k} = insertvalue {kind} {previous}, {one} %ov{k}, {k}")
+            previous = f"%os{k}"
+    lines.append(f"ret {kind} " + ("%ov0" if count == 1 else previous) + "\n}")
+    return lines
+
+
+def _slow_store(width: int, count: int) -> list[str]:
+    """Hand the ``count`` vectors to the runtime: the end of a function."""
+    one, align = vector(f"i{8 * width}"), min(64, 32 * width)
+    lines = []
+    for k in range(count):
+        lines.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}")
+        lines.append(f"store {one} %v{k}, ptr %op{k}, align {align}")
+    lines.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
+    lines.append("ret void\n}")
+    return lines
 
 
 def load_function(width: int, count: int, bits: int, permute: bool) -> str:
     """Load with lane-dependent addresses of ``bits`` bits. ``permute``: AVX-512 table lookups are available."""
     name = "kf_ld" if bits == 64 else "kf_lds"
     element, one, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
-    fast_needs = "%c012" if width >= 4 else "%c0124"
     out = [
         f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline "
         f"{ATTRIBUTES} {{",
-        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _areas(count, one),
         _check(bits),
     ]
-    if width < 4:
-        # There is no gather of narrow elements.
-        out.append(
-            "%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single"
-        )
-    out.append(f"br i1 {fast_needs}, label %fast, label %slow\nfast:{_HIT}")
-    out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
+    out += _enter_fast_path(width, count)
     if count == 1:
         out.append(f"%cv = load {one}, ptr %p, align {width}\nret {one} %cv")
     else:
@@ -167,15 +192,14 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
         out.append(f"%cv = load {total}, ptr %p, align {width}")
         previous = "poison"
         for k in range(count):
-            indices = _indices([lane * count + k for lane in range(32)])
+            indices = lane_vector([lane * count + k for lane in range(32)])
             out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
             out.append(f"%ci{k} = insertvalue {kind} {previous}, {one} %cs{k}, {k}")
             previous = f"%ci{k}"
         out.append(f"ret {kind} {previous}")
     out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
     if count == 1:
-        out.append("br i1 %iscont, label %masked, label %scattered\nmasked:")
-        out.append(f"%fw = mul i32 %first, -{width}\n%mp = getelementptr i8, ptr %p, i32 %fw")
+        out.append(_MASKED.format(width=width))
         out.append(
             f"%mld = call {one} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, "
             f"{one} zeroinitializer)"
@@ -198,20 +222,16 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
         out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
     else:
         out.append("unreachable")
-    out.append(
-        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
-    )
+    out.append(_slow(f"{kind} zeroinitializer"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
-    out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
-    out += _collect(width, count, "%out", "o")
-    out.append("}")
+    out += _slow_load(width, count)
     return "\n".join(out)
 
 
 def _window_load() -> str:
     """All lanes within 128 bytes: two vector loads and a table lookup instead of a gather."""
-    low, high = _indices(list(range(16))), _indices(list(range(16, 32)))
-    both = _indices(list(range(32)))
+    low, high = lane_vector(list(range(16))), lane_vector(list(range(16, 32)))
+    both = lane_vector(list(range(32)))
     t = "<16 x i32>"
     return f"""
 %isw = icmp eq i32 %kind, {lay.KIND_WINDOW}
@@ -243,17 +263,10 @@ def store_function(width: int, count: int, bits: int) -> str:
     out = [
         f"define void @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m, {values}) "
         f"noinline {ATTRIBUTES} {{",
-        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _areas(count, one),
         _check(bits),
     ]
-    needs = "%c012"
-    if width < 4:
-        out.append(
-            "%single = and i1 %iscont, " + ("true" if count == 1 else "%full") + "\n%c0124 = and i1 %c012, %single"
-        )
-        needs = "%c0124"
-    out.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_HIT}")
-    out.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
+    out += _enter_fast_path(width, count)
     if count == 1:
         out.append(f"store {one} %v0, ptr %p, align {width}\nret void")
     else:
@@ -265,7 +278,7 @@ def store_function(width: int, count: int, bits: int) -> str:
             for k in range(0, len(pairs), 2):
                 serial += 1
                 kind = vector(element, lanes)
-                indices = _indices(list(range(2 * lanes)))
+                indices = lane_vector(list(range(2 * lanes)))
                 out.append(
                     f"%j{serial} = shufflevector {kind} {pairs[k]}, {kind} {pairs[k + 1]}, "
                     f"<{2 * lanes} x i32> {indices}"
@@ -273,13 +286,12 @@ def store_function(width: int, count: int, bits: int) -> str:
                 merged.append(f"%j{serial}")
             pairs, lanes = merged, 2 * lanes
         total = vector(element, lanes)
-        order = _indices([lane + 32 * k for lane in range(32) for k in range(count)])
+        order = lane_vector([lane + 32 * k for lane in range(32) for k in range(count)])
         out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
         out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
     out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
     if count == 1:
-        out.append("br i1 %iscont, label %masked, label %scattered\nmasked:")
-        out.append(f"%fw = mul i32 %first, -{width}\n%mp = getelementptr i8, ptr %p, i32 %fw")
+        out.append(_MASKED.format(width=width))
         out.append(f"call void @llvm.masked.store.v32{element}.p0({one} %v0, ptr %mp, i32 {width}, <32 x i1> %mv)")
         out.append("ret void\nscattered:")
     if width >= 4:
@@ -293,16 +305,9 @@ def store_function(width: int, count: int, bits: int) -> str:
         out.append("ret void")
     else:
         out.append("unreachable")
-    out.append("slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret void")
+    out.append(_slow("void"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
-    for k in range(count):
-        out.append(
-            f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\n"
-            f"store {one} %v{k}, ptr %op{k}, align {min(64, 32 * width)}"
-        )
-    out.append(
-        f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
-    )
+    out += _slow_store(width, count)
     return "\n".join(out)
 
 
@@ -343,14 +348,9 @@ def uniform_load_function(width: int, count: int) -> str:
             out.append(f"%r{k} = insertvalue {kind} {previous}, {element} %v{k}, {k}")
             previous = f"%r{k}"
     out.append(f"ret {kind} " + ("%v0" if count == 1 else previous))
-    out.append(
-        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
-    )
+    out.append(_slow(f"{kind} zeroinitializer"))
     one = vector(element)
-    out.append(f"call:\n%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64")
-    out.append("%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
-    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
-    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
+    out.append(f"call:\n{_areas(count, one)}\n{_SPILL_UNIFORM}")
     out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
     out.append("%fl = call i32 @llvm.cttz.i32(i32 %m, i1 true)")
     previous = "poison"
@@ -411,7 +411,7 @@ def local_load_function(width: int, count: int) -> str:
     one, kind = vector(f"i{8 * width}"), result_type(width, count)
     out = [
         f"define {kind} @kf_ldl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
-        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _areas(count, one),
         _local_prologue(words),
     ]
     for w in range(words):
@@ -434,15 +434,9 @@ def local_load_function(width: int, count: int) -> str:
             previous = f"%r{k}"
     if count > 1:
         out.append(f"ret {kind} {previous}")
-    out.append(
-        f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {kind} zeroinitializer"
-    )
-    out.append("call:\n%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
-    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
-    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
-    out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
-    out += _collect(width, count, "%out", "o")
-    out.append("}")
+    out.append(_slow(f"{kind} zeroinitializer"))
+    out.append(f"call:\n{_SPILL_UNIFORM}")
+    out += _slow_load(width, count)
     return "\n".join(out)
 
 
@@ -453,7 +447,7 @@ def local_store_function(width: int, count: int) -> str:
     values = ", ".join(f"{one} %v{k}" for k in range(count))
     out = [
         f"define void @kf_stl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m, {values}) noinline {ATTRIBUTES} {{",
-        f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64",
+        _areas(count, one),
         _local_prologue(words),
         "%mv = bitcast i32 %m to <32 x i1>",
     ]
@@ -468,15 +462,9 @@ def local_store_function(width: int, count: int) -> str:
             out.append(f"%x{w} = trunc <32 x i64> {source} to <32 x i32>")
         out.append(f"%w{w}_p = getelementptr i8, ptr %p, i64 {128 * w}")
         out.append(f"call void @llvm.masked.store.v32i32.p0(<32 x i32> {value}, ptr %w{w}_p, i32 4, <32 x i1> %mv)")
-    out.append("ret void\nslow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret void")
-    out.append("call:\n%s0 = insertelement <32 x i64> poison, i64 %a, i64 0")
-    out.append("%sp = shufflevector <32 x i64> %s0, <32 x i64> poison, <32 x i32> zeroinitializer")
-    out.append("store <32 x i64> %sp, ptr %spill, align 64\n%m64 = zext i32 %m to i64")
-    for k in range(count):
-        out.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}\nstore {one} %v{k}, ptr %op{k}, align 64")
-    out.append(
-        f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
-    )
+    out += ["ret void", _slow("void")]
+    out.append(f"call:\n{_SPILL_UNIFORM}")
+    out += _slow_store(width, count)
     return "\n".join(out)
 
 

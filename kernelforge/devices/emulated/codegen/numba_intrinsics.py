@@ -1,6 +1,6 @@
-"""Typed access to numba: raw memory intrinsics and decorators for the runtime.
+"""Intrinsics for raw memory and decorators for the runtime, which numba compiles.
 
-Everything is ``int64`` on purpose: mixing signed and unsigned integers makes numba promote to floating point.
+All integers are ``int64``: a mixture of signed and unsigned ones makes numba promote to floating point.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STAMP = _source_stamp()
 
 
 def cache_folder() -> Path | None:
-    """Where numba keeps what it compiled of this package; None where it found no writable place."""
+    """The folder of numba's cache for this package; None without a writable one."""
     try:
         return Path(FunctionCache(cache_folder).cache_path)
     except RuntimeError:
@@ -70,8 +70,8 @@ def exported(signature: str) -> Callable[[F], Any]:
 
     def wrap(function: F) -> Any:
         function.__qualname__ += f"_{_STAMP}"
-        # numba reads an index, adds a name and writes it back. Of two processes at it, one that is held up in between
-        # takes names away that the other has given, and the code of one signature ends up under the name of another.
+        # numba reads an index, adds a name and writes it back. Of two processes that do so at once, one may overwrite
+        # the names of the other, and the code of one signature is then stored under the name of another.
         with exclusive(_lock_file()):
             try:
                 return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
@@ -85,139 +85,111 @@ def exported(signature: str) -> Callable[[F], Any]:
 
 
 def _forget_cached(function: Callable[..., Any]) -> None:
-    """Drop the index of everything cached beside ``function``, its helpers included; it is compiled anew."""
+    """Drop the cache index of ``function``'s folder, helpers included, so that everything is compiled again."""
     for index in Path(FunctionCache(function).cache_path).glob("*.nbi"):
         index.unlink(missing_ok=True)
 
 
-def _load(pointee: ir.Type, result: Any, signed: bool = True) -> Any:
-    @intrinsic
-    def load(typing_context: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], pointee.as_pointer())
-            value = builder.load(pointer, align=1)
-            if isinstance(pointee, ir.IntType) and pointee.width < 64:
-                extend = builder.sext if signed else builder.zext
-                return extend(value, ir.IntType(64))
-            return value
-
-        return result(types.int64), generate
-
-    return load
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_F32, _F64 = ir.FloatType(), ir.DoubleType()
 
 
-def _store(pointee: ir.Type, argument: Any) -> Any:
-    @intrinsic
-    def store(typing_context: Any, address: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], pointee.as_pointer())
-            item = args[1]
-            if isinstance(pointee, ir.IntType) and pointee.width < 64:
-                item = builder.trunc(item, pointee)
-            builder.store(item, pointer, align=1)
-            return context.get_dummy_value()
+def _intrinsic(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make a numba intrinsic, of these types, of a function of LLVM's builder and the operands."""
 
-        return types.void(types.int64, argument), generate
+    def wrap(build: Callable[..., Any]) -> Any:
+        @intrinsic
+        @functools.wraps(build)  # numba takes the number of operands from the signature
+        def define(typing_context: Any, *operands: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                value = build(builder, *args)
+                return context.get_dummy_value() if result is types.void else value
 
-    return store
+            return result(*arguments), generate
 
+        return define
 
-load_u8 = _load(ir.IntType(8), types.int64, signed=False)
-load_u16 = _load(ir.IntType(16), types.int64, signed=False)
-load_u32 = _load(ir.IntType(32), types.int64, signed=False)
-load_i32 = _load(ir.IntType(32), types.int64)
-load_i64 = _load(ir.IntType(64), types.int64)
-load_f32 = _load(ir.FloatType(), types.float32)
-load_f64 = _load(ir.DoubleType(), types.float64)
-store_u8 = _store(ir.IntType(8), types.int64)
-store_u16 = _store(ir.IntType(16), types.int64)
-store_u32 = _store(ir.IntType(32), types.int64)
-store_i64 = _store(ir.IntType(64), types.int64)
-store_f32 = _store(ir.FloatType(), types.float32)
-store_f64 = _store(ir.DoubleType(), types.float64)
+    return wrap
 
 
-@intrinsic
-def fill_bytes(typing_context: Any, address: Any, value: Any, count: Any) -> Any:
+def _load(pointee: ir.Type, result: Any = types.int64, *, signed: bool = True) -> Any:
+    def load(builder: Any, address: Any) -> Any:
+        value = builder.load(builder.inttoptr(address, pointee.as_pointer()), align=1)
+        if isinstance(pointee, ir.IntType) and pointee.width < 64:
+            return builder.sext(value, _I64) if signed else builder.zext(value, _I64)
+        return value
+
+    return _intrinsic(result, types.int64)(load)
+
+
+def _store(pointee: ir.Type, argument: Any = types.int64) -> Any:
+    def store(builder: Any, address: Any, value: Any) -> None:
+        if isinstance(pointee, ir.IntType) and pointee.width < 64:
+            value = builder.trunc(value, pointee)
+        builder.store(value, builder.inttoptr(address, pointee.as_pointer()), align=1)
+
+    return _intrinsic(types.void, types.int64, argument)(store)
+
+
+load_u8 = _load(_I8, signed=False)
+load_u16 = _load(ir.IntType(16), signed=False)
+load_u32 = _load(_I32, signed=False)
+load_i32 = _load(_I32)
+load_i64 = _load(_I64)
+load_f32 = _load(_F32, types.float32)
+store_u8 = _store(_I8)
+store_u16 = _store(ir.IntType(16))
+store_u32 = _store(_I32)
+store_i64 = _store(_I64)
+store_f32 = _store(_F32, types.float32)
+
+
+@_intrinsic(types.void, types.int64, types.int64, types.int64)
+def fill_bytes(builder: Any, address: Any, value: Any, count: Any) -> None:
     """memset(address, value, count)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-        byte = builder.trunc(args[1], ir.IntType(8))
-        function = builder.module.declare_intrinsic("llvm.memset", [pointer.type, ir.IntType(64)])
-        builder.call(function, [pointer, byte, args[2], ir.Constant(ir.IntType(1), 0)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
+    pointer = builder.inttoptr(address, _I8.as_pointer())
+    function = builder.module.declare_intrinsic("llvm.memset", [pointer.type, _I64])
+    builder.call(function, [pointer, builder.trunc(value, _I8), count, ir.Constant(ir.IntType(1), 0)])
 
 
-@intrinsic
-def popcount(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.int64, types.int64)
+def popcount(builder: Any, value: Any) -> Any:
     """Number of set bits of an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return types.int64(types.int64), generate
+    return builder.ctpop(value)
 
 
-@intrinsic
-def trailing_zeros(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.int64, types.int64)
+def trailing_zeros(builder: Any, value: Any) -> Any:
     """Index of the lowest set bit of a non-zero int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), generate
+    return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
 
 
-@intrinsic
-def call_warp(typing_context: Any, function: Any, state: Any, context_address: Any) -> Any:
+@_intrinsic(types.int64, types.int64, types.int64, types.int64)
+def call_warp(builder: Any, function: Any, state: Any, context: Any) -> Any:
     """Call generated code: ``int32 kernel(state, context)``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64), ir.IntType(64)])
-        callee = builder.inttoptr(args[0], kind.as_pointer())
-        return builder.sext(builder.call(callee, [args[1], args[2]]), ir.IntType(64))
-
-    return types.int64(types.int64, types.int64, types.int64), generate
+    kind = ir.FunctionType(_I32, [_I64, _I64])
+    return builder.sext(builder.call(builder.inttoptr(function, kind.as_pointer()), [state, context]), _I64)
 
 
-@intrinsic
-def bits_to_f32(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.float32, types.int64)
+def bits_to_f32(builder: Any, value: Any) -> Any:
     """Reinterpret the low 32 bits as a float."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
-
-    return types.float32(types.int64), generate
+    return builder.bitcast(builder.trunc(value, _I32), _F32)
 
 
-@intrinsic
-def f32_to_bits(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.int64, types.float32)
+def f32_to_bits(builder: Any, value: Any) -> Any:
     """Bit pattern of a float as a non-negative integer."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.zext(builder.bitcast(args[0], ir.IntType(32)), ir.IntType(64))
-
-    return types.int64(types.float32), generate
+    return builder.zext(builder.bitcast(value, _I32), _I64)
 
 
-@intrinsic
-def bits_to_f64(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.float64, types.int64)
+def bits_to_f64(builder: Any, value: Any) -> Any:
     """Reinterpret 64 bits as a double."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
+    return builder.bitcast(value, _F64)
 
 
-@intrinsic
-def f64_to_bits(typing_context: Any, value: Any) -> Any:
+@_intrinsic(types.int64, types.float64)
+def f64_to_bits(builder: Any, value: Any) -> Any:
     """Bit pattern of a double."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.int64(types.float64), generate
+    return builder.bitcast(value, _I64)
