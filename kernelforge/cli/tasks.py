@@ -150,7 +150,9 @@ def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
     from kernelforge.report.formatting import one_line, printable
-    from kernelforge.report.tables.run import attribute_table, floor_table, size_table, weight_table
+    from kernelforge.report.tables.run import attribute_table, floor_table, weight_table
+    from kernelforge.report.tables.task import size_table
+    from kernelforge.report.views.task import task_sizes
 
     task, out = detail.task, console()
     out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))
@@ -162,7 +164,7 @@ def _print_detail(detail: TaskDetail) -> None:
         out.print(Text(printable(task.c_source)))
         out.print(Text("A Coder is shown the C function above; this is the reference that judges it:\n", style="bold"))
     out.print(Text(printable(task.source)))
-    out.print(size_table(detail).to_rich())
+    out.print(size_table(task_sizes(detail.task, detail.facts)).to_rich())
     if detail.facts:
         out.print(floor_table(detail).to_rich())
         full = detail.facts.at("full")

@@ -127,18 +127,11 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
     rows, run = entry.tasks, entry.run
     tokens = [row.tokens for row in rows]
     dollars = [row.dollars for row in rows]
-    return Result(
-        key=entry.key,
+    return Result.of(
+        entry,
+        run,
         run=run.id,
-        by=entry.by,
-        note=entry.note,
-        digest=entry.digest,
         verified=verified,
-        started=run.started,
-        state=run.state,
-        strategy=run.strategy,
-        coder=run.coder,
-        judge=run.judge,
         confined=True,
         further_tests=any(has_tests(fingerprint.evaluator) for fingerprint in entry.fingerprints),
         attempts=sum(row.attempts for row in rows),

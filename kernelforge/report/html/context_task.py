@@ -21,7 +21,7 @@ from kernelforge.report.tables.task import (
     kernel_table,
     lineage_table,
     metric_table,
-    place_table,
+    roofline_table,
     size_table,
     timing_table,
     trial_table,
@@ -88,7 +88,7 @@ def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
     return {
         "gates": html_table(gate_table(view.gates)),
         "kernels": html_table(kernel_table(view.build.kernels)) if view.build else None,
-        "places": html_table(place_table(places)) if places else None,
+        "places": html_table(roofline_table(places)) if places else None,
         "checks": html_table(replace(check_table(view.checks), title="By size")) if view.checks else None,
         "timing": html_table(timing_table(view.sides)) if view.sides else None,
         "trials": html_table(trial_table(view.trials, origin=origin)) if view.trials else None,

@@ -38,6 +38,11 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def listed(values: Sequence[object]) -> str:
+    """Values separated by commas."""
+    return ", ".join(map(str, values)) or ABSENT
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: an attribute of the view, its heading, and how its value is shown to people."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
-from kernelforge.records import Origin, SizeFacts, TensorSpec
+from kernelforge.records import Origin, SizeFacts
 from kernelforge.report.formatting import (
     ABSENT,
-    byte_count,
     duration,
     fine_percent,
     format_dollars,
@@ -17,7 +15,7 @@ from kernelforge.report.formatting import (
     percent,
     times,
 )
-from kernelforge.report.tables.base import Column, Table
+from kernelforge.report.tables.base import Column, Table, listed
 from kernelforge.report.tables.task import task_table
 from kernelforge.report.views.audit import AuditView
 from kernelforge.report.views.board import FASTEST_UNCOMPILED, Board, BoardKey, Entry
@@ -34,7 +32,7 @@ def suites_table(view: SuitesView) -> Table:
     columns = (
         Column("name", "suite"),
         Column("tasks", "tasks", number, "right"),
-        Column("levels", "levels", lambda levels: _listed(tuple(map(str, levels))), "right"),
+        Column("levels", "levels", listed, "right"),
         Column("title", "title", wide=True),
         Column("description", "what it is", wide=True),
     )
@@ -48,40 +46,10 @@ def suite_table(view: SuiteView) -> Table:
         Column("name", "task"),
         Column("level", "level", number, "right"),
         Column("title", "title", wide=True),
-        Column("tags", "tags", _listed, wide=True),
+        Column("tags", "tags", listed, wide=True),
         Column("sizes", "sizes", lambda sizes: number(len(sizes)), "right"),
     )
     return Table.of(f"{view.title}: suite {view.name} ({view.digest}), {len(view.tasks)} tasks", columns, view.tasks)
-
-
-def size_table(detail: TaskDetail) -> Table:
-    """Sizes of a task with the module constants that make them, and the facts where they are known."""
-    known = {one.size: one for one in detail.facts.sizes} if detail.facts else {}
-    columns = [Column("size", "size"), Column("constants", "constants", wide=True)]
-    if known:
-        columns += [
-            Column("inputs", "inputs", wide=True),
-            Column("outputs", "outputs", wide=True),
-            Column("compulsory_bytes", "least bytes", byte_count, "right"),
-            Column("flops", "flops", number, "right"),
-            Column("eager_launches", "eager launches", number, "right"),
-        ]
-    rows = []
-    for size in detail.task.sizes:
-        constants = ", ".join(f"{name} = {value}" for name, value in size.constants.items()) or "as in the file"
-        row: list[object] = [size.name, constants]
-        if known:
-            row += _fact_cells(known.get(size.name))
-        rows.append(tuple(row))
-    return Table("Sizes", tuple(columns), tuple(rows))
-
-
-def _fact_cells(facts: SizeFacts | None) -> list[object]:
-    if facts is None:
-        return [None] * 5
-    inputs = ", ".join(spec_text(one) if isinstance(one, TensorSpec) else str(one) for one in facts.inputs)
-    outputs = ", ".join(spec_text(one) for one in facts.outputs)
-    return [inputs, outputs, facts.compulsory_bytes, facts.flops, facts.eager_launches]
 
 
 def floor_table(detail: TaskDetail) -> Table:
@@ -101,7 +69,7 @@ def weight_table(facts: SizeFacts) -> Table:
         Column("name", "weight", wide=True),
         Column("kind", "kind"),
         Column("spec", "shape and dtype", spec_text),
-        Column("aliases", "also", _listed),
+        Column("aliases", "also", listed),
     )
     return Table.of(f"Weights at size {facts.size}: w[name]", columns, facts.weights)
 
@@ -110,10 +78,6 @@ def attribute_table(facts: SizeFacts) -> Table:
     """What a plan reaches as ``attrs[...]``, at one size."""
     columns = (Column("name", "attribute", wide=True), Column("value", "value", str))
     return Table(f"Attributes at size {facts.size}: attrs[name]", columns, tuple(facts.attrs.items()))
-
-
-def _listed(values: tuple[str, ...]) -> str:
-    return ", ".join(values) or ABSENT
 
 
 def runs_table(views: Iterable[RunView]) -> Table:
@@ -178,17 +142,6 @@ def cost_table(costs: Iterable[AgentCost]) -> Table:
     return Table.of("What models were paid", columns, costs, keys=2)
 
 
-class _FastRow(NamedTuple):
-    baseline: str
-    p: float
-    value: float
-    low: float
-    high: float
-    tasks: int
-    untimed: int
-    uncompiled: int
-
-
 def fast_table(curves: Iterable[FastCurve]) -> Table:
     """fast_p at the thresholds that others publish, against each baseline."""
     columns = (
@@ -201,15 +154,13 @@ def fast_table(curves: Iterable[FastCurve]) -> Table:
         Column("untimed", "untimed", number, "right"),
         Column("uncompiled", "without compile", number, "right"),
     )
-    rows = [
-        _FastRow(
-            curve.baseline, point.p, point.value, point.low, point.high, curve.tasks, curve.untimed, curve.uncompiled
-        )
+    rows = tuple(
+        (curve.baseline, point.p, point.value, point.low, point.high, curve.tasks, curve.untimed, curve.uncompiled)
         for curve in curves
         for point in curve.points
         if any(abs(point.p - p) < 1e-9 for p in FAST_P)
-    ]
-    return Table.of("fast_p: share of all tasks that are correct and more than p times as fast", columns, rows, keys=2)
+    )
+    return Table("fast_p: share of all tasks that are correct and more than p times as fast", columns, rows, keys=2)
 
 
 def anytime_table(points: Sequence[AnytimePoint]) -> Table:

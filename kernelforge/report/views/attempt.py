@@ -312,19 +312,12 @@ def attempt_view(
     measured_us = believed_time(attempt)
     time_us = speed.time_us if speed and speed.quarantined is None else None
     alike = place is not None and speed is not None and place.time_origin is speed.origin
-    return AttemptView(
-        id=attempt.id,
-        run=attempt.run,
-        task=attempt.task,
-        number=attempt.number,
-        operator=attempt.operator,
-        parent=attempt.parent,
+    return AttemptView.of(
+        attempt,
+        evaluation,
         best=best.id if best else None,
         candidate=candidate.hash if candidate else None,
         lane=candidate.lane if candidate else None,
-        coder=attempt.coder,
-        technique=attempt.technique,
-        inspirations=attempt.inspirations,
         cost=total_cost(attempt.messages),
         caught_by=caught_by(evaluation),
         choices=chosen_values(candidate) if candidate else {},
@@ -332,10 +325,6 @@ def attempt_view(
         source=candidate.source if candidate else None,
         plan=candidate.plan if candidate else None,
         diffs=_diffs(attempt, parent, best),
-        verdict=evaluation.verdict,
-        stage=evaluation.stage,
-        reason=evaluation.reason,
-        build=evaluation.build,
         gates=gates_of(evaluation),
         checks=evaluation.correctness.sizes if evaluation.correctness else (),
         performance=speed,
@@ -345,20 +334,12 @@ def attempt_view(
         ceiling_share=place.ceiling_us / time_us if alike and place and place.ceiling_us and time_us else None,
         place=place,
         parent_place=place_of(parent),
-        finding=attempt.finding,
         metrics=metric_changes(attempt, parent),
         profile_notes=attempt.profile.notes if attempt.profile else (),
         trials=_trials(attempt),
-        reward=attempt.reward,
-        accepted=attempt.accepted,
-        note=attempt.note,
-        started=attempt.started,
-        seconds=attempt.seconds,
         timings=evaluation.seconds,
-        fingerprint=evaluation.fingerprint,
         replay=_replay(attempt, task, results),
         messages=attempt.messages if messages else None,
-        uncompared=evaluation.uncompared,
     )
 
 
@@ -385,15 +366,12 @@ def sides_of(timing: Timing) -> tuple[SideRow, ...]:
     for side in (timing.candidate, *timing.baselines):
         ratio = timing.ratio(side.name)
         rows.append(
-            SideRow(
-                name=side.name,
+            SideRow.of(
+                side,
                 fastest=side.name == timing.fastest,
-                median_us=side.median_us,
                 low_us=side.interval_us[0],
                 high_us=side.interval_us[1],
                 samples=len(side.samples_us),
-                captured=side.captured,
-                node_gap_us=side.node_gap_us,
                 speedup=ratio.speedup if ratio else None,
                 low=ratio.interval[0] if ratio else None,
                 high=ratio.interval[1] if ratio else None,

@@ -296,14 +296,12 @@ def run_result(records: RunRecords) -> Result:
     run = records.run
     evaluations = [attempt.evaluation for attempt in records.attempts]
     tokens, dollars = spent_on(list(records.said()), (*run.config.coders, run.config.judge))
-    return Result(
+    return Result.of(
+        run,
+        run.config,
         key=board_key(records),
         run=run.id,
-        started=run.started,
         state=records.state,
-        strategy=run.config.strategy,
-        coder=run.config.coder,
-        judge=run.config.judge,
         confined=all(evaluation.fingerprint.jail != "none" for evaluation in evaluations),
         further_tests=any(has_tests(evaluation.fingerprint.evaluator) for evaluation in evaluations),
         attempts=len(evaluations),

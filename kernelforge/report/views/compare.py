@@ -153,17 +153,15 @@ def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", 
         found = _by_traffic(correct[0], correct[1])
     else:
         found = _Judged("tie", "both are correct; their times and counters are not comparable")
-    return PairRow(
+    return PairRow.of(
+        found,
         task=task,
-        outcome=found.outcome,
-        why=found.why,
         a_best=best[0].id if best[0] else None,
         b_best=best[1].id if best[1] else None,
         a_verdict=verdicts[0],
         b_verdict=verdicts[1],
         a_value=found.values[0],
         b_value=found.values[1],
-        ratio=found.ratio,
         low=found.interval[0] if found.interval else None,
         high=found.interval[1] if found.interval else None,
         a_outcome=outcomes[0],

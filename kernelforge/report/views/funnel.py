@@ -175,15 +175,11 @@ def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
 
 def _cell(attempt: Attempt) -> Cell:
     evaluation = attempt.evaluation
-    return Cell(
-        id=attempt.id,
-        number=attempt.number,
+    return Cell.of(
+        attempt,
+        evaluation,
         step=step_name(attempt),
-        verdict=evaluation.verdict,
-        stage=evaluation.stage,
         reached=step_reached(evaluation),
         reason=one_line(evaluation.reason[: 4 * _REASON_CHARS], _REASON_CHARS),
-        accepted=attempt.accepted,
         speedup=evaluation.performance.speedup if evaluation.performance else None,
-        uncompared=evaluation.uncompared,
     )

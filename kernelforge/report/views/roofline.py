@@ -81,10 +81,9 @@ def spec_of(fingerprint: Fingerprint) -> DeviceSpec | None:
 
 
 def roofs_of(spec: DeviceSpec) -> DevicePeaks:
-    return DevicePeaks(
+    return DevicePeaks.of(
+        spec,
         device=spec.title,
-        dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
-        fp32_flops_per_s=spec.fp32_flops_per_s,
         tf32_tensor_flops_per_s=spec.tf32_tensor_tflops * 1e12,
         fp16_tensor_flops_per_s=spec.fp16_tensor_tflops * 1e12,
         ridge=spec.ridge_flop_per_byte,
@@ -109,17 +108,11 @@ def place_of(attempt: Attempt | None) -> RooflinePoint | None:
     found, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
     roofs = None if spec is None else roofs_of(spec)
     tensor_cores = uses_tensor_cores(attempt.profile)
-    return RooflinePoint(
+    return RooflinePoint.of(
+        found,
         attempt=attempt.id,
-        flops=found.flops,
-        dram_bytes=found.dram_bytes,
-        compulsory_bytes=found.compulsory_bytes,
-        arithmetic_intensity=found.arithmetic_intensity,
         flops_per_s=found.flops / (found.time_us * 1e-6) if found.time_us > 0 else 0.0,
-        bound=found.bound,
         tensor_cores=tensor_cores,
-        time_us=found.time_us,
-        time_origin=found.time_origin,
         ceiling_us=None if roofs is None else _ceiling(found, roofs, tensor_cores),
         roofs=roofs,
     )

@@ -131,24 +131,11 @@ def run_view(records: RunRecords) -> RunView:
     measured = records.measured
     ratios = [summary.dram_ratio for summary in summaries if summary.correct and summary.dram_ratio is not None]
     scored = [summary.reward for summary in summaries if summary.correct and summary.reward is not None]
-    return RunView(
-        id=run.id,
+    return RunView.of(
+        run,
+        config,
         state=records.state,
-        suite=config.suite,
-        suite_digest=config.suite_digest,
-        device=config.device,
-        strategy=config.strategy,
-        coder=config.coder,
-        judge=config.judge,
-        tester=config.tester,
-        memory=config.memory,
-        budget=config.budget,
-        reward=config.reward,
-        seed=config.seed,
-        started=run.started,
-        ended=run.ended,
         seconds=seconds_between(run.started, run.ended),
-        kernelforge=run.kernelforge,
         origin=records.origin,
         headline=headline(summaries, measured=measured),
         tasks_ok=sum(summary.correct for summary in summaries),

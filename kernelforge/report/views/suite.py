@@ -103,32 +103,14 @@ class AdmissionView(View):
 
 def suite_view(name: str, title: str, description: str, digest: str, tasks: Iterable[Task]) -> SuiteView:
     """View of a suite."""
-    rows = tuple(
-        TaskRow(
-            name=task.name,
-            title=task.title,
-            level=task.level,
-            tags=task.tags,
-            sizes=tuple(size.name for size in task.sizes),
-            digest=task.digest,
-        )
-        for task in tasks
-    )
+    rows = tuple(TaskRow.of(task, sizes=tuple(size.name for size in task.sizes)) for task in tasks)
     return SuiteView(name=name, title=title, description=description, digest=digest, tasks=rows)
 
 
 def suites_view(suites: Iterable[Suite]) -> SuitesView:
     """View of several suites."""
     rows = tuple(
-        SuiteRow(
-            name=suite.name,
-            title=suite.title,
-            description=suite.description,
-            tasks=len(suite),
-            levels=tuple(sorted({task.level for task in suite})),
-            digest=suite.digest,
-        )
-        for suite in suites
+        SuiteRow.of(suite, tasks=len(suite), levels=tuple(sorted({task.level for task in suite}))) for suite in suites
     )
     return SuitesView(suites=rows)
 
@@ -141,10 +123,9 @@ def task_detail(task: Task, facts: TaskFacts | None) -> TaskDetail:
 
 def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
     return tuple(
-        FloorRow(
+        FloorRow.of(
+            spec,
             device=spec.key,
-            title=spec.title,
-            dram_bandwidth_gbps=spec.dram_bandwidth_gbps,
             floor_us=physical_floor_us(full.compulsory_bytes, spec.dram_bandwidth_gbps),
             arithmetic_us=full.flops / spec.fp32_flops_per_s * 1e6,
         )
@@ -160,7 +141,9 @@ def admission_view(suite: str, tasks: Sequence[str], findings: Iterable[Admissio
     return AdmissionView(suite=suite, tasks=len(tasks), ok=not refused, refused=refused, findings=rows)
 
 
-def spec_text(spec: TensorSpec) -> str:
-    """``float32[64, 128]``, with strides where they are not C order."""
+def spec_text(spec: object) -> str:
+    """``float32[64, 128]``, with strides where they are not C order; an input that is no tensor as it prints."""
+    if not isinstance(spec, TensorSpec):
+        return str(spec)
     strides = "" if spec.is_contiguous else f" strides {list(spec.stride)}"
     return f"{spec.dtype.value}{list(spec.shape)}{strides}"

@@ -20,7 +20,6 @@ from kernelforge.records import (
     SizeFacts,
     Task,
     TaskFacts,
-    TensorSpec,
     Verdict,
     outcome_words,
 )
@@ -197,7 +196,7 @@ def task_view(records: RunRecords, task: str) -> TaskView:
         digest=source.digest if source else None,
         reference=source.source if source else None,
         c_reference=(source.c_source or None) if source else None,
-        sizes=_sizes(source, facts),
+        sizes=task_sizes(source, facts),
         device=records.run.config.device,
         roofs=None if spec is None else roofs_of(spec),
         floor_us=floor_us(compulsory_bytes(facts, attempts), spec),
@@ -217,20 +216,19 @@ def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> fl
     return next((one.profile.roofline.compulsory_bytes for one in attempts if one.profile is not None), None)
 
 
-def _sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
-    known = {} if facts is None else {one.size: one for one in facts.sizes}
-    constants = {name: {} for name in known} if task is None else {size.name: size.constants for size in task.sizes}
-    return tuple(_size(name, replaced, known.get(name)) for name, replaced in constants.items())
+def task_sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
+    """Sizes of a task with their facts; without the task, those that have facts."""
+    by_size = {} if facts is None else {size.size: size for size in facts.sizes}
+    constants = {name: {} for name in by_size} if task is None else {size.name: size.constants for size in task.sizes}
+    return tuple(_size(name, replaced, by_size.get(name)) for name, replaced in constants.items())
 
 
 def _size(name: str, constants: dict[str, int | float | bool], facts: SizeFacts | None) -> TaskSize:
     return TaskSize(
         size=name,
         constants=constants,
-        inputs=tuple(spec_text(one) if isinstance(one, TensorSpec) else str(one) for one in facts.inputs)
-        if facts
-        else (),
-        outputs=tuple(spec_text(one) for one in facts.outputs) if facts else (),
+        inputs=tuple(map(spec_text, facts.inputs)) if facts else (),
+        outputs=tuple(map(spec_text, facts.outputs)) if facts else (),
         weights=len(facts.weights) if facts else None,
         compulsory_bytes=facts.compulsory_bytes if facts else None,
         flops=facts.flops if facts else None,
@@ -249,13 +247,11 @@ def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
             if side.name not in best or side.median_us < best[side.name][0].median_us:
                 best[side.name] = side, attempt.id
     found = (
-        BaselineTime(
-            name=side.name,
-            median_us=side.median_us,
+        BaselineTime.of(
+            side,
             low_us=side.interval_us[0],
             high_us=side.interval_us[1],
             samples=len(side.samples_us),
-            captured=side.captured,
             attempt=attempt,
         )
         for side, attempt in best.values()
@@ -288,17 +284,13 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
     interval = against.interval if against and speed and speed.speedup is not None else None
     roof = attempt.profile.roofline if attempt.profile else None
     delta, delta_of = _delta(attempt, parent)
-    return LineageNode(
-        id=attempt.id,
-        number=attempt.number,
+    return LineageNode.of(
+        attempt,
+        attempt.evaluation,
         depth=depth,
         parent=parent.number if parent else None,
-        operator=attempt.operator,
         move=finding.move if finding else None,
         step=step_name(attempt),
-        verdict=attempt.evaluation.verdict,
-        stage=attempt.evaluation.stage,
-        reason=attempt.evaluation.reason,
         changes=named_changes(attempt, parent),
         time_us=speed.time_us if speed else None,
         origin=speed.origin if speed else None,
@@ -309,12 +301,8 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
         dram_ratio=roof.dram_bytes / roof.compulsory_bytes if roof and roof.compulsory_bytes else None,
         delta=delta,
         delta_of=delta_of,
-        accepted=attempt.accepted,
-        note=attempt.note,
         best=attempt.id == best,
-        seconds=attempt.seconds,
         dollars=total_cost(attempt.messages).dollars,
-        uncompared=attempt.evaluation.uncompared,
     )
 
 
