@@ -62,26 +62,26 @@ def read_submitted(paths: Sequence[Path]) -> Submitted:
         EntryError: a file holds neither, or one that is wrong; the message names file and field.
         UsageError: there is no entry in any of them.
     """
-    found: dict[str, EntryFile] = {}
+    by_digest: dict[str, EntryFile] = {}
     records: list[tuple[Path, Verification]] = []
     for path in _files(paths):
         data = read_object(path)
         form = data.get("format")
         if form == entries.FORMAT:
             entry = parse_entry(data, str(path))
-            found[entry.digest] = entry
+            by_digest[entry.digest] = entry
         elif form == verification.FORMAT:
             records.append((path, parse_verification(data, str(path))))
         else:
-            known = f"'{entries.FORMAT}' or '{verification.FORMAT}'"
-            raise EntryError(f"{path}: format: {str(form)[:80]!r} is neither {known}")
-    if not found:
+            formats = f"'{entries.FORMAT}' or '{verification.FORMAT}'"
+            raise EntryError(f"{path}: format: {str(form)[:80]!r} is neither {formats}")
+    if not by_digest:
         raise UsageError(f"no entry in {', '.join(map(str, paths))}; 'kernelforge leaderboard entry' writes one")
     for path, record in records:
-        problem = contradiction(record, found[record.entry]) if record.entry in found else None
+        problem = contradiction(record, by_digest[record.entry]) if record.entry in by_digest else None
         if problem is not None:
             raise EntryError(f"{path}: {problem}")
-    return Submitted(tuple(found[digest] for digest in sorted(found)), tuple(record for _, record in records))
+    return Submitted(tuple(by_digest[digest] for digest in sorted(by_digest)), tuple(record for _, record in records))
 
 
 def _files(paths: Sequence[Path]) -> Iterable[Path]:

@@ -40,15 +40,15 @@ def static_checks(entry: EntryFile, suite: Suite | None) -> tuple[Check, ...]:
 
 def _compared(entry: EntryFile, solved: int) -> str:
     """At how many candidates every size was compared."""
-    left = sum(row.best is not None and row.best.evaluation.uncompared for row in entry.tasks)
-    without = f"; the full size of {left} was not compared, which are not correct" if left else ""
-    return f"{solved - left} candidates passed or guarded every size of their task{without}"
+    uncompared = sum(row.best is not None and row.best.evaluation.uncompared for row in entry.tasks)
+    without = f"; the full size of {uncompared} was not compared, which are not correct" if uncompared else ""
+    return f"{solved - uncompared} candidates passed or guarded every size of their task{without}"
 
 
 def _check(name: str, problems: Iterator[str], fine: str) -> Check:
-    found = list(problems)
-    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return Check(name=name, ok=not found, detail="; ".join(found[:3])[:1_900] + more if found else fine)
+    messages = list(problems)
+    more = f" (and {len(messages) - 3} more)" if len(messages) > 3 else ""
+    return Check(name=name, ok=not messages, detail="; ".join(messages[:3])[:1_900] + more if messages else fine)
 
 
 def _suite_checks(entry: EntryFile, suite: Suite | None) -> Iterator[Check]:
@@ -57,8 +57,8 @@ def _suite_checks(entry: EntryFile, suite: Suite | None) -> Iterator[Check]:
         yield Check(name="suite", ok=False, detail=detail)
         return
     same = suite.digest == entry.suite_digest
-    said = f"{entry.suite} is {suite.digest} here" + ("" if same else f", {entry.suite_digest} in the entry")
-    yield Check(name="suite", ok=same, detail=said)
+    here = f"{entry.suite} is {suite.digest} here" + ("" if same else f", {entry.suite_digest} in the entry")
+    yield Check(name="suite", ok=same, detail=here)
     yield _check("tasks", _tasks(entry, suite), f"{len(entry.tasks)} of {len(suite)} tasks of the suite")
 
 

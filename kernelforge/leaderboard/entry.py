@@ -52,7 +52,7 @@ def read_object(path: Path) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise EntryError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB; an entry never is")
     try:
-        found = json.loads(
+        value = json.loads(
             data.decode(),
             parse_int=_whole,
             parse_float=_number,
@@ -63,17 +63,17 @@ def read_object(path: Path) -> dict[str, Any]:
         raise EntryError(f"{path}: brackets within brackets, too deep to be an entry") from None
     except ValueError as error:  # of the decoder, the parser, or the hooks
         raise EntryError(f"{path}: not usable JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise EntryError(f"{path}: a JSON {type(found).__name__}, where an object belongs")
-    return found
+    if not isinstance(value, dict):
+        raise EntryError(f"{path}: a JSON {type(value).__name__}, where an object belongs")
+    return value
 
 
-def digest_of(found: dict[str, Any]) -> str:
+def digest_of(data: dict[str, Any]) -> str:
     """SHA-256 over canonical JSON of all but the field ``digest``.
 
     Over what the file says, not over records made of it: a later version with further fields still finds it the same.
     """
-    rest = {name: value for name, value in found.items() if name != "digest"}
+    rest = {name: value for name, value in data.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -82,8 +82,8 @@ def has_at_most(count: int, value: Any) -> bool:
     """Whether JSON holds no more values than that, those within values included."""
     waiting = [value]
     while waiting:
-        one = waiting.pop()
-        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        current = waiting.pop()
+        inner = current.values() if isinstance(current, dict) else current if isinstance(current, list) else ()
         count -= 1
         if count < len(waiting) + len(inner):
             return False
@@ -109,11 +109,11 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {repeated[:80]!r} is given twice")
-    return found
+    return result
 
 
 FORMAT: Final = "kernelforge-entry/1"
@@ -273,9 +273,9 @@ class EntryFile(Record):
                 raise ValueError("fingerprints: candidates ran without a jail; such a run cannot be submitted")
             if any(isinstance(value, str) and len(value) > 200 for value in dict(fingerprint).values()):
                 raise ValueError("fingerprints: a text is longer than 200 characters")
-        known = set(self.fingerprints)
+        fingerprints = set(self.fingerprints)
         for row in self.tasks:
-            if row.best is not None and row.best.evaluation.fingerprint not in known:
+            if row.best is not None and row.best.evaluation.fingerprint not in fingerprints:
                 raise ValueError(f"tasks: the fingerprint of {row.task} is not among those of the run")
         key = self.own_key()
         if len(key.precision) > 200:
@@ -295,8 +295,8 @@ class EntryFile(Record):
             tasks=[row.task for row in self.tasks],
             published=self.run.measure.protocol == "kernelbench",
             fingerprints=self.fingerprints,
-            lanes=[one.lane for one in bests],
-            protocols=[one.performance.protocol for one in bests if one.performance is not None],
+            lanes=[evaluation.lane for evaluation in bests],
+            protocols=[evaluation.performance.protocol for evaluation in bests if evaluation.performance is not None],
             timings=timings_of(bests),
         )
         return parts.key().model_copy(update={"precision": self.key.precision})
@@ -329,21 +329,21 @@ def parsed_each(model: type[M], values: Any, where: str) -> Any:
     return tuple(parsed(model, value, f"{where}.{number}", of_list=True) for number, value in enumerate(values))
 
 
-def parse_entry(found: dict[str, Any], name: str) -> EntryFile:
+def parse_entry(data: dict[str, Any], name: str) -> EntryFile:
     """The entry in a JSON object; ``name`` is the file's, for messages.
 
     Raises:
         EntryError: a field is missing, unknown, wrong, or contradicts another; or the digest is another file's.
     """
-    rest = {field: value for field, value in found.items() if field not in ("tasks", "fingerprints")}
+    rest = {field: value for field, value in data.items() if field not in ("tasks", "fingerprints")}
     parts = {
-        "fingerprints": parsed_each(Fingerprint, found.get("fingerprints"), f"{name}: fingerprints"),
-        "tasks": parsed_each(TaskRow, found.get("tasks"), f"{name}: tasks"),
+        "fingerprints": parsed_each(Fingerprint, data.get("fingerprints"), f"{name}: fingerprints"),
+        "tasks": parsed_each(TaskRow, data.get("tasks"), f"{name}: tasks"),
     }
     entry = parsed(
-        EntryFile, {**rest, **{field: rows for field, rows in parts.items() if field in found}}, name, measured=rest
+        EntryFile, {**rest, **{field: rows for field, rows in parts.items() if field in data}}, name, measured=rest
     )
-    digest = digest_of(found)
+    digest = digest_of(data)
     if digest != entry.digest:
         raise EntryError(f"{name}: digest: the content has {digest[:16]}…, the file says {entry.digest[:16]}…")
     return entry

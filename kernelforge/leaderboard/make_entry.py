@@ -74,20 +74,19 @@ def public_spec(spec: str) -> str:
     name, colon, rest = spec.partition(":")
     if not is_hosted(spec):
         return name if name in ("replay", "exchange") else one_line(name + colon + rest, _LINE)
-    asked = parse_spec(spec)
-    shown = asked.model_dump(exclude_none=True, exclude={"provider", "model", "base_url"})
-    options = "&".join(f"{option}={value}" for option, value in shown.items())
-    return asked.name + (f"?{options}" if options else "")
+    parsed = parse_spec(spec)
+    public = parsed.model_dump(exclude_none=True, exclude={"provider", "model", "base_url"})
+    options = "&".join(f"{option}={value}" for option, value in public.items())
+    return parsed.name + (f"?{options}" if options else "")
 
 
 def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...]:
     config: RunConfig = records.run.config
-    known = spent_on(list(records.said()), (*config.coders, config.judge))
+    spent = spent_on(list(records.said()), (*config.coders, config.judge))
     rows = []
     for task in config.tasks:
         attempts = records.of_task(task)
-        said = [message for attempt in attempts for message in attempt.messages] + list(records.messages.get(task, ()))
-        tokens, dollars = spent_on(said, ())
+        tokens, dollars = spent_on(list(records.said_of(task)), ())
         best, verdicts = best_of(attempts), [attempt.evaluation.verdict for attempt in attempts]
         finished = records.finished.get(task)
         timed = [attempt.evaluation.performance for attempt in attempts]
@@ -98,9 +97,9 @@ def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...
             "finished": None if finished is None else one_line(finished, _LINE),
             "attempts": len(attempts),
             "infra": verdicts.count(Verdict.INFRA),
-            "quarantined": sum(bool(one and one.quarantined) for one in timed),
-            "tokens": None if known[0] is None else tokens,
-            "dollars": None if known[1] is None else dollars,
+            "quarantined": sum(bool(performance and performance.quarantined) for performance in timed),
+            "tokens": None if spent[0] is None else tokens,
+            "dollars": None if spent[1] is None else dollars,
             "moves": tuple(one_line(move, _LINE) for move in moves_to(best, attempts)) if best else (),
             "best": None if best is None else _best(best, records.compulsory_bytes.get(task)),
         }
@@ -137,8 +136,8 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
         attempts=sum(row.attempts for row in rows),
         infra=sum(row.infra for row in rows),
         quarantined=sum(row.quarantined for row in rows),
-        tokens=None if None in tokens else sum(one for one in tokens if one is not None),
-        dollars=None if None in dollars else round(sum(one for one in dollars if one is not None), MONEY_DIGITS),
+        tokens=None if None in tokens else sum(value for value in tokens if value is not None),
+        dollars=None if None in dollars else round(sum(value for value in dollars if value is not None), MONEY_DIGITS),
         tasks=tuple(_summary(run, row) for row in rows),
     )
 

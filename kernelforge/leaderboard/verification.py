@@ -84,64 +84,69 @@ class Verification(Record):
 
     @model_validator(mode="after")
     def _each_task_once(self) -> Verification:
-        if len({one.task for one in self.tasks}) != len(self.tasks):
+        if len({check.task for check in self.tasks}) != len(self.tasks):
             raise ValueError("tasks: a task is listed twice")
         return self
 
     @property
     def rerun(self) -> int:
         """Tasks whose best candidate was evaluated again."""
-        return sum(one.status != "not re-run" for one in self.tasks)
+        return sum(check.status != "not re-run" for check in self.tasks)
 
     @property
     def agrees(self) -> bool:
         """Whether nothing that was checked differs."""
-        return all(check.ok for check in self.checks) and all(one.status != "differs" for one in self.tasks)
+        return all(check.ok for check in self.checks) and all(task.status != "differs" for task in self.tasks)
 
     def text(self) -> str:
         """The file's text."""
         return self.model_dump_json(indent=1) + "\n"
 
 
-def parse_verification(found: dict[str, Any], name: str) -> Verification:
+def parse_verification(data: dict[str, Any], name: str) -> Verification:
     """The record in a JSON object; ``name`` is the file's, for messages.
 
     Raises:
         EntryError: a field is missing, unknown or wrong.
     """
-    return parsed(Verification, found, name)
+    return parsed(Verification, data, name)
 
 
 def contradiction(record: Verification, entry: EntryFile) -> str | None:
     """Why a record cannot be about the entry that it names; None where it can."""
     if record.run != entry.run.id:
         return f"run: it is of run {record.run}, the entry of {entry.run.id}"
-    if [one.task for one in record.tasks] != [row.task for row in entry.tasks]:
+    if [check.task for check in record.tasks] != [row.task for row in entry.tasks]:
         return "tasks: they are not those of the entry"
     solved = {row.task for row in entry.tasks if row.best is not None}
-    again = [one.task for one in record.tasks if one.status != "not re-run"]
-    nothing = next((task for task in again if task not in solved), None)
+    repeated = [check.task for check in record.tasks if check.status != "not re-run"]
+    nothing = next((task for task in repeated if task not in solved), None)
     if nothing is not None:
         return f"tasks: {nothing} was evaluated again, and the entry has nothing for it"
     devices = {fingerprint.gpu or fingerprint.device for fingerprint in entry.fingerprints}
     here = record.fingerprint
-    if again and here is not None and (here.gpu or here.device) not in devices:
+    if repeated and here is not None and (here.gpu or here.device) not in devices:
         return f"fingerprint: evaluated on {here.gpu or here.device}, the entry is of {', '.join(sorted(devices))}"
     return None
 
 
+def _weight(record: Verification) -> tuple[bool, int, str]:
+    """Sort key: records that differ above all others, then those with the most tasks, then the latest."""
+    return not record.agrees, record.rerun, datetime.fromisoformat(record.when).isoformat()
+
+
 def verified(entry: EntryFile, records: Iterable[Verification]) -> Verified | None:
     """What a board shows of the records about the very entry: one that differs before all, else the most thorough."""
-    about = [one for one in records if one.entry == entry.digest]
+    about = [record for record in records if record.entry == entry.digest]
     if not about:
         return None
-    shown = max(about, key=lambda one: (not one.agrees, one.rerun, datetime.fromisoformat(one.when).isoformat()))
-    place = shown.fingerprint
-    where = shown.host if place is None else f"{place.gpu or place.device} on {shown.host}"
+    best = max(about, key=_weight)
+    fingerprint = best.fingerprint
+    where = best.host if fingerprint is None else f"{fingerprint.gpu or fingerprint.device} on {best.host}"
     return Verified(
-        by=f"KernelForge {shown.kernelforge}, {where}",
-        when=shown.when,
-        rerun=shown.rerun,
+        by=f"KernelForge {best.kernelforge}, {where}",
+        when=best.when,
+        rerun=best.rerun,
         tasks=len(entry.tasks),
-        agree=shown.agrees,
+        agree=best.agrees,
     )

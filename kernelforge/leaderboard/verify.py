@@ -68,8 +68,8 @@ def drawn(rows: Sequence[TaskRow], sample: int | None, seed: int) -> tuple[TaskR
     """A sample of rows in their own order; all of them where ``sample`` is None."""
     if sample is None or sample >= len(rows):
         return tuple(rows)
-    chosen = set(random.Random(seed).sample(range(len(rows)), sample))
-    return tuple(row for number, row in enumerate(rows) if number in chosen)
+    indices = set(random.Random(seed).sample(range(len(rows)), sample))
+    return tuple(row for number, row in enumerate(rows) if number in indices)
 
 
 def device_for(entry: EntryFile) -> str:
@@ -105,31 +105,31 @@ def verify(
     """
     checks = static_checks(entry, suite)
     rows = solved_rows(entry)
-    chosen = drawn(rows, sample, seed)
+    sampled = drawn(rows, sample, seed)
     fingerprint: Fingerprint | None = None
-    found: dict[str, TaskCheck] = {}
-    if chosen and suite is not None and all(check.ok for check in checks):
+    results: dict[str, TaskCheck] = {}
+    if sampled and suite is not None and all(check.ok for check in checks):
         try:
             workshop = open_workshop()
             fingerprint = workshop.fingerprint
         except KernelForgeError as error:
-            found = {row.task: _left_out(row, f"nothing here to run it on: {error}") for row in chosen}
+            results = {row.task: _left_out(row, f"nothing here to run it on: {error}") for row in sampled}
         else:
-            for check in rerun(entry, chosen, suite, workshop):
-                found[check.task] = check
+            for check in rerun(entry, sampled, suite, workshop):
+                results[check.task] = check
                 watch(check)
-    drawn_names = {row.task for row in chosen}
+    drawn_names = {row.task for row in sampled}
     return Verification(
         entry=entry.digest,
         run=entry.run.id,
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         kernelforge=__version__,
         host=f"{platform.system().lower()}-{platform.machine()}",
-        fingerprint=fingerprint if any(one.status != "not re-run" for one in found.values()) else None,
+        fingerprint=fingerprint if any(check.status != "not re-run" for check in results.values()) else None,
         seed=seed,
-        sample=len(chosen),
+        sample=len(sampled),
         checks=checks,
-        tasks=tuple(found.get(row.task) or _left_out(row, _why_not(row, drawn_names)) for row in entry.tasks),
+        tasks=tuple(results.get(row.task) or _left_out(row, _why_not(row, drawn_names)) for row in entry.tasks),
     )
 
 
@@ -137,10 +137,10 @@ def _left_out(row: TaskRow, reason: str) -> TaskCheck:
     return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900])
 
 
-def _why_not(row: TaskRow, chosen: set[str]) -> str:
+def _why_not(row: TaskRow, sampled: set[str]) -> str:
     if row.best is None:
         return "the entry has nothing correct to evaluate"
-    return "a check of the file failed" if row.task in chosen else "not drawn"
+    return "a check of the file failed" if row.task in sampled else "not drawn"
 
 
 CHANCE = 0.1
@@ -172,11 +172,11 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Eva
             continue
         start = time.perf_counter()
         try:
-            found = _again(entry, row.best, task, workshop)
+            rerun_result = _again(entry, row.best, task, workshop)
         except KernelForgeError as error:
             yield TaskCheck(task=row.task, status="not re-run", reason=f"it could not be: {error}"[:1_900])
             continue
-        yield _check(row, found, round(time.perf_counter() - start, 3))
+        yield _check(row, rerun_result, round(time.perf_counter() - start, 3))
 
 
 def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
@@ -221,17 +221,17 @@ def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) ->
 def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:
     """Whether the floor is the task's own."""
     least = facts.at("full").compulsory_bytes
-    said = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
-    if said not in (None, least):
-        yield f"{least:.0f} bytes must move at least, the entry says {said:.0f}"
+    claimed = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
+    if claimed not in (None, least):
+        yield f"{least:.0f} bytes must move at least, the entry says {claimed:.0f}"
 
 
 def _right(result: EvaluationResult) -> bool:
     return result.evaluation.verdict is Verdict.OK
 
 
-def _check(row: TaskRow, found: _Found, seconds: float) -> TaskCheck:
-    evaluation = found.result.evaluation
+def _check(row: TaskRow, repeated: _Found, seconds: float) -> TaskCheck:
+    evaluation = repeated.result.evaluation
     if evaluation.verdict is Verdict.INFRA:
         reason = f"it could not be judged here: {evaluation.reason}"
         return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900], verdict=evaluation.verdict)
@@ -241,8 +241,8 @@ def _check(row: TaskRow, found: _Found, seconds: float) -> TaskCheck:
     agreed += "; the full size is compared in neither" if evaluation.uncompared else ""
     return TaskCheck(
         task=row.task,
-        status="differs" if found.problems else "agrees",
-        reason="; ".join(found.problems)[:1_900] if found.problems else agreed,
+        status="differs" if repeated.problems else "agrees",
+        reason="; ".join(repeated.problems)[:1_900] if repeated.problems else agreed,
         verdict=evaluation.verdict,
         speedup=speed.speedup if speed else None,
         seconds=seconds,
@@ -272,13 +272,13 @@ def _far(best: Best, result: EvaluationResult) -> Iterator[str]:
     claimed, here = best.evaluation.performance, result.evaluation.performance
     pairs = [("modelled time", None if claimed is None else claimed.time_us, None if here is None else here.time_us)]
     for name in _MAIN:
-        said = None if best.profile is None else best.profile.value(name)
-        pairs.append((name, said, None if result.profile is None else result.profile.value(name)))
-    for name, said, found in pairs:
-        if said is None and found is None:
+        claimed_value = None if best.profile is None else best.profile.value(name)
+        pairs.append((name, claimed_value, None if result.profile is None else result.profile.value(name)))
+    for name, claimed_value, value in pairs:
+        if claimed_value is None and value is None:
             continue
-        if said is None or found is None or abs(said - found) > CHANCE * max(said, found):
-            yield f"{name} is {_plain(found)} on fresh samples, the entry says {_plain(said)}"
+        if claimed_value is None or value is None or abs(claimed_value - value) > CHANCE * max(claimed_value, value):
+            yield f"{name} is {_plain(value)} on fresh samples, the entry says {_plain(claimed_value)}"
 
 
 def _plain(value: float | None) -> str:
@@ -297,16 +297,18 @@ def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[s
         least = here.interval_us[0] / FASTER
         if claimed.time_us < least:
             yield f"{here.time_us:.4g} us here, the entry says {claimed.time_us:.4g} us"
-    said, found = _interval(claimed), _interval(here)
-    if claimed is None or claimed.speedup is None or said is None:
+    entry_interval, interval = _interval(claimed), _interval(here)
+    if claimed is None or claimed.speedup is None or entry_interval is None:
         return  # the entry gains nothing by a time without a speedup
-    # Whoever claims a wide interval would agree with everything.
-    said = max(said[0], claimed.speedup * (1 - APART)), min(said[1], claimed.speedup * (1 + APART))
-    if found is None:
+    # A very wide interval would agree with every result.
+    low = max(entry_interval[0], claimed.speedup * (1 - APART))
+    high = min(entry_interval[1], claimed.speedup * (1 + APART))
+    says = f"the entry says {low:.4g} to {high:.4g}"
+    if interval is None:
         why = here.quarantined if here is not None and here.quarantined else "none was measured"
-        yield f"no speedup here ({why}), the entry says {said[0]:.4g} to {said[1]:.4g}"
-    elif said[0] > found[1] or found[0] > said[1]:
-        yield f"a speedup of {found[0]:.4g} to {found[1]:.4g}, the entry says {said[0]:.4g} to {said[1]:.4g}"
+        yield f"no speedup here ({why}), {says}"
+    elif low > interval[1] or interval[0] > high:
+        yield f"a speedup of {interval[0]:.4g} to {interval[1]:.4g}, {says}"
 
 
 def _interval(performance: Performance | None) -> tuple[float, float] | None:
@@ -325,8 +327,8 @@ def _time(performance: Performance | None) -> str:
 def _counters(claimed: Profile | None, here: Profile | None) -> str:
     if claimed is None or here is None:
         return f"the entry has {'no' if claimed is None else 'a'} profile, here is {'none' if here is None else 'one'}"
-    said = {metric.name: metric.value for metric in claimed.metrics}
+    claimed_values = {metric.name: metric.value for metric in claimed.metrics}
     for metric in here.metrics:
-        if said.get(metric.name) != metric.value:
-            return f"{metric.name} is {metric.value:g}, the entry says {said.get(metric.name)}"
+        if claimed_values.get(metric.name) != metric.value:
+            return f"{metric.name} is {metric.value:g}, the entry says {claimed_values.get(metric.name)}"
     return "the profiles differ in a kernel's counters, or in the roofline"

@@ -78,8 +78,8 @@ def compare_facts(view: CompareView) -> tuple[tuple[str, str], ...]:
         ("by", _BY[view.quantity]),
     ]
     if view.geomean_ratio is not None:
-        found = view.geomean_ratio
-        facts.append(("geomean", f"{times(found.value)} [{times(found.low)}, {times(found.high)}] over tasks"))
+        estimate = view.geomean_ratio
+        facts.append(("geomean", f"{times(estimate.value)} [{times(estimate.low)}, {times(estimate.high)}] over tasks"))
     facts += [("differ", difference) for difference in view.differences]
     facts += [("only a", ", ".join(view.only_a))] if view.only_a else []
     facts += [("only b", ", ".join(view.only_b))] if view.only_b else []

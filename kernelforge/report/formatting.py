@@ -147,10 +147,10 @@ def clock(seconds: float) -> str:
     """Time that is running, in whole seconds: ``12 s``, ``2 min 05 s``, ``1 h 02 min``."""
     if not math.isfinite(seconds):
         return str(seconds)
-    whole = int(max(seconds, 0))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    total = int(max(seconds, 0))
+    if total < 60:
+        return f"{total} s"
+    minutes, rest = divmod(total, 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 

@@ -92,7 +92,11 @@ class RunPages:
     def made_by(self) -> tuple[str, ...]:
         """What made the numbers: device, evaluator, toolchain, jail; more than one where the run moved."""
         prints = (attempt.evaluation.fingerprint for attempt in self.records.attempts)
-        return tuple(dict.fromkeys(f"{format_fingerprint(one)}, evaluator {one.evaluator}" for one in prints))
+        return tuple(
+            dict.fromkeys(
+                f"{format_fingerprint(fingerprint)}, evaluator {fingerprint.evaluator}" for fingerprint in prints
+            )
+        )
 
     def in_full(self, task: str) -> RunRecords:
         """Records of a task with all their texts."""
@@ -107,8 +111,8 @@ class RunPages:
 
     def attempt(self, task: str, number: int) -> AttemptView:
         records = self.in_full(task)
-        by_id = {one.id: one for one in records.of_task(task)}
-        attempt = next(one for one in by_id.values() if one.number == number)
+        by_id = {other.id: other for other in records.of_task(task)}
+        attempt = next(other for other in by_id.values() if other.number == number)
         return attempt_view(
             attempt,
             by_id.get(attempt.parent or ""),
@@ -121,8 +125,8 @@ class RunPages:
 
     def attempt_link(self, attempt: str | None, links: Links) -> str | None:
         """Address of an attempt of this run by its id; None where it has no such attempt."""
-        found = self.by_id.get(attempt or "")
-        return None if found is None else links.to(paths.attempt_page(self.id, found.task, found.number))
+        record = self.by_id.get(attempt or "")
+        return None if record is None else links.to(paths.attempt_page(self.id, record.task, record.number))
 
 
 Context = dict[str, Any]
@@ -142,35 +146,39 @@ CONCERN_WORDS = {
 assert set(CONCERN_WORDS) == set(CONCERNS), "every concern is explained"
 
 
-def integrity_context(shown: RunPages, links: Links) -> Context:
+def integrity_context(pages: RunPages, links: Links) -> Context:
     """Integrity of one run."""
-    view = shown.view.integrity
-    link: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
-    found = []
+    view = pages.view.integrity
+    link: dict[str, Link] = {"attempt": lambda row: pages.attempt_link(row["attempt"], links)}
+    tables = []
     for concern in CONCERNS:
         rows = [row for row in view.rows if row.concern == concern]
         if rows:
-            found.append((concern, CONCERN_WORDS[concern], html_table(integrity_table(concern, rows), link)))
+            tables.append((concern, CONCERN_WORDS[concern], html_table(integrity_table(concern, rows), link)))
     clear = [(concern, CONCERN_WORDS[concern]) for concern in CONCERNS if not view.counts[concern]]
-    return {"view": view, "tables": found, "clear": clear}
+    return {"view": view, "tables": tables, "clear": clear}
 
 
-def boards_context(view: Leaderboard, shown: dict[str, RunPages], links: Links) -> Context:
+def boards_context(view: Leaderboard, pages: dict[str, RunPages], links: Links) -> Context:
     """Every board."""
-    to_run: dict[str, Link] = {"run": lambda row: links.to(paths.run_page(row["run"])) if row["run"] in shown else None}
-    found = []
+    to_run: dict[str, Link] = {"run": lambda row: links.to(paths.run_page(row["run"])) if row["run"] in pages else None}
+    boards = []
     for index, board in enumerate(view.boards):
         entries, records = board_tables(board)
-        own = {entry.run: links.to(paths.run_page(entry.run)) for entry in board.entries if entry.run in shown}
+        own = {entry.run: links.to(paths.run_page(entry.run)) for entry in board.entries if entry.run in pages}
         charts = [
             chart._replace(id=f"{chart.id}-{index}") for chart in charts_of(draw_board(board, own), links).values()
         ]
-        to_task = {one.task: links.to(paths.task_page(one.run, one.task)) for one in board.records if one.run in shown}
-        best = to_run | {"task": partial(_of, to_task, "task")}
-        tables = html_table(entries, to_run), html_table(records, best)
-        found.append((board, board_title(board.key), board_notes(board), *tables, charts))
+        to_task = {
+            record.task: links.to(paths.task_page(record.run, record.task))
+            for record in board.records
+            if record.run in pages
+        }
+        to_best = to_run | {"task": partial(_of, to_task, "task")}
+        tables = html_table(entries, to_run), html_table(records, to_best)
+        boards.append((board, board_title(board.key), board_notes(board), *tables, charts))
     measured = any(board.key.origin is Origin.MEASURED for board in view.boards)
-    return {"view": view, "boards": found, "measured": measured}
+    return {"view": view, "boards": boards, "measured": measured}
 
 
 def compare_context(a: RunPages, b: RunPages, view: CompareView, links: Links) -> Context:
@@ -237,24 +245,24 @@ class Choice(NamedTuple):
     label: str
 
 
-def runs_context(shown: Sequence[RunPages], pairs: Sequence[tuple[RunPages, RunPages]], links: Links) -> Context:
+def runs_context(pages: Sequence[RunPages], pairs: Sequence[tuple[RunPages, RunPages]], links: Links) -> Context:
     """The front page of several runs."""
-    found = [(a.id, b.id, links.to(paths.compare_page(a.id, b.id))) for a, b in pairs]
-    table = runs_table(run.view for run in shown)
-    return {"table": html_table(table, {"id": lambda row: links.to(paths.run_page(row["id"]))}), "pairs": found}
+    comparisons = [(a.id, b.id, links.to(paths.compare_page(a.id, b.id))) for a, b in pairs]
+    table = runs_table(run.view for run in pages)
+    return {"table": html_table(table, {"id": lambda row: links.to(paths.run_page(row["id"]))}), "pairs": comparisons}
 
 
-def run_context(shown: RunPages, links: Links) -> Context:
+def run_context(pages: RunPages, links: Links) -> Context:
     """One run."""
-    view = shown.view
-    to_task = {task: links.to(paths.task_page(shown.id, task)) for task in shown.tasks}
+    view = pages.view
+    to_task = {task: links.to(paths.task_page(pages.id, task)) for task in pages.tasks}
     charts = charts_of(draw_run(view, to_task), links)
-    best = {one.task: one.best for one in view.tasks}
+    best = {summary.task: summary.best for summary in view.tasks}
     link: dict[str, Link] = {
         "task": lambda row: to_task[row["task"]],
-        "moves": lambda row: shown.attempt_link(best[row["task"]], links),
+        "moves": lambda row: pages.attempt_link(best[row["task"]], links),
     }
-    to_attempt: dict[str, Link] = {"attempt": lambda row: shown.attempt_link(row["attempt"], links)}
+    to_attempt: dict[str, Link] = {"attempt": lambda row: pages.attempt_link(row["attempt"], links)}
     return {
         "view": view,
         "numbers": headline(view),
@@ -264,19 +272,19 @@ def run_context(shown: RunPages, links: Links) -> Context:
         "anytime_tabs": _anytime_tabs(charts),
         "funnel": funnel_rows(view.funnel),
         "spent": html_table(spent_table(view.spent)),
-        "most_spent": max((one.seconds for one in view.spent), default=0.0),
+        "most_spent": max((summary.seconds for summary in view.spent), default=0.0),
         "costs": html_table(cost_table(view.costs)) if view.costs else None,
         "charts": charts,
         "tasks": html_table(tasks_table(view), link, mark="task"),
         "to_task": to_task,
-        "bests": frozenset(one for one in best.values() if one is not None),
+        "bests": frozenset(summary for summary in best.values() if summary is not None),
         "letters": _LETTERS,
         "steps": STEPS,
         "filters": _filters(view),
         "unscored": view.integrity.unscored.text if view.integrity.unscored.count else "",
         "excessive": EXCESSIVE if view.integrity.unscored.excessive else "",
         "concerns": [(concern, count) for concern, count in view.integrity.counts.items() if count],
-        "show": shell_command("show", shown.id, results=shown.records.results),
+        "show": shell_command("show", pages.id, results=pages.records.results),
     }
 
 
@@ -289,7 +297,7 @@ def tasks_table(view: RunView) -> Table:
 def headline(view: RunView) -> list[Number]:
     """The numbers that stand for a run, the most important first."""
     correct = view.headline.correct
-    found: list[Number | None] = [
+    numbers: list[Number | None] = [
         Number(
             "tasks correct",
             f"{view.tasks_ok} of {view.tasks_total}",
@@ -298,7 +306,7 @@ def headline(view: RunView) -> list[Number]:
         )
     ]
     if view.origin is Origin.MEASURED:
-        found += [
+        numbers += [
             _estimate("fast 1", view.headline.fast_1, percent, "correct and faster"),
             _estimate("faster beyond noise", view.headline.win_rate, percent, "of all tasks"),
             _estimate("speedup", view.headline.geomean_speedup, times, "geomean, a failure as 1"),
@@ -306,17 +314,17 @@ def headline(view: RunView) -> list[Number]:
         ]
     else:
         ratio = view.median_dram_ratio
-        found.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
+        numbers.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
     outcomes = ", ".join(f"{count:,} {short_outcome(outcome)}" for outcome, count in view.outcomes.items())
-    found.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
+    numbers.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
     if view.cost.calls:
-        found.append(
+        numbers.append(
             Number(
                 "paid", format_dollars(view.cost.dollars), raw_number(view.cost.dollars), f"{view.cost.calls:,} calls"
             )
         )
-    found.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
-    return [one for one in found if one is not None]
+    numbers.append(Number("wall time", duration(view.seconds), raw_number(view.seconds), view.state))
+    return [entry for entry in numbers if entry is not None]
 
 
 def _interval(value: Estimate, show: Any) -> str:
@@ -334,41 +342,41 @@ def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
     first = steps[0].count if steps else 0
     return [
         FunnelRow(
-            one.step,
-            STEPS.index(one.step),
-            one.count,
-            100 * one.count / first if first else 0.0,
-            tuple((short_outcome(outcome), count) for outcome, count in one.lost_outcomes.items()),
+            step.step,
+            STEPS.index(step.step),
+            step.count,
+            100 * step.count / first if first else 0.0,
+            tuple((short_outcome(outcome), count) for outcome, count in step.lost_outcomes.items()),
         )
-        for one in steps
+        for step in steps
     ]
 
 
 def _fast_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
     """All baselines in one figure, then each by itself with its band."""
-    found = [name for name in charts if name == "fast-p" or name.startswith("fast-p-")]
-    return [(name.removeprefix("fast-p-") if name != "fast-p" else "all", [charts.pop(name)]) for name in found]
+    names = [name for name in charts if name == "fast-p" or name.startswith("fast-p-")]
+    return [(name.removeprefix("fast-p-") if name != "fast-p" else "all", [charts.pop(name)]) for name in names]
 
 
 def _anytime_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
     """One tab per budget, each with every measure that can be drawn against it."""
-    found = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
+    curves = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
     tabs = [
-        (label, [chart for name, chart in found.items() if name.endswith(f"-{key}")]) for key, label in _TABS.items()
+        (label, [chart for name, chart in curves.items() if name.endswith(f"-{key}")]) for key, label in _TABS.items()
     ]
     return [(label, inside) for label, inside in tabs if inside]
 
 
 def _filters(view: RunView) -> Mapping[str, list[Choice]]:
     cells = [cell for row in view.matrix for cell in row.cells]
-    stages = dict.fromkeys(one.stage for one in view.stages if one.stage != "done")
+    stages = dict.fromkeys(item.stage for item in view.stages if item.stage != "done")
     levels = sorted({row.level for row in view.matrix if row.level is not None})
     tags = sorted({tag for row in view.matrix for tag in row.tags})
     reached = {cell.reached for cell in cells}
     return {
-        "verdict": [Choice(short_outcome(one), one) for one in view.outcomes],
+        "verdict": [Choice(short_outcome(item), item) for item in view.outcomes],
         "stage": [Choice(stage, stage) for stage in stages],
-        "reached": [Choice(str(place), step) for place, step in enumerate(STEPS) if step in reached and place],
+        "reached": [Choice(str(index), step) for index, step in enumerate(STEPS) if step in reached and index],
         "level": [Choice(str(level), str(level)) for level in levels] if len(levels) > 1 else [],
         "tag": [Choice(tag, tag) for tag in tags],
     }

@@ -39,41 +39,41 @@ class DiffPart(NamedTuple):
     text: str
 
 
-def task_context(shown: RunPages, name: str, links: Links) -> Context:
+def task_context(pages: RunPages, name: str, links: Links) -> Context:
     """One task."""
-    view = shown.task(name)
-    to_attempt = {node.id: links.to(paths.attempt_page(shown.id, name, node.number)) for node in view.lineage}
+    view = pages.task(name)
+    to_attempt = {node.id: links.to(paths.attempt_page(pages.id, name, node.number)) for node in view.lineage}
     link: dict[str, Link] = {"attempt": lambda row: to_attempt.get(row["attempt"])}
-    to_number: dict[str, Link] = {"number": lambda row: links.to(paths.attempt_page(shown.id, name, row["number"]))}
-    place = shown.tasks.index(name)
+    to_number: dict[str, Link] = {"number": lambda row: links.to(paths.attempt_page(pages.id, name, row["number"]))}
+    index = pages.tasks.index(name)
     return {
         "view": view,
         "charts": charts_of(draw_task(view, to_attempt), links),
         "sizes": html_table(size_table(view.sizes)) if view.sizes else None,
         "baselines": html_table(baseline_table(view.baselines), link) if view.baselines else None,
         "tests": html_table(generator_table(view.tests)) if view.tests else None,
-        "attempts": html_table(lineage_table(view.lineage, origin=shown.origin or Origin.MODELLED), to_number),
+        "attempts": html_table(lineage_table(view.lineage, origin=pages.origin or Origin.MODELLED), to_number),
         "rows": tables.rows(view.lineage),
         "to_attempt": to_attempt,
-        "before": shown.tasks[place - 1] if place else None,
-        "after": shown.tasks[place + 1] if place + 1 < len(shown.tasks) else None,
+        "before": pages.tasks[index - 1] if index else None,
+        "after": pages.tasks[index + 1] if index + 1 < len(pages.tasks) else None,
     }
 
 
-def attempt_context(shown: RunPages, attempt: Attempt, links: Links) -> Context:
+def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
     """One attempt."""
-    view = shown.attempt(attempt.task, attempt.number)
-    named = [one for one in view.metrics if one.named]
-    siblings = shown.records.of_task(attempt.task)
-    place = siblings.index(attempt)
+    view = pages.attempt(attempt.task, attempt.number)
+    named = [item for item in view.metrics if item.named]
+    siblings = pages.records.of_task(attempt.task)
+    index = siblings.index(attempt)
     return {
         "view": view,
         "modelled": view.fingerprint.device_kind == "emulated",
-        "before": siblings[place - 1].number if place else None,
-        "after": siblings[place + 1].number if place + 1 < len(siblings) else None,
-        "parent_link": shown.attempt_link(view.parent, links),
-        "best_link": shown.attempt_link(view.best, links),
-        "inspirations": [(one, shown.attempt_link(one, links)) for one in view.inspirations],
+        "before": siblings[index - 1].number if index else None,
+        "after": siblings[index + 1].number if index + 1 < len(siblings) else None,
+        "parent_link": pages.attempt_link(view.parent, links),
+        "best_link": pages.attempt_link(view.best, links),
+        "inspirations": [(item, pages.attempt_link(item, links)) for item in view.inspirations],
         "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),
         "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
@@ -84,7 +84,7 @@ def attempt_context(shown: RunPages, attempt: Attempt, links: Links) -> Context:
 
 def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
     origin = Origin.MODELLED if view.fingerprint.device_kind == "emulated" else Origin.MEASURED
-    places = [one for one in (view.place, view.parent_place) if one is not None]
+    places = [point for point in (view.place, view.parent_place) if point is not None]
     return {
         "gates": html_table(gate_table(view.gates)),
         "kernels": html_table(kernel_table(view.build.kernels)) if view.build else None,

@@ -95,5 +95,5 @@ def _hash(content: str) -> str:
 @cache
 def assets() -> dict[str, Path]:
     """Files of ``assets/`` by name."""
-    found = {path.name: path for folder in (STATIC, STATIC / "vendor") for path in folder.iterdir() if path.is_file()}
-    return dict(sorted(found.items()))
+    files = {path.name: path for folder in (STATIC, STATIC / "vendor") for path in folder.iterdir() if path.is_file()}
+    return dict(sorted(files.items()))

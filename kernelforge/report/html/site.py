@@ -145,7 +145,7 @@ class Site:
                 content, the others after it.
         """
         cut = "\x00"
-        whole = self._environment.get_template("onefile.html.j2").render(
+        document = self._environment.get_template("onefile.html.j2").render(
             site=self,
             page=self._pages[paths.INDEX],
             paths=paths,
@@ -156,7 +156,7 @@ class Site:
             version=__version__,
             cut=Markup(cut),
         )
-        before, _, after = whole.partition(cut)
+        before, _, after = document.partition(cut)
         return before, after
 
     def prepare(self) -> None:

@@ -48,11 +48,11 @@ def rows(lineage: Sequence[LineageNode]) -> list[Row]:
         path.append((column, ends))
         has_children = index + 1 < len(lineage) and lineage[index + 1].depth > node.depth
         up = node.depth > 0 and column in open_columns and (ends or column == above)
-        open_columns = {one for one in open_columns if one < column}
+        open_columns = {rail for rail in open_columns if rail < column}
         made.append(
             Row(
                 node=node,
-                rails=tuple(one in open_columns for one in range(column)),
+                rails=tuple(rail in open_columns for rail in range(column)),
                 up=up,
                 down=has_children,
                 branch=node.depth > 0 and column > above,
@@ -65,15 +65,15 @@ def rows(lineage: Sequence[LineageNode]) -> list[Row]:
 
 def _last_children(lineage: Sequence[LineageNode]) -> list[bool]:
     """For each node, whether no later one has the same parent."""
-    found = [False] * len(lineage)
+    last = [False] * len(lineage)
     seen: list[bool] = []  # by depth: whether a later sibling was met, going backwards
     for index in range(len(lineage) - 1, -1, -1):
         depth = lineage[index].depth
         del seen[depth + 1 :]
         seen += [False] * (depth + 1 - len(seen))
-        found[index] = not seen[depth]
+        last[index] = not seen[depth]
         seen[depth] = True
-    return found
+    return last
 
 
 Link = Callable[[Mapping[str, Any]], str | None]
@@ -123,8 +123,9 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     """
     links = links or {}
     keys = [column.key for column in table.columns]
-    parts = {key: tuple((at, one) for at, one in enumerate(table.columns) if one.beneath == key) for key in keys}
-    own = [(index, column) for index, column in enumerate(table.columns) if not column.beneath]
+    numbered = tuple(enumerate(table.columns))
+    parts = {key: tuple((index, column) for index, column in numbered if column.beneath == key) for key in keys}
+    own = [(index, column) for index, column in numbered if not column.beneath]
     head = "".join(_heading(column, [part for _, part in parts[column.key]]) for _, column in own)
     writers = [
         (_cell_writer(column, "td" if index else "th", index, parts[column.key]), links.get(column.key))
@@ -133,9 +134,9 @@ def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: s
     rows = []
     for values in table.rows:
         row = dict(zip(keys, values, strict=True)) if links or mark else {}
-        told = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
+        attribute = f' data-{mark}="{escape(one_line(str(row[mark])))}"' if mark else ""
         line = [cell(values, find(row) if find is not None else None) for cell, find in writers]
-        rows.append(f"<tr{told}>{''.join(line)}</tr>")
+        rows.append(f"<tr{attribute}>{''.join(line)}</tr>")
     return HtmlTable(table.title, Markup(head), Markup("\n".join(rows)), len(own) < len(keys), table.note)
 
 
@@ -161,20 +162,20 @@ def _cell_writer(
 
     def write(values: Sequence[Any], href: str | None) -> str:
         value = values[index]
-        again = href is None and not parts and type(value) in _REPEATED
-        if again and value in written:
+        reusable = href is None and not parts and type(value) in _REPEATED
+        if reusable and value in written:
             return written[value]
-        shown, text = _escaped(show(value))
+        plain, text = _escaped(show(value))
         if href is not None:
             text = f'<a href="{escape(href)}">{text}</a>'
-        elif shown in _VERDICTS:
-            text = f'<span class="verdict v-{shown}">{text}</span>'
-        elif marked and shown in _MARKED:
-            text = f'<span class="{_MARKED[shown]}">{text}</span>'
-        folds = ' class="wide"' if not numeric and len(shown) > longest else ""
+        elif plain in _VERDICTS:
+            text = f'<span class="verdict v-{plain}">{text}</span>'
+        elif marked and plain in _MARKED:
+            text = f'<span class="{_MARKED[plain]}">{text}</span>'
+        folds = ' class="wide"' if not numeric and len(plain) > longest else ""
         beneath = _beneath(values, parts) if parts else ""
         cell = f"{begin}{folds}{_held(value)}>{text}{beneath}{end}"
-        if again and len(shown) <= _TIGHT and len(written) < _MOST:
+        if reusable and len(plain) <= _TIGHT and len(written) < _MOST:
             written[value] = cell
         return cell
 
@@ -184,13 +185,13 @@ def _cell_writer(
 def _beneath(values: Sequence[Any], parts: Sequence[tuple[int, Column]]) -> str:
     """What stands in a cell beneath its text: values of other columns that there are, each in an element that says of
     which; numbers on one line, texts on a line each."""
-    told = [
+    cells = [
         f'{escape(part.lead)}<span data-part="{escape(part.key)}"{_held(values[index])}{_warned(part, values[index])}>'
         f"{_escaped(part.show(values[index]))[1]}</span>"
         for index, part in parts
         if values[index] not in (None, "")
     ]
-    lines = ["".join(told)] if parts[0][1].align == "right" else told
+    lines = ["".join(cells)] if parts[0][1].align == "right" else cells
     return "".join(f"<small> {line}</small>" for line in lines if line)
 
 

@@ -131,10 +131,10 @@ def _may_replace(folder: Path) -> None:
 
 def _strangers(folder: Path) -> Iterator[Path]:
     """What lies in a folder and was never written there by :func:`write_folder`."""
-    for place, folders, files in os.walk(folder):
-        parts = Path(place).relative_to(folder).parts
+    for parent, folders, files in os.walk(folder):
+        parts = Path(parent).relative_to(folder).parts
         for name in (*folders, *files):
-            path = Path(place, name)
+            path = Path(parent, name)
             if path.is_symlink() or not _is_ours(parts, name, is_folder=name in folders):
                 yield path
 

@@ -141,7 +141,7 @@ class Fitted:
         parts = [list(keys)]
         for index in range(len(keys), len(self._table.columns)):
             trial = [*parts[-1], index]
-            too_wide = sum(self._least(one) + _GAP for one in trial) - _GAP > width
+            too_wide = sum(self._least(column) + _GAP for column in trial) - _GAP > width
             if too_wide and len(parts[-1]) > len(keys):
                 parts.append([*keys, index])
             else:

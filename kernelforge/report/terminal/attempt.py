@@ -103,8 +103,8 @@ def attempt_lines(view: AttemptView) -> Group:
 
 def _coder(view: AttemptView) -> str:
     technique = f", asked for {view.technique}" if view.technique else ""
-    shown = f", shown {', '.join(view.inspirations)}" if view.inspirations else ""
-    return view.coder + technique + shown
+    inspirations = f", shown {', '.join(view.inspirations)}" if view.inspirations else ""
+    return view.coder + technique + inspirations
 
 
 def _origin(fingerprint: Fingerprint) -> Origin:
@@ -117,19 +117,19 @@ def _changes(view: AttemptView) -> Iterable[RenderableType]:
     if view.source is None or view.plan is None:
         yield Text("the reply held no candidate")
         return
-    for name, whole in (("source", view.source), ("plan", view.plan)):
+    for name, text in (("source", view.source), ("plan", view.plan)):
         diff = view.diff("source" if name == "source" else "plan")
         if diff is not None and diff.compared:
             yield from diff_parts(diff)
         else:
             yield Text(f"{name}:", style="bold")
-            yield Block(whole)
+            yield Block(text)
     if view.choices:
         yield Text(f"tune: {', '.join(_choice(view, name, value) for name, value in view.choices.items())}")
     beside = [diff for diff in view.diffs if diff.beside == "best"]
     if beside and view.best is not None:
-        told = ", ".join(f"{diff.name} +{diff.added} -{diff.removed}" for diff in beside if diff.compared)
-        yield Text(f"against the task's best ({one_line(view.best)}): {told or 'too long to compare'}", style="dim")
+        sizes = ", ".join(f"{diff.name} +{diff.added} -{diff.removed}" for diff in beside if diff.compared)
+        yield Text(f"against the task's best ({one_line(view.best)}): {sizes or 'too long to compare'}", style="dim")
 
 
 def _choice(view: AttemptView, name: str, value: int) -> str:
@@ -164,12 +164,12 @@ def _shares(view: AttemptView) -> Iterator[RenderableType]:
         yield field("parent", _place(view.parent_place))
 
 
-def _place(place: RooflinePoint) -> str:
-    ridge = "" if place.roofs is None else f", the ridge is at {number(place.roofs.ridge)}"
-    ceiling = "" if place.ceiling_us is None else f"; the roof allows {number(place.ceiling_us)} µs"
+def _place(point: RooflinePoint) -> str:
+    ridge = "" if point.roofs is None else f", the ridge is at {number(point.roofs.ridge)}"
+    ceiling = "" if point.ceiling_us is None else f"; the roof allows {number(point.ceiling_us)} µs"
     return (
-        f"{number(place.arithmetic_intensity)} flop/byte{ridge}; {number(place.flops_per_s / 1e9)} Gflop/s, "
-        f"bound by {place.bound}{ceiling}"
+        f"{number(point.arithmetic_intensity)} flop/byte{ridge}; {number(point.flops_per_s / 1e9)} Gflop/s, "
+        f"bound by {point.bound}{ceiling}"
     )
 
 
@@ -183,17 +183,17 @@ def _why(view: AttemptView) -> list[RenderableType]:
             field("because", finding.why),
             field("action", finding.action),
         ]
-    shown = [one for one in view.metrics if one.named or not _unchanged(one)]
+    changed = [metric for metric in view.metrics if metric.named or not _unchanged(metric)]
     if view.metrics:
-        parts += [Text(), metric_table(shown, title="Metrics", compared=view.parent is not None).to_rich()]
-    if len(shown) < len(view.metrics):
-        parts.append(Text(f"{len(view.metrics) - len(shown)} more did not change; --json has them", style="dim"))
+        parts += [Text(), metric_table(changed, title="Metrics", compared=view.parent is not None).to_rich()]
+    if len(changed) < len(view.metrics):
+        parts.append(Text(f"{len(view.metrics) - len(changed)} more did not change; --json has them", style="dim"))
     parts += [field("note", note) for note in view.profile_notes]
     return parts
 
 
-def _unchanged(one: MetricChange) -> bool:
-    return one.before == one.after or (one.change is not None and abs(one.change) < _SAME)
+def _unchanged(metric: MetricChange) -> bool:
+    return metric.before == metric.after or (metric.change is not None and abs(metric.change) < _SAME)
 
 
 def _message(message: Message) -> list[RenderableType]:
@@ -203,8 +203,8 @@ def _message(message: Message) -> list[RenderableType]:
 def found_lines(view: FoundView) -> Group:
     """A line each, after whose it is, and how many there are."""
     lines = []
-    for one in view.lines:
-        whose = f"{one.attempt or f'{view.run}/{one.task}'} {one.agent} {one.role}, line {one.line}: "
-        lines.append(Text.assemble((one_line(whose) + " ", "dim"), one_line(one.text), overflow="fold"))
-    told = f"lines that hold '{one_line(view.sought)}': {len(lines):,}"
-    return Group(*lines, Text(told, overflow="fold"))
+    for line in view.lines:
+        whose = f"{line.attempt or f'{view.run}/{line.task}'} {line.agent} {line.role}, line {line.line}: "
+        lines.append(Text.assemble((one_line(whose) + " ", "dim"), one_line(line.text), overflow="fold"))
+    count = f"lines that hold '{one_line(view.sought)}': {len(lines):,}"
+    return Group(*lines, Text(count, overflow="fold"))

@@ -103,7 +103,7 @@ class DiffBody:
 
 
 def _pieces(text: str, width: int) -> list[str]:
-    shown = printable(text[:MAX_CHARS]).replace("\n", "\\n").expandtabs(4)
+    cut = printable(text[:MAX_CHARS]).replace("\n", "\\n").expandtabs(4)
     if len(text) > MAX_CHARS:
-        shown += f"… ({len(text):,} characters)"
-    return folded(shown, width)
+        cut += f"… ({len(text):,} characters)"
+    return folded(cut, width)

@@ -77,17 +77,19 @@ def _timing(timing: Timing) -> Iterator[RenderableType]:
         )
     if timing.clocks is not None:
         clocks = timing.clocks
-        held = f", held back by {', '.join(clocks.throttled)}" if clocks.throttled else ""
+        throttled = f", held back by {', '.join(clocks.throttled)}" if clocks.throttled else ""
         low, high = clocks.sm_mhz
-        yield field("clocks", f"{low} to {high} MHz, at most {clocks.temperature_c[1]} °C{held}")
+        yield field("clocks", f"{low} to {high} MHz, at most {clocks.temperature_c[1]} °C{throttled}")
     if timing.coverage is not None and timing.coverage < 1:
         yield field("coverage", f"{percent(timing.coverage)} of device time in the candidate's own kernels")
     if timing.setup_us is not None:
         yield field("setup", f"{number(timing.setup_us)} µs, not part of the time")
     gap = timing.candidate.node_gap_us
     if gap is not None:
-        told = f"{number(gap)} µs: the gap before a kernel and the least that one takes, in every time once per kernel"
-        yield field("empty kernel", told)
+        meaning = (
+            f"{number(gap)} µs: the gap before a kernel and the least that one takes, in every time once per kernel"
+        )
+        yield field("empty kernel", meaning)
     for baseline, reason in timing.absent.items():
         yield field("no baseline", f"{baseline}: {reason}")
     for note in timing.notes:
@@ -147,7 +149,7 @@ def _head(view: RunView) -> list[RenderableType]:
         ("started", f"{moment(view.started)}{ended}{took}"),
         ("attempts", f"{view.attempts}: {outcomes}; {view.accepted} accepted"),
         *([("", UNCOMPARED_NOTE)] if view.uncompared else []),
-        *(("cost", f"{one.agent} {one.provider}: {one.text}") for one in view.costs),
+        *(("cost", f"{cost.agent} {cost.provider}: {cost.text}") for cost in view.costs),
     ]
     if len(view.costs) > 1:
         rows.append(("cost", f"in all: {view.cost.text}"))
@@ -158,9 +160,9 @@ def _head(view: RunView) -> list[RenderableType]:
 
 def _absent(view: RunView) -> Iterator[RenderableType]:
     """Baselines that the speedups are without."""
-    for one in view.absent:
-        where = f"not there at {one.tasks} of {view.tasks_total} tasks: {one.reason}"
-        yield field("baseline", one_line(f"{one.baseline} was {where}", 500), style="yellow")
+    for baseline in view.absent:
+        where = f"not there at {baseline.tasks} of {view.tasks_total} tasks: {baseline.reason}"
+        yield field("baseline", one_line(f"{baseline.baseline} was {where}", 500), style="yellow")
     weaker = next((curve.uncompiled for curve in view.fast_curves), 0)
     if weaker:
         yield field(
@@ -196,8 +198,8 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
             yield field(label, f"{interval(estimate)} {_MEANS[label]}")
     for label, estimate in (("geomean", line.geomean_speedup), ("", line.geomean_correct)):
         if estimate is not None:
-            told = f"{times(estimate.value)} {format_interval(estimate, times)}"
-            yield field(label, f"{told} {_MEANS[label]}")
+            value = f"{times(estimate.value)} {format_interval(estimate, times)}"
+            yield field(label, f"{value} {_MEANS[label]}")
     if view.median_dram_ratio is not None:
         yield field("DRAM", f"{times(view.median_dram_ratio)} the least bytes, median over tasks")
     yield field("reward", _reward(view))
@@ -223,7 +225,7 @@ def _fast(curves: Sequence[FastCurve]) -> Table:
     """fast_p at the published thresholds, a column per baseline."""
     columns = (Column("p", "p"), *(Column(curve.baseline, curve.baseline, align="right") for curve in curves))
     points = [{point.p: point for point in curve.points} for curve in curves]
-    rows = tuple((f"> {p:g}", *(interval(one[p]) if p in one else None for one in points)) for p in FAST_P)
+    rows = tuple((f"> {p:g}", *(interval(curve[p]) if p in curve else None for curve in points)) for p in FAST_P)
     return Table("Share of all tasks that are correct and more than p times as fast as a baseline", columns, rows)
 
 
@@ -235,29 +237,29 @@ def _best_so_far(view: RunView) -> Text | None:
     last = points[-1]
     if last.geomean_speedup is not None:
         values = [point.geomean_speedup or 1.0 for point in points]
-        told = f"geomean {times(values[0])} → {times(values[-1])}"
+        change = f"geomean {times(values[0])} → {times(values[-1])}"
     else:
         values = [float(point.tasks_ok) for point in points]
-        told = f"{points[0].tasks_ok} → {last.tasks_ok} tasks correct"
+        change = f"{points[0].tasks_ok} → {last.tasks_ok} tasks correct"
     dollars = "" if not last.dollars else f", {format_dollars(last.dollars)}"
-    return Text(f"{_spark(values)} {told} in {last.evaluations} evaluations, {duration(last.seconds)}{dollars}")
+    return Text(f"{_spark(values)} {change} in {last.evaluations} evaluations, {duration(last.seconds)}{dollars}")
 
 
 def _spark(values: Sequence[float]) -> str:
     cells = min(len(values), _SPARK_CELLS)
-    shown = [values[round(at * (len(values) - 1) / max(cells - 1, 1))] for at in range(cells)]
-    low, high = min(shown), max(shown)
+    sampled = [values[round(at * (len(values) - 1) / max(cells - 1, 1))] for at in range(cells)]
+    low, high = min(sampled), max(sampled)
     steps = len(_SPARKS) - 1
-    return "".join(_SPARKS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
+    return "".join(_SPARKS[round((value - low) / (high - low) * steps) if high > low else 0] for value in sampled)
 
 
 def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
-    whole = max(steps[0].count, 1)
-    width = len(f"{whole:,}")
+    total = max(steps[0].count, 1)
+    width = len(f"{total:,}")
     for step in steps:
         line = Text(f"{step.step:<9} ", style="bold")
         line.append(f"{step.count:>{width},} ", style="not bold")
-        line.append(f"{bar(step.count / whole, _BAR):<{_BAR}} ", style="not bold green")
+        line.append(f"{bar(step.count / total, _BAR):<{_BAR}} ", style="not bold green")
         lost = ", ".join(f"{count} {short_outcome(outcome)}" for outcome, count in step.lost_outcomes.items())
         line.append(f"−{lost}" if lost else "", style="not bold dim")
         line.rstrip()
@@ -265,13 +267,13 @@ def _funnel(steps: Sequence[FunnelStep]) -> Iterator[RenderableType]:
 
 
 def _spent(view: RunView) -> Iterator[RenderableType]:
-    whole = sum(one.seconds for one in view.spent) or 1.0
-    for one in sorted(view.spent, key=lambda part: -part.seconds):
-        dollars = "" if one.dollars is None else f"  {format_dollars(one.dollars)}"
-        line = Text(f"{one_line(one.what, 20):<9} ", style="bold")
-        line.append(f"{percent(one.seconds / whole):>5} ", style="not bold")
-        line.append(f"{bar(one.seconds / whole, _BAR):<{_BAR}} ", style="not bold cyan")
-        line.append(duration(one.seconds) + dollars, style="not bold")
+    total = sum(part.seconds for part in view.spent) or 1.0
+    for part in sorted(view.spent, key=lambda part: -part.seconds):
+        dollars = "" if part.dollars is None else f"  {format_dollars(part.dollars)}"
+        line = Text(f"{one_line(part.what, 20):<9} ", style="bold")
+        line.append(f"{percent(part.seconds / total):>5} ", style="not bold")
+        line.append(f"{bar(part.seconds / total, _BAR):<{_BAR}} ", style="not bold cyan")
+        line.append(duration(part.seconds) + dollars, style="not bold")
         yield line
 
 

@@ -33,8 +33,8 @@ def task_lines(view: TaskView) -> Group:
         field("best", _best(view)),
         field("state", view.summary.finished or "not finished"),
         *([field("cost", view.cost.text)] if view.cost.calls else []),
-        *(field("test", _test(one)) for one in view.tests),
-        *(field("lesson", f"{one.family}: {one.text}") for one in view.lessons),
+        *(field("test", _test(item)) for item in view.tests),
+        *(field("lesson", f"{item.family}: {item.text}") for item in view.lessons),
     ]
     if view.sizes:
         parts += [Text(), size_table(view.sizes).to_rich()]
@@ -105,7 +105,7 @@ def _numbers(node: LineageNode) -> Iterator[str]:
 def _because(node: LineageNode) -> Iterator[str]:
     """What it did to the metric that the Judge named, and why it stands where it stands."""
     note = format_note(node.note) if node.accepted or not node.reason else node.reason
-    for one in [one for one in node.changes if one.change is not None and one.name not in note][:1]:
-        yield one_line(f"{one.name} {change(one.change)}")
+    for metric in [metric for metric in node.changes if metric.change is not None and metric.name not in note][:1]:
+        yield one_line(f"{metric.name} {change(metric.change)}")
     if note:
         yield one_line(note, 300)

@@ -117,15 +117,15 @@ def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, s
     """Of sizes that did not end the cascade. A further test may fail the small size once the hidden ones passed."""
     states = {check.status for check in checks}
     refused = sum(check.status == "guarded" for check in checks)
-    told = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
+    remark = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
     if "passed" in states:
-        return "passed", "; ".join(filter(None, (told, *(check.message for check in checks if _noted(check)))))
+        return "passed", "; ".join(filter(None, (remark, *(check.message for check in checks if _noted(check)))))
     if not reached:
         return "not reached", ""
     if "skipped" in states:
         why = next(check.message for check in checks if check.status == "skipped")
         return "not compared", why.removeprefix("values not compared: ")
-    return ("passed", told) if refused else ("not applicable", "the task has no such size")
+    return ("passed", remark) if refused else ("not applicable", "the task has no such size")
 
 
 def _noted(check: SizeCheck) -> bool:
@@ -269,19 +269,19 @@ class AttemptView(View):
 
     def diff(self, name: Literal["source", "plan"], beside: Literal["parent", "best"] = "parent") -> Diff | None:
         """One of :attr:`diffs`, if it is there."""
-        return next((one for one in self.diffs if (one.name, one.beside) == (name, beside)), None)
+        return next((diff for diff in self.diffs if (diff.name, diff.beside) == (name, beside)), None)
 
     @property
     def source_diff(self) -> str | None:
         """Unified diff against the parent's source; None where there is nothing to compare with, or too much."""
-        found = self.diff("source")
-        return unified(found) if found else None
+        diff = self.diff("source")
+        return unified(diff) if diff else None
 
     @property
     def plan_diff(self) -> str | None:
         """The same of the plan."""
-        found = self.diff("plan")
-        return unified(found) if found else None
+        diff = self.diff("plan")
+        return unified(diff) if diff else None
 
 
 def attempt_view(
@@ -307,11 +307,11 @@ def attempt_view(
     candidate, evaluation = attempt.candidate, attempt.evaluation
     before = parent.candidate if parent else None
     speed = evaluation.performance
-    place = place_of(attempt)
+    point = place_of(attempt)
     least = floor_us(compulsory_bytes(facts, (attempt,)), spec_of(evaluation.fingerprint))
     measured_us = believed_time(attempt)
     time_us = speed.time_us if speed and speed.quarantined is None else None
-    alike = place is not None and speed is not None and place.time_origin is speed.origin
+    alike = point is not None and speed is not None and point.time_origin is speed.origin
     return AttemptView.of(
         attempt,
         evaluation,
@@ -331,8 +331,8 @@ def attempt_view(
         sides=sides_of(speed.timing) if speed and speed.timing else (),
         floor_us=least,
         floor_share=least / measured_us if least is not None and measured_us else None,
-        ceiling_share=place.ceiling_us / time_us if alike and place and place.ceiling_us and time_us else None,
-        place=place,
+        ceiling_share=point.ceiling_us / time_us if alike and point and point.ceiling_us and time_us else None,
+        place=point,
         parent_place=place_of(parent),
         metrics=metric_changes(attempt, parent),
         profile_notes=attempt.profile.notes if attempt.profile else (),
@@ -354,10 +354,10 @@ def _how_far(row: TrialRow) -> tuple[bool, int, float]:
 
 
 def _diffs(attempt: Attempt, parent: Attempt | None, best: Attempt | None) -> tuple[Diff, ...]:
-    found = attempt_diffs(parent, attempt, "parent") if parent else ()
+    diffs = attempt_diffs(parent, attempt, "parent") if parent else ()
     if best is None or best.id in (attempt.id, parent.id if parent else ""):
-        return found
-    return (*found, *attempt_diffs(best, attempt, "best"))
+        return diffs
+    return (*diffs, *attempt_diffs(best, attempt, "best"))
 
 
 def sides_of(timing: Timing) -> tuple[SideRow, ...]:
@@ -399,8 +399,8 @@ def _replay(attempt: Attempt, task: Task | None, results: str) -> tuple[str, ...
     lines = [shell_command("show", attempt.id, options=["--messages"], results=results)]
     if attempt.candidate is not None and attempt.candidate.lane == "plan":
         file = f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md"
-        shown = shell_command("show", attempt.id, options=["--candidate"], results=results)
-        lines.append(f"{shown} > {shlex.quote(file)}")
+        show = shell_command("show", attempt.id, options=["--candidate"], results=results)
+        lines.append(f"{show} > {shlex.quote(file)}")
         if task is not None and task.suite in _shipped():
             where = ["--task", f"{task.suite}/{task.name}", "--device", attempt.evaluation.fingerprint.device]
             lines.append(shell_command("eval", file, options=where))

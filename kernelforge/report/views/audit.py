@@ -146,22 +146,22 @@ def _totals(rows: Sequence[AuditRow], names: Sequence[str]) -> dict[str, int]:
     return {name: sum(getattr(row, name) for row in rows) for name in names}
 
 
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _share(part: int, total: int) -> float | None:
+    return part / total if total else None
 
 
 def _suite_rows(rows: Sequence[AuditRow]) -> tuple[SuiteRow, ...]:
     by_suite: dict[str, list[AuditRow]] = {}
     for row in rows:
         by_suite.setdefault(row.suite, []).append(row)
-    found = []
+    suites = []
     for suite, own in by_suite.items():
         totals = _totals(own, [name for name in _COUNTS if name != "made"])
         rates = [_share(totals[name], totals["judged"]) for name in ("killed", "kernelbench_killed")]
-        found.append(
+        suites.append(
             SuiteRow(suite=suite, tasks=len(own), **totals, kill_rate=rates[0], kernelbench_kill_rate=rates[1])
         )
-    return tuple(found)
+    return tuple(suites)
 
 
 def _fault_rows(rows: Sequence[AuditRow]) -> tuple[FaultRow, ...]:

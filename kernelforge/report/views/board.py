@@ -79,7 +79,7 @@ def board_key(records: RunRecords) -> BoardKey:
 
 def timings_of(evaluations: Iterable[Evaluation]) -> tuple[Timing, ...]:
     """How the speedups of evaluations came about, of those that have one."""
-    speeds = [one.performance for one in evaluations if one.performance is not None]
+    speeds = [evaluation.performance for evaluation in evaluations if evaluation.performance is not None]
     return tuple(speed.timing for speed in speeds if speed.timing is not None and speed.speedup is not None)
 
 
@@ -110,9 +110,10 @@ class KeyParts:
     def key(self) -> BoardKey:
         """The key."""
         prints = self.fingerprints
-        measured = any(one.device_kind == "cuda" for one in prints) or (not prints and self.device.startswith("cuda"))
+        kinds: set[str] = {fingerprint.device_kind for fingerprint in prints} or {self.device.partition(":")[0]}
+        measured = "cuda" in kinds
         return BoardKey(
-            device=_joined(one.gpu or one.device for one in prints) or self.device,
+            device=_joined(fingerprint.gpu or fingerprint.device for fingerprint in prints) or self.device,
             suite=self.suite,
             suite_digest=self.suite_digest,
             task_set=content_hash("task set", sorted(self.tasks)),
@@ -120,7 +121,7 @@ class KeyParts:
             origin=Origin.MEASURED if measured else Origin.MODELLED,
             baseline=_baseline(measured, self.published, self.timings),
             precision=PRECISION,
-            evaluator=_joined(without_tests(one.evaluator) for one in prints),
+            evaluator=_joined(without_tests(fingerprint.evaluator) for fingerprint in prints),
             lane=_joined(self.lanes) or "plan",
             protocol=_joined(self.protocols) or None,
         )
@@ -136,20 +137,20 @@ def key_differences(a: BoardKey, b: BoardKey) -> tuple[str, ...]:
 
     A missing timing protocol differs from none: whoever timed nothing fits every protocol.
     """
-    found = []
+    differences = []
     for name in BoardKey.model_fields:
-        mine, theirs = getattr(a, name), getattr(b, name)
-        if mine != theirs and not (name == "protocol" and None in (mine, theirs)):
-            found.append(f"{_WORDS.get(name, name)}: {mine} and {theirs}")
-    return tuple(found)
+        left_value, right_value = getattr(a, name), getattr(b, name)
+        if left_value != right_value and not (name == "protocol" and None in (left_value, right_value)):
+            differences.append(f"{_WORDS.get(name, name)}: {left_value} and {right_value}")
+    return tuple(differences)
 
 
-def settle(key: BoardKey, known: Sequence[BoardKey]) -> BoardKey:
+def settle(key: BoardKey, keys: Sequence[BoardKey]) -> BoardKey:
     """The key of the board that a run belongs on; one that timed nothing, on the board that it failed to enter."""
     if key.protocol is not None:
         return key
-    fitting = [one for one in known if not key_differences(one, key)]
-    return max(fitting, key=lambda one: one.protocol or "", default=key)
+    fitting = [candidate for candidate in keys if not key_differences(candidate, key)]
+    return max(fitting, key=lambda candidate: candidate.protocol or "", default=key)
 
 
 def _baseline(measured: bool, published: bool, timings: Sequence[Timing]) -> str:
@@ -282,9 +283,9 @@ def leaderboard(runs: Iterable[RunRecords]) -> Leaderboard:
 
 def boards_of(results: Iterable[Result]) -> Leaderboard:
     """Boards of results, those with the newest result first."""
-    found = list(results)
-    known = [result.key for result in found if result.key.protocol is not None]
-    settled = [(settle(result.key, known), result) for result in found]
+    ranked = list(results)
+    keys = [result.key for result in ranked if result.key.protocol is not None]
+    settled = [(settle(result.key, keys), result) for result in ranked]
     settled.sort(key=lambda pair: pair[0].model_dump_json())
     boards = [_board(key, [result for _, result in group]) for key, group in groupby(settled, key=lambda pair: pair[0])]
     boards.sort(key=lambda board: max(entry.started for entry in board.entries), reverse=True)
@@ -306,7 +307,9 @@ def run_result(records: RunRecords) -> Result:
         further_tests=any(has_tests(evaluation.fingerprint.evaluator) for evaluation in evaluations),
         attempts=len(evaluations),
         infra=sum(evaluation.verdict is Verdict.INFRA for evaluation in evaluations),
-        quarantined=sum(bool(one.performance and one.performance.quarantined) for one in evaluations),
+        quarantined=sum(
+            bool(evaluation.performance and evaluation.performance.quarantined) for evaluation in evaluations
+        ),
         tokens=tokens,
         dollars=dollars,
         tasks=records.summaries(),
@@ -328,9 +331,9 @@ def spent_on(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | 
     if any(reply.usage is None for reply in replies) or (not replies and set(agents) - {"builtin", "none", ""}):
         return None, None
     cost = total_cost(replies)
-    known = cost.input_tokens is not None and cost.output_tokens is not None
+    counted = cost.input_tokens is not None and cost.output_tokens is not None
     dollars = None if cost.dollars is None else round(cost.dollars, MONEY_DIGITS)
-    return (cost.input_tokens or 0) + (cost.output_tokens or 0) if known else None, dollars
+    return (cost.input_tokens or 0) + (cost.output_tokens or 0) if counted else None, dollars
 
 
 def _board(key: BoardKey, results: Sequence[Result]) -> Board:
@@ -345,7 +348,7 @@ def _board(key: BoardKey, results: Sequence[Result]) -> Board:
 
 def _standing(entry: Entry) -> tuple[float | str, ...]:
     """Sort key, best first: fast_1 and the deployable geomean when measured; else correctness and DRAM traffic."""
-    fast_1 = next((one.value for one in entry.fast_p if one.p == 1.0), 0.0)
+    fast_1 = next((point.value for point in entry.fast_p if point.p == 1.0), 0.0)
     gain = entry.geomean_speedup.value if entry.geomean_speedup else 0.0
     ratio = entry.median_dram_ratio.value if entry.median_dram_ratio else math.inf
     return (-fast_1, -gain, -entry.correct.value, ratio, entry.attempts, entry.started, entry.run, entry.digest or "")

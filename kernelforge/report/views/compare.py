@@ -93,8 +93,8 @@ def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
     quantity: Literal["time_us", "dram_bytes", "none"] = "none"
     if not key_differences(*plain):
         quantity = "time_us" if keys[0].origin is Origin.MEASURED else "dram_bytes"
-    mine, theirs = a.run.config.tasks, set(b.run.config.tasks)
-    shared = [task for task in mine if task in theirs]
+    a_tasks, b_tasks = a.run.config.tasks, set(b.run.config.tasks)
+    shared = [task for task in a_tasks if task in b_tasks]
     changed = tuple(task for task in shared if not _same(a, b, task))
     pairs = [_pair(task, a, b, quantity) for task in shared if task not in changed]
     outcomes = Counter(pair.outcome for pair in pairs)
@@ -110,8 +110,8 @@ def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
         both_failed=outcomes["both-failed"],
         geomean_ratio=geomean_correct([pair.ratio for pair in pairs if pair.ratio is not None]),
         pairs=tuple(sorted(pairs, key=_standing)),
-        only_a=tuple(task for task in mine if task not in theirs),
-        only_b=tuple(task for task in b.run.config.tasks if task not in set(mine)),
+        only_a=tuple(task for task in a_tasks if task not in b_tasks),
+        only_b=tuple(task for task in b.run.config.tasks if task not in set(a_tasks)),
         changed=changed,
     )
 
@@ -141,29 +141,29 @@ class _Judged(NamedTuple):
 def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", "dram_bytes", "none"]) -> PairRow:
     attempts = a.of_task(task), b.of_task(task)
     best = best_of(attempts[0]), best_of(attempts[1])
-    shown = [one or (tried[-1] if tried else None) for one, tried in zip(best, attempts, strict=True)]
-    outcomes = [one.evaluation.outcome if one else None for one in shown]
-    verdicts = [one.evaluation.verdict if one else None for one in shown]
-    correct = [None if one is None or one.evaluation.uncompared else one for one in best]
+    latest = [attempt or (tried[-1] if tried else None) for attempt, tried in zip(best, attempts, strict=True)]
+    outcomes = [attempt.evaluation.outcome if attempt else None for attempt in latest]
+    verdicts = [attempt.evaluation.verdict if attempt else None for attempt in latest]
+    correct = [None if attempt is None or attempt.evaluation.uncompared else attempt for attempt in best]
     if correct[0] is None or correct[1] is None:
-        found = _by_correctness(correct[0], correct[1], outcomes)
+        judged = _by_correctness(correct[0], correct[1], outcomes)
     elif quantity == "time_us":
-        found = _by_time(correct[0], correct[1])
+        judged = _by_time(correct[0], correct[1])
     elif quantity == "dram_bytes":
-        found = _by_traffic(correct[0], correct[1])
+        judged = _by_traffic(correct[0], correct[1])
     else:
-        found = _Judged("tie", "both are correct; their times and counters are not comparable")
+        judged = _Judged("tie", "both are correct; their times and counters are not comparable")
     return PairRow.of(
-        found,
+        judged,
         task=task,
         a_best=best[0].id if best[0] else None,
         b_best=best[1].id if best[1] else None,
         a_verdict=verdicts[0],
         b_verdict=verdicts[1],
-        a_value=found.values[0],
-        b_value=found.values[1],
-        low=found.interval[0] if found.interval else None,
-        high=found.interval[1] if found.interval else None,
+        a_value=judged.values[0],
+        b_value=judged.values[1],
+        low=judged.interval[0] if judged.interval else None,
+        high=judged.interval[1] if judged.interval else None,
         a_outcome=outcomes[0],
         b_outcome=outcomes[1],
     )
@@ -188,12 +188,12 @@ def _by_time(a: Attempt, b: Attempt) -> _Judged:
     if interval is None:
         return _Judged("tie", "both are correct; a time has no interval", values, ratio)
     low, high = interval
-    told = f"{times(ratio)} as fast [{times(low)}, {times(high)}]"
+    text = f"{times(ratio)} as fast [{times(low)}, {times(high)}]"
     if low > 1:
-        return _Judged("win", told, values, ratio, interval)
+        return _Judged("win", text, values, ratio, interval)
     if high < 1:
-        return _Judged("loss", told, values, ratio, interval)
-    return _Judged("tie", f"{told}: the interval holds 1", values, ratio, interval)
+        return _Judged("loss", text, values, ratio, interval)
+    return _Judged("tie", f"{text}: the interval holds 1", values, ratio, interval)
 
 
 def _interval(a: Attempt, b: Attempt) -> tuple[float, float] | None:
@@ -212,15 +212,15 @@ def _interval(a: Attempt, b: Attempt) -> tuple[float, float] | None:
 
 
 def _by_traffic(a: Attempt, b: Attempt) -> _Judged:
-    moved = [one.profile.roofline.dram_bytes if one.profile else None for one in (a, b)]
+    moved = [attempt.profile.roofline.dram_bytes if attempt.profile else None for attempt in (a, b)]
     before, after = moved
     if not before or not after:
         return _Judged("tie", "both are correct; the DRAM traffic of one is not known", (before, after))
-    told = f"{byte_count(after)} of DRAM traffic, a's {byte_count(before)}"
+    text = f"{byte_count(after)} of DRAM traffic, a's {byte_count(before)}"
     outcome: Outcome = "tie" if before == after else "win" if after < before else "loss"
     return _Judged(
         outcome,
-        told if before != after else f"{byte_count(after)} of DRAM traffic each",
+        text if before != after else f"{byte_count(after)} of DRAM traffic each",
         (before, after),
         before / after,
     )

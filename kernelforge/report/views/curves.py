@@ -123,11 +123,11 @@ def _curve(baseline: str, bests: Sequence[Attempt | None]) -> FastCurve:
     correct = [best is not None for best in bests]
     largest = max((speedup for speedup in speedups if not math.isnan(speedup)), default=0.0)
     end = max(math.ceil(min(largest, _MOST) * _STEP), _LEAST * _STEP)
-    grid = [place / _STEP for place in range(end + 1)]
+    grid = [step / _STEP for step in range(end + 1)]
     return FastCurve(
         baseline=baseline,
         tasks=len(bests),
-        untimed=sum(one and math.isnan(speedup) for one, speedup in zip(correct, speedups, strict=True)),
+        untimed=sum(solved and math.isnan(speedup) for solved, speedup in zip(correct, speedups, strict=True)),
         uncompiled=sum(map(_uncompiled, bests)) if baseline == FASTEST else 0,
         points=tuple(
             FastPoint(p=p, value=at.value, low=at.low, high=at.high)
@@ -197,8 +197,8 @@ def seconds_between(started: str, ended: str | None) -> float | None:
 
 def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     """One point per attempt, in the order in which they ended."""
-    ended = sorted((ended_after(records, one), place, one) for place, one in enumerate(records.attempts))
-    said = _said_by(records, [attempt for _, _, attempt in ended])
+    ended = sorted((ended_after(records, attempt), index, attempt) for index, attempt in enumerate(records.attempts))
+    messages = _said_by(records, [attempt for _, _, attempt in ended])
     gains = dict.fromkeys(records.run.config.tasks, 0.0)
     ratios: dict[str, float] = {}
     ordered: list[float] = []
@@ -208,7 +208,7 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     points: list[AnytimePoint] = []
     dollars: float | None = 0.0
     for number, (seconds, _, attempt) in enumerate(ended, 1):
-        cost = paid(said[attempt.id])
+        cost = paid(messages[attempt.id])
         dollars = None if dollars is None or cost is None else dollars + cost
         if attempt.accepted and attempt.number > bests.get(attempt.task, -1):
             bests[attempt.task] = attempt.number
@@ -232,29 +232,29 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     return tuple(points)
 
 
-def _replace(ordered: list[float], known: dict[str, float], task: str, value: float | None) -> None:
+def _replace(ordered: list[float], values: dict[str, float], task: str, value: float | None) -> None:
     """Put a task's new value into the sorted list of all of them."""
-    if task in known:
-        ordered.remove(known.pop(task))
+    if task in values:
+        ordered.remove(values.pop(task))
     if value is not None:
-        known[task] = value
+        values[task] = value
         insort(ordered, value)
 
 
 def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
     """What was said, by the attempt with which it is paid; every message once, if there is any attempt."""
-    said: dict[str, list[Message]] = defaultdict(list)
+    by_attempt: dict[str, list[Message]] = defaultdict(list)
     first: dict[str, str] = {}
     last: dict[str, str] = {}
     for attempt in ended:
-        said[attempt.id] += attempt.messages
+        by_attempt[attempt.id] += attempt.messages
         first.setdefault(attempt.task, attempt.id)
         last[attempt.task] = attempt.id
     for task, messages in records.messages.items() if ended else ():
         for message in messages:
             side = first if message.agent == "tester" else last
-            said[side.get(task, ended[-1].id)].append(message)
-    return said
+            by_attempt[side.get(task, ended[-1].id)].append(message)
+    return by_attempt
 
 
 def spent(records: RunRecords) -> tuple[Spent, ...]:
@@ -271,7 +271,7 @@ def spent(records: RunRecords) -> tuple[Spent, ...]:
     rows = [Spent(what=agent, kind="agent", seconds=c.seconds, dollars=c.dollars) for agent, c in costs.items()]
     rows += [
         Spent(what=part, kind="evaluation", seconds=round(seconds, 3), dollars=None)
-        for part, seconds in sorted(parts.items(), key=lambda one: (-one[1], one[0]))
+        for part, seconds in sorted(parts.items(), key=lambda item: (-item[1], item[0]))
     ]
     return (*rows, *_rest(records))
 
@@ -282,7 +282,7 @@ def _rest(records: RunRecords) -> Iterable[Spent]:
         yield Spent(what="other", kind="rest", seconds=round(other, 3), dollars=None)
     wall = seconds_between(records.run.started, records.run.ended)
     if wall is not None:
-        beside = total_cost(one for messages in records.messages.values() for one in messages).seconds
+        beside = total_cost(message for messages in records.messages.values() for message in messages).seconds
         busy = sum(attempt.seconds for attempt in records.attempts) + beside
         idle = max(records.run.config.jobs * wall - busy, 0.0)
         yield Spent(what="idle", kind="rest", seconds=round(idle, 3), dollars=None)

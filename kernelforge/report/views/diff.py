@@ -154,11 +154,11 @@ def unified(diff: Diff) -> str | None:
     """As a unified diff; empty where the texts are equal, None where they were not compared."""
     if not diff.compared:
         return None
-    told = [f"--- {diff.beside} {diff.name}", f"+++ this {diff.name}"] if diff.lines else []
+    text = [f"--- {diff.beside} {diff.name}", f"+++ this {diff.name}"] if diff.lines else []
     for changed, hunk in groupby(diff.lines, key=lambda line: line.kind != "gap"):
         if changed:
-            told += _hunk(list(hunk))
-    return "\n".join(told)
+            text += _hunk(list(hunk))
+    return "\n".join(text)
 
 
 def _hunk(lines: Sequence[DiffLine]) -> Iterator[str]:
@@ -243,25 +243,25 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _joined(blocks: Iterator[_Block]) -> Iterator[_Block]:
     """Blocks that touch as one."""
-    held: _Block | None = None
+    last: _Block | None = None
     for block in blocks:
-        if held is not None and (block.old_start, block.new_start) == (held.old_end, held.new_end):
-            held = _Block(held.old_start, block.old_end, held.new_start, block.new_end)
+        if last is not None and (block.old_start, block.new_start) == (last.old_end, last.new_end):
+            last = _Block(last.old_start, block.old_end, last.new_start, block.new_end)
             continue
-        if held is not None:
-            yield held
-        held = block
-    if held is not None:
-        yield held
+        if last is not None:
+            yield last
+        last = block
+    if last is not None:
+        yield last
 
 
 def _lines(old: Sequence[str], new: Sequence[str], blocks: Sequence[_Block]) -> Iterator[_Line]:
-    shown = 0  # lines of the old text before this one were shown or left out
+    done = 0  # lines of the old text before this one were shown or left out
     for number, block in enumerate(blocks):
         shift = block.new_start - block.old_start
-        start = max(shown, block.old_start - CONTEXT)
-        if start > shown:
-            yield _line("gap", None, None, _left_out(start - shown))
+        start = max(done, block.old_start - CONTEXT)
+        if start > done:
+            yield _line("gap", None, None, _left_out(start - done))
         for at in range(start, block.old_start):
             yield _line("same", at, at + shift, old[at])
         for at in range(block.old_start, block.old_end):
@@ -269,12 +269,12 @@ def _lines(old: Sequence[str], new: Sequence[str], blocks: Sequence[_Block]) -> 
         for at in range(block.new_start, block.new_end):
             yield _line("added", None, at, new[at])
         following = blocks[number + 1].old_start if number + 1 < len(blocks) else len(old)
-        shown = min(block.old_end + CONTEXT, following)
+        done = min(block.old_end + CONTEXT, following)
         shift = block.new_end - block.old_end
-        for at in range(block.old_end, shown):
+        for at in range(block.old_end, done):
             yield _line("same", at, at + shift, old[at])
-    if blocks and shown < len(old):
-        yield _line("gap", None, None, _left_out(len(old) - shown))
+    if blocks and done < len(old):
+        yield _line("gap", None, None, _left_out(len(old) - done))
 
 
 def _left_out(count: int) -> str:

@@ -41,7 +41,8 @@ class FunnelStep(View):
     @property
     def lost_outcomes(self) -> dict[str, int]:
         """The same by outcome in words: at ``correct``, what is OK was not compared at the full size."""
-        return {outcome_words(one, one is Verdict.OK and self.step == "correct"): n for one, n in self.lost.items()}
+        uncompared = self.step == "correct"
+        return {outcome_words(verdict, uncompared and verdict is Verdict.OK): n for verdict, n in self.lost.items()}
 
 
 class StageEnd(View):
@@ -76,11 +77,11 @@ def funnel(attempts: Iterable[Attempt], *, measured: bool = False) -> tuple[Funn
     Args:
         measured: whether the device measures, so that there may be stable and faster ones.
     """
-    ended = Counter((step_reached(one.evaluation), one.evaluation.verdict) for one in attempts)
+    ended = Counter((step_reached(attempt.evaluation), attempt.evaluation.verdict) for attempt in attempts)
     steps = STEPS if measured else STEPS[: STEPS.index("correct") + 1]
     counts = {
-        step: sum(count for (last, _), count in ended.items() if STEPS.index(last) >= place)
-        for place, step in enumerate(steps)
+        step: sum(count for (last, _), count in ended.items() if STEPS.index(last) >= index)
+        for index, step in enumerate(steps)
     }
     before = (None, *steps)
     return tuple(
@@ -95,7 +96,7 @@ def funnel(attempts: Iterable[Attempt], *, measured: bool = False) -> tuple[Funn
 
 def stage_ends(attempts: Iterable[Attempt]) -> tuple[StageEnd, ...]:
     """Where attempts ended, in the cascade's order and then by verdict."""
-    ended = Counter((one.evaluation.stage, one.evaluation.verdict) for one in attempts)
+    ended = Counter((attempt.evaluation.stage, attempt.evaluation.verdict) for attempt in attempts)
     return tuple(
         StageEnd(stage=stage, verdict=verdict, count=ended[stage, verdict])
         for stage in _STAGES
@@ -159,14 +160,13 @@ def matrix(records: RunRecords, summaries: Iterable[TaskSummary]) -> tuple[Matri
 def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
     name = summary.task
     task, attempts = records.tasks.get(name), records.of_task(name)
-    said = [message for attempt in attempts for message in attempt.messages]
     return MatrixRow(
         task=name,
         title=task.title if task else "",
         level=task.level if task else None,
         tags=task.tags if task else (),
         seconds=round(sum(attempt.seconds for attempt in attempts), 3),
-        dollars=paid([*said, *records.messages.get(name, ())]),
+        dollars=paid(records.said_of(name)),
         speedup=summary.speedup,
         dram_ratio=summary.dram_ratio,
         cells=tuple(map(_cell, attempts)),

@@ -93,11 +93,11 @@ Doubt = tuple[Concern, str]
 
 def integrity_view(records: RunRecords) -> IntegrityView:
     """Every attempt of a run that gives cause for concern: by concern, then in the run's order."""
-    found: dict[Concern, list[IntegrityRow]] = {concern: [] for concern in CONCERNS}
+    by_concern: dict[Concern, list[IntegrityRow]] = {concern: [] for concern in CONCERNS}
     for task in records.run.config.tasks:
         for attempt in records.of_task(task):
             for concern, detail in _doubts(attempt):
-                found[concern].append(
+                by_concern[concern].append(
                     IntegrityRow(
                         attempt=attempt.id, task=task, concern=concern, detail=detail, scored=_is_scored(attempt)
                     )
@@ -107,19 +107,19 @@ def integrity_view(records: RunRecords) -> IntegrityView:
         origin=_origin(records),
         unscored=unscored(records.attempts),
         failed_at_hidden=sum(attempt.evaluation.failed_at_hidden for attempt in records.attempts),
-        counts={concern: len(rows) for concern, rows in found.items()},
-        rows=tuple(row for rows in found.values() for row in rows),
+        counts={concern: len(rows) for concern, rows in by_concern.items()},
+        rows=tuple(row for rows in by_concern.values() for row in rows),
     )
 
 
 def unscored(attempts: Sequence[Attempt]) -> Unscored:
     """The attempts among some that ended as ``INFRA``."""
-    reasons = [one.evaluation.reason for one in attempts if one.evaluation.verdict is Verdict.INFRA]
-    told = Counter(one_line(_PARTICULAR.sub("", reason).strip() or reason, 160) for reason in reasons)
+    reasons = [attempt.evaluation.reason for attempt in attempts if attempt.evaluation.verdict is Verdict.INFRA]
+    counts = Counter(one_line(_PARTICULAR.sub("", reason).strip() or reason, 160) for reason in reasons)
     return Unscored(
         count=len(reasons),
         attempts=len(attempts),
-        reasons=tuple(told.most_common(MOST_REASONS)),
+        reasons=tuple(counts.most_common(MOST_REASONS)),
         excessive=len(attempts) >= UNSCORED_LEAST and len(reasons) > UNSCORED_SHARE * len(attempts),
     )
 
@@ -148,7 +148,7 @@ def _doubts(attempt: Attempt) -> Iterator[Doubt]:
     if evaluation.verdict is Verdict.INFRA:
         yield "infra", evaluation.reason
     if evaluation.uncompared and evaluation.correctness is not None:
-        yield "uncompared", next(one.message for one in evaluation.correctness.sizes if one.status == "skipped")
+        yield "uncompared", next(check.message for check in evaluation.correctness.sizes if check.status == "skipped")
     elif evaluation.verdict is Verdict.OK and evaluation.fingerprint.device_kind == "cuda":
         speed = evaluation.performance
         if speed is None:

@@ -109,11 +109,11 @@ def search(
     """Lines of one task's prompts and replies that hold a text, whatever its case: of its attempts, then of what was
     said about the task."""
     pattern = re.compile(re.escape(sought), re.IGNORECASE)
-    said = [(attempt.id, message) for attempt in attempts for message in attempt.messages]
-    for attempt, message in [*said, *((None, message) for message in messages)]:
+    labelled = [(attempt.id, message) for attempt in attempts for message in attempt.messages]
+    for attempt, message in [*labelled, *((None, message) for message in messages)]:
         for number, line in enumerate(message.content.split("\n"), 1):
-            if found := pattern.search(line):
-                begin, end = max(found.start() - _AROUND, 0), found.end() + _AROUND
+            if match := pattern.search(line):
+                begin, end = max(match.start() - _AROUND, 0), match.end() + _AROUND
                 text = ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
                 yield FoundLine(
                     task=task, attempt=attempt, agent=message.agent, role=message.role, line=number, text=text

@@ -236,8 +236,8 @@ class RunProgress:
             slot = next((slot for slot, at in enumerate(self._lanes) if at is None), len(self._lanes))
         if slot == len(self._lanes):
             self._lanes.append(None)
-        known = 0 if before is None else before.round
-        round = known if event.round is None else event.round
+        previous = 0 if before is None else before.round
+        round = previous if event.round is None else event.round
         self._lanes[slot] = _At(task, round, event.stage or "start", now, event.device)
 
     def _leave(self, task: str) -> None:
@@ -265,7 +265,9 @@ class RunProgress:
     def _placed(self, now: datetime) -> tuple[Lane, ...]:
         """The lanes of a device together, those without one last."""
         lanes = [self._lane(slot, at, now) for slot, at in enumerate(self._lanes)]
-        return tuple(sorted(lanes, key=lambda lane: (lane.device == self._config.device, lane.device, lane.slot)))
+        return tuple(
+            sorted(lanes, key=lambda worker: (worker.device == self._config.device, worker.device, worker.slot))
+        )
 
     def _lane(self, slot: int, at: _At | None, now: datetime) -> Lane:
         if at is None:
@@ -286,17 +288,17 @@ class RunProgress:
         done = len(self._finished) - self._before
         if self._started is None or self._last_finish is None or done < max(_LEAST_FINISHED, len(self._lanes)):
             return None
-        left = len(self._config.tasks) - len(self._finished)
-        end = self._last_finish + (self._last_finish - self._started) / done * left
+        remaining = len(self._config.tasks) - len(self._finished)
+        end = self._last_finish + (self._last_finish - self._started) / done * remaining
         if end <= now:
             return None  # the tasks at work take longer than those before them
         wall = self._config.budget.wall_seconds
         return _iso(end if wall is None else min(end, self._started + timedelta(seconds=wall)))
 
 
-def lane_name(lane: Lane, device: str) -> str:
+def lane_name(worker: Lane, device: str) -> str:
     """What stands before a lane: its own device where the run has several (``device`` is the run's), else its slot."""
-    return str(lane.slot) if lane.device == device else lane.device
+    return str(worker.slot) if worker.device == device else worker.device
 
 
 def stalled_after_s(stage: str, config: RunConfig) -> float:
@@ -309,7 +311,7 @@ def stalled_after_s(stage: str, config: RunConfig) -> float:
     }
     if stage not in agents:
         return STALLED_AFTER_S.get(stage, STALLED_AFTER_S["describe"])
-    if all(one == BUILTIN for one in agents[stage]):
+    if all(agent == BUILTIN for agent in agents[stage]):
         return BUILTIN_STALLED_AFTER_S
     return BATCH_STALLED_AFTER_S if config.llm.batch else config.llm.timeout_seconds
 

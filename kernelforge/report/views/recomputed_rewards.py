@@ -41,9 +41,9 @@ def rescored_attempts(attempts: Sequence[Attempt], policies: Sequence[str]) -> I
     Raises:
         UsageError: there is no such policy.
     """
-    for place, attempt in enumerate(attempts):
+    for index, attempt in enumerate(attempts):
         source = None if attempt.candidate is None else attempt.candidate.source
-        earlier = [one.evaluation for one in attempts[:place]]
+        earlier = [previous.evaluation for previous in attempts[:index]]
         stored = (attempt.reward.policy, attempt.reward.value)
         yield from rescored(attempt.id, attempt.evaluation, source, earlier, stored, policies)
 
@@ -95,5 +95,5 @@ class RescoredView(BaseModel):
         """How many there are, and how many differ from what was stored under the same policy."""
         evaluations, differ = len({row.id for row in self.rows}), sum(row.differs for row in self.rows)
         compared = sum(row.policy == row.stored_policy for row in self.rows)
-        told = f", {differ} of {compared} differ from what was stored under the same policy" if compared else ""
-        return f"{len(self.rows)} rewards of {evaluations} evaluations{told}"
+        differing = f", {differ} of {compared} differ from what was stored under the same policy" if compared else ""
+        return f"{len(self.rows)} rewards of {evaluations} evaluations{differing}"

@@ -105,15 +105,15 @@ def place_of(attempt: Attempt | None) -> RooflinePoint | None:
     """Where an attempt stands; None without a profile."""
     if attempt is None or attempt.profile is None:
         return None
-    found, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
+    roofline, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
     roofs = None if spec is None else roofs_of(spec)
     tensor_cores = uses_tensor_cores(attempt.profile)
     return RooflinePoint.of(
-        found,
+        roofline,
         attempt=attempt.id,
-        flops_per_s=found.flops / (found.time_us * 1e-6) if found.time_us > 0 else 0.0,
+        flops_per_s=roofline.flops / (roofline.time_us * 1e-6) if roofline.time_us > 0 else 0.0,
         tensor_cores=tensor_cores,
-        ceiling_us=None if roofs is None else _ceiling(found, roofs, tensor_cores),
+        ceiling_us=None if roofs is None else _ceiling(roofline, roofs, tensor_cores),
         roofs=roofs,
     )
 
@@ -123,6 +123,6 @@ def uses_tensor_cores(profile: Profile) -> bool:
     return profile.roofline.bound == "tensor" or any(profile.value(name) for name in TENSOR_METRICS)
 
 
-def _ceiling(found: Roofline, roofs: DevicePeaks, tensor_cores: bool) -> float:
-    by_memory = found.dram_bytes / (roofs.dram_bandwidth_gbps * 1e3)
-    return max(by_memory, found.flops / roofs.flops_per_s(tensor_cores=tensor_cores) * 1e6)
+def _ceiling(roofline: Roofline, roofs: DevicePeaks, tensor_cores: bool) -> float:
+    by_memory = roofline.dram_bytes / (roofs.dram_bandwidth_gbps * 1e3)
+    return max(by_memory, roofline.flops / roofs.flops_per_s(tensor_cores=tensor_cores) * 1e6)

@@ -116,11 +116,11 @@ class RunView(View):
     @property
     def outcomes(self) -> dict[str, int]:
         """How many attempts came to each outcome, in words."""
-        found = {verdict.value: count for verdict, count in self.verdicts.items()}
+        counts = {verdict.value: count for verdict, count in self.verdicts.items()}
         if self.uncompared:
-            compared = found.pop(Verdict.OK.value) - self.uncompared
-            found = {**({Verdict.OK.value: compared} if compared else {}), UNCOMPARED: self.uncompared, **found}
-        return found
+            compared = counts.pop(Verdict.OK.value) - self.uncompared
+            counts = {**({Verdict.OK.value: compared} if compared else {}), UNCOMPARED: self.uncompared, **counts}
+        return counts
 
 
 def run_view(records: RunRecords) -> RunView:
@@ -169,11 +169,11 @@ def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
         speed = attempt.evaluation.performance
         for baseline, reason in (speed.timing.absent if speed and speed.timing else {}).items():
             tasks.setdefault((baseline, reason), set()).add(attempt.task)
-    found = [
+    rows = [
         AbsentBaseline(baseline=baseline, reason=reason, tasks=len(names))
         for (baseline, reason), names in tasks.items()
     ]
-    return tuple(sorted(found, key=lambda one: (-one.tasks, one.baseline, one.reason)))
+    return tuple(sorted(rows, key=lambda row: (-row.tasks, row.baseline, row.reason)))
 
 
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
@@ -183,9 +183,9 @@ def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
     counts: list[tuple[int, int]] = []
     for task in records.run.config.tasks:
         samples = [
-            one.evaluation.verdict is Verdict.OK and not one.evaluation.uncompared
-            for one in records.of_task(task)
-            if one.operator is not Operator.TUNE and one.evaluation.verdict is not Verdict.INFRA
+            attempt.evaluation.verdict is Verdict.OK and not attempt.evaluation.uncompared
+            for attempt in records.of_task(task)
+            if attempt.operator is not Operator.TUNE and attempt.evaluation.verdict is not Verdict.INFRA
         ]
         counts.append((len(samples), sum(samples)))
     least = min(samples for samples, _ in counts)

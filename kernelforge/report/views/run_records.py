@@ -122,10 +122,10 @@ class RunRecords:
 
     @cached_property
     def _by_task(self) -> Mapping[str, tuple[Attempt, ...]]:
-        found: dict[str, list[Attempt]] = defaultdict(list)
+        groups: dict[str, list[Attempt]] = defaultdict(list)
         for attempt in self.attempts:
-            found[attempt.task].append(attempt)
-        return {task: tuple(attempts) for task, attempts in found.items()}
+            groups[attempt.task].append(attempt)
+        return {task: tuple(attempts) for task, attempts in groups.items()}
 
     def of_task(self, task: str) -> tuple[Attempt, ...]:
         """All attempts at a task, by number."""
@@ -141,6 +141,12 @@ class RunRecords:
             yield from attempt.messages
         for messages in self.messages.values():
             yield from messages
+
+    def said_of(self, task: str) -> Iterator[Message]:
+        """The same of one task."""
+        for attempt in self.of_task(task):
+            yield from attempt.messages
+        yield from self.messages.get(task, ())
 
     def summaries(self) -> tuple[TaskSummary, ...]:
         """One summary per task of the run, in the run's order."""

@@ -58,7 +58,7 @@ def estimate(values: Sequence[float], statistic: Statistic) -> Estimate | None:
 
 def correct_share(correct: Sequence[bool]) -> Estimate | None:
     """Share of all tasks with something correct: fast_p at p = 0."""
-    return estimate([float(one) for one in correct], _mean)
+    return estimate([float(flag) for flag in correct], _mean)
 
 
 def fast_p(speedups: Sequence[float], p: float, correct: Sequence[bool] | None = None) -> Estimate | None:
@@ -148,9 +148,9 @@ def _mean(values: Values) -> Values:
 
 
 def _geomean(values: Values) -> Values:
-    known = ~np.isnan(values)
-    logs = np.where(known, np.log(np.where(known, values, 1.0)), 0.0)
-    count = known.sum(axis=1)
+    valid = ~np.isnan(values)
+    logs = np.where(valid, np.log(np.where(valid, values, 1.0)), 0.0)
+    count = valid.sum(axis=1)
     return np.where(count > 0, np.exp(logs.sum(axis=1) / np.maximum(count, 1)), np.nan)
 
 

@@ -78,7 +78,7 @@ def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
 
 def moves_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """Move or operator of every step from the seed to ``attempt``."""
-    by_id = {one.id: one for one in attempts}
+    by_id = {other.id: other for other in attempts}
     chain: list[str] = []
     current: Attempt | None = attempt
     while current is not None and len(chain) <= len(attempts):
@@ -157,7 +157,7 @@ def summarise(
         compulsory_bytes: of the task at full size, as the oracle found them.
     """
     best = best_of(attempts)
-    shown = best or (attempts[-1] if attempts else None)
+    latest = best or (attempts[-1] if attempts else None)
     profile = best.profile if best else None
     speed = best.evaluation.performance if best else None
     correctness = best.evaluation.correctness if best else None
@@ -166,12 +166,12 @@ def summarise(
     return TaskSummary(
         run=run,
         task=task,
-        verdict=shown.evaluation.verdict if shown else None,
+        verdict=latest.evaluation.verdict if latest else None,
         rounds=len(attempts),
         best=best.id if best else None,
         moves=moves_to(best, attempts) if best else (),
         generality=correctness.generality if correctness else None,
-        reward=shown.reward.value if shown else None,
+        reward=latest.reward.value if latest else None,
         dram_bytes=roofline.dram_bytes if roofline else None,
         compulsory_bytes=roofline.compulsory_bytes if roofline else None,
         dram_ratio=dram_ratio(best) if best else None,
@@ -188,5 +188,5 @@ def summarise(
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,
         finished=finished,
-        uncompared=shown is not None and shown.evaluation.uncompared,
+        uncompared=latest is not None and latest.evaluation.uncompared,
     )

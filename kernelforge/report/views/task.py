@@ -185,7 +185,6 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     lineage = tuple(
         _node(attempt, depth, by_id.get(attempt.parent or ""), summary.best) for attempt, depth in _tree(attempts)
     )
-    said = [message for attempt in attempts for message in attempt.messages]
     return TaskView(
         run=records.run.id,
         task=task,
@@ -203,8 +202,8 @@ def task_view(records: RunRecords, task: str) -> TaskView:
         baselines=_baselines(attempts),
         summary=summary,
         lineage=lineage,
-        cost=total_cost([*said, *records.messages.get(task, ())]),
-        tests=tuple(_test(one, attempts) for one in records.generators.get(task, ())),
+        cost=total_cost(records.said_of(task)),
+        tests=tuple(_test(generator, attempts) for generator in records.generators.get(task, ())),
         lessons=tuple(records.lessons.get(task, ())),
     )
 
@@ -213,7 +212,8 @@ def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> fl
     """Least bytes of a task at its full size: by the oracle, else by the first profile of an attempt."""
     if facts is not None:
         return facts.at("full").compulsory_bytes
-    return next((one.profile.roofline.compulsory_bytes for one in attempts if one.profile is not None), None)
+    profiles = (attempt.profile for attempt in attempts if attempt.profile is not None)
+    return next((profile.roofline.compulsory_bytes for profile in profiles), None)
 
 
 def task_sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ...]:
@@ -246,7 +246,7 @@ def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
         for side in speed.timing.baselines:
             if side.name not in best or side.median_us < best[side.name][0].median_us:
                 best[side.name] = side, attempt.id
-    found = (
+    rows = (
         BaselineTime.of(
             side,
             low_us=side.interval_us[0],
@@ -256,21 +256,21 @@ def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
         )
         for side, attempt in best.values()
     )
-    return tuple(sorted(found, key=lambda one: one.median_us))
+    return tuple(sorted(rows, key=lambda row: row.median_us))
 
 
 def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> GeneratorView:
-    caught = tuple(one.number for one in attempts if caught_by(one.evaluation) == generator.name)
+    caught = tuple(attempt.number for attempt in attempts if caught_by(attempt.evaluation) == generator.name)
     names = ("name", "provider", "admitted", "reason", "plan")
     return GeneratorView(**{name: getattr(generator, name) for name in names}, caught=caught)
 
 
 def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
     """Attempts depth first, children by number; a parent that is not there makes a root."""
-    known = {attempt.id for attempt in attempts}
+    ids = {attempt.id for attempt in attempts}
     children: dict[str | None, list[Attempt]] = {}
     for attempt in attempts:
-        children.setdefault(attempt.parent if attempt.parent in known else None, []).append(attempt)
+        children.setdefault(attempt.parent if attempt.parent in ids else None, []).append(attempt)
     stack = [(attempt, 0) for attempt in reversed(children.get(None, []))]
     while stack:
         attempt, depth = stack.pop()
@@ -310,10 +310,10 @@ def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Lite
     """How an attempt compares with its parent, and by what."""
     if parent is None:
         return None, None
-    times = [believed_time(one) for one in (parent, attempt)]
+    times = [believed_time(attempt) for attempt in (parent, attempt)]
     if times[0] is not None and times[1] is not None:
         return times[1] / times[0] - 1, "time_us"
-    moved = [one.profile.roofline.dram_bytes if one.profile else None for one in (parent, attempt)]
+    moved = [attempt.profile.roofline.dram_bytes if attempt.profile else None for attempt in (parent, attempt)]
     if moved[0] and moved[1] is not None:
         return moved[1] / moved[0] - 1, "dram_bytes"
     return None, None
@@ -355,20 +355,20 @@ _CHANGES = TypeAdapter(tuple[MetricChange, ...])
 def _changes(
     names: Iterable[str], named: Collection[str], after: Mapping[str, Metric], before: Mapping[str, Metric]
 ) -> tuple[MetricChange, ...]:
-    found = []
+    rows = []
     for name in names:
-        one, other = after.get(name), before.get(name)
-        known = one or other
-        assert known is not None
-        new, old = one.value if one else None, other.value if other else None
+        current, previous = after.get(name), before.get(name)
+        metric = current or previous
+        assert metric is not None
+        new, old = current.value if current else None, previous.value if previous else None
         relative = (new - old) / abs(old) if old and new is not None else None
-        found.append(
+        rows.append(
             {
-                "name": name, "unit": known.unit, "origin": known.origin.value,
+                "name": name, "unit": metric.unit, "origin": metric.origin.value,
                 "before": old, "after": new, "change": relative, "named": name in named,
             }
         )  # fmt: skip
-    return _CHANGES.validate_python(found)
+    return _CHANGES.validate_python(rows)
 
 
 def profile_metrics(profile: Profile) -> tuple[MetricChange, ...]:
